@@ -1,0 +1,422 @@
+"""The one registry of options: what can be set, of which type, with which default, and who set it.
+
+An option has a dotted ``key`` (``network.buffer_timeout``: files and the command line) and a Python
+``name`` (``buffer_timeout``: keyword argument and attribute). The class body of `Options` is the registry
+of the engine's own options; a connector adds its own with `register`. Values come in layers, each over the
+one before: defaults, file, code, command line:
+
+>>> options = Options().with_values({"network": {"buffer_timeout": "5 ms"}}, "job.yaml")
+>>> options = options.with_keywords(parallelism=2)
+>>> options.buffer_timeout, options.parallelism, options.get(Options.heartbeat_timeout)
+(5, 2, 10000)
+
+Durations are milliseconds and sizes are bytes once they are inside. `Options` is immutable and picklable: the
+driver ships it to the slots as it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar, overload
+
+from tidegate.core.errors import ConfigurationError
+from tidegate.core.option_types import BOOLEAN, DURATION, SIZE, TEXT, OptionType, at_least, choice, integer
+
+T = TypeVar("T")
+
+DEFAULT_ORIGIN: Final = "default"
+COMMAND_LINE: Final = "the command line"
+
+
+class Option(Generic[T]):
+    """One thing that can be set. `Options.<name>` is the option itself, ``options.<name>`` its value."""
+
+    __slots__ = ("aliases", "default", "help", "key", "name", "type")
+
+    def __init__(
+        self,
+        key: str,
+        type: OptionType[T],
+        default: T,
+        help: str,
+        *,
+        name: str = "",
+        aliases: Sequence[str] = (),
+    ) -> None:
+        self.key = key
+        self.name = name or key.replace(".", "_")
+        self.type = type
+        self.default = default
+        self.help = help
+        self.aliases = tuple(aliases)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Option({self.key!r}, {self.type.name}, default {self.type.show(self.default)})"
+
+    def __reduce__(self) -> tuple[Callable[[str], Option[Any]], tuple[str]]:
+        return find_option, (self.key,)
+
+    @overload
+    def __get__(self, options: None, owner: type) -> Option[T]: ...
+    @overload
+    def __get__(self, options: Options, owner: type) -> T: ...
+    def __get__(self, options: Options | None, owner: type) -> Option[T] | T:
+        return self if options is None else options.get(self)
+
+    def __set__(self, options: Options, value: object) -> NoReturn:
+        raise AttributeError(f"options are immutable: cannot set {self.name}")
+
+    def parse(self, value: object, origin: str) -> T:
+        """The value in its own type, or a `ConfigurationError` with key, value, place and expected form."""
+        try:
+            return self.type.parse(value)
+        except ValueError as reason:
+            why = f": {reason}" if str(reason) else ""
+            raise ConfigurationError(
+                f"option {self.key} cannot be {value!r} (set in {origin}){why}. Expected {self.type.form}."
+            ) from None
+
+
+class OptionRow(NamedTuple):
+    """One line of the reference: what ``--help`` and the documentation show."""
+
+    key: str
+    name: str
+    type: str
+    default: str
+    help: str
+
+
+_REGISTRY: Final[dict[str, Option[Any]]] = {}
+_SPELLINGS: Final[dict[str, Option[Any]]] = {}
+
+
+def register(option: Option[T]) -> Option[T]:
+    """Add an option to the registry, once, when its module is imported. No two may share a spelling."""
+    if not option.name.isidentifier():
+        raise ValueError(f"option {option.key}: {option.name!r} cannot be a keyword argument")
+    spellings = {_plain(spelling) for spelling in (option.key, option.name, *option.aliases)}
+    for spelling in spellings:
+        if spelling in _SPELLINGS:
+            raise ValueError(f"option {option.key}: {spelling} already means {_SPELLINGS[spelling].key}")
+    _REGISTRY[option.key] = option
+    for spelling in spellings:
+        _SPELLINGS[spelling] = option
+    return option
+
+
+def find_option(spelling: str, origin: str = "") -> Option[Any]:
+    """The option of a key, name or alias; case and ``-`` or ``_`` do not matter. Else names the nearest."""
+    option = _SPELLINGS.get(_plain(spelling))
+    if option is not None:
+        return option
+    near = difflib.get_close_matches(_plain(spelling), _SPELLINGS, n=1, cutoff=0.6)
+    hint = f"Did you mean {near[0]}?" if near else "The options are: " + ", ".join(sorted(_REGISTRY)) + "."
+    place = f" (set in {origin})" if origin else ""
+    raise ConfigurationError(f"there is no option {spelling!r}{place}. {hint}")
+
+
+def describe() -> list[OptionRow]:
+    """Every registered option, sorted by key."""
+    options = (_REGISTRY[key] for key in sorted(_REGISTRY))
+    return [OptionRow(o.key, o.name, o.type.name, o.type.show(o.default), o.help) for o in options]
+
+
+class Options:
+    """The values in force, each with the place that set it: an immutable mapping from key to value."""
+
+    __slots__ = ("_origins", "_values")
+
+    parallelism = Option(
+        "parallelism",
+        integer(1, 32768),
+        1,
+        "Subtasks of an operator that sets no parallelism of its own.",
+        aliases=["parallelism.default"],
+    )
+    max_parallelism = Option(
+        "max_parallelism",
+        integer(1, 32768),
+        128,
+        "Key groups of the job: the most it can ever be rescaled to. Fixed once there is state.",
+        aliases=["pipeline.max_parallelism"],
+    )
+    job_name = Option(
+        "job.name",
+        TEXT,
+        "",
+        "Name of the job in logs and in Spark's UI; empty: the name of the program.",
+        aliases=["pipeline.name"],
+    )
+    progress = Option(
+        "progress",
+        choice("auto", "on", "off"),
+        "auto",
+        "Live display in the terminal; auto: only if the output is one.",
+    )
+
+    chaining = Option(
+        "pipeline.operator_chaining",
+        BOOLEAN,
+        True,
+        "Call operators directly where no exchange is needed.",
+    )
+    batch_rows = Option(
+        "execution.batch_rows",
+        integer(1),
+        65536,
+        "Most rows that a source puts in one batch.",
+    )
+    mini_batch = Option(
+        "execution.mini_batch",
+        BOOLEAN,
+        False,
+        "Rolling aggregates emit the latest result per key and batch, not one per record.",
+        aliases=["table.exec.mini_batch.enabled"],
+    )
+
+    buffer_timeout = Option(
+        "network.buffer_timeout",
+        DURATION,
+        10,
+        "Longest time that a record waits for its batch to fill; 0: flush at once.",
+        aliases=["execution.buffer_timeout"],
+    )
+    buffer_size = Option(
+        "network.buffer_size",
+        at_least(1, SIZE),
+        1 << 20,
+        "Bytes of a network buffer: a fuller batch is sent.",
+        aliases=["taskmanager.memory.segment_size"],
+    )
+    buffers_per_channel = Option(
+        "network.buffers_per_channel",
+        integer(1),
+        2,
+        "Buffers that each input channel has for itself (its exclusive credits).",
+    )
+    floating_buffers = Option(
+        "network.floating_buffers",
+        integer(0),
+        8,
+        "Buffers that the channels of an input gate share, given by backlog.",
+        aliases=["network.floating_buffers_per_gate"],
+    )
+    bind_host = Option(
+        "network.bind_host",
+        TEXT,
+        "",
+        "Address that control and data ports bind to; empty: chosen automatically.",
+    )
+    handshake_timeout = Option(
+        "network.handshake_timeout",
+        at_least(1, DURATION),
+        5_000,
+        "Time for a new connection to prove itself before it is closed.",
+    )
+
+    heartbeat_interval = Option(
+        "heartbeat.interval",
+        at_least(1, DURATION),
+        500,
+        "Time between heartbeats of the JobManager and a slot.",
+    )
+    heartbeat_timeout = Option(
+        "heartbeat.timeout",
+        at_least(1, DURATION),
+        10_000,
+        "Silence after which a slot or the JobManager is taken for dead.",
+    )
+    slots_wait_timeout = Option(
+        "slots.wait_timeout", DURATION, 300_000, "How long to wait for missing slots before the job fails."
+    )
+    cancel_grace = Option(
+        "cancel.grace",
+        DURATION,
+        2_000,
+        "Time that tasks have to close by themselves when the job is cancelled.",
+    )
+    metrics_interval = Option(
+        "metrics.interval", at_least(1, DURATION), 500, "Time between reports of a slot's metrics."
+    )
+    spark_master = Option(
+        "spark.master", TEXT, "local[*]", "Spark master, used only if tidegate starts the session."
+    )
+
+    _values: Mapping[str, object]
+    _origins: Mapping[str, str]
+
+    def __init__(self) -> None:
+        self._keep({}, {})
+
+    def _keep(self, values: dict[str, object], origins: dict[str, str]) -> None:
+        object.__setattr__(self, "_values", MappingProxyType(values))
+        object.__setattr__(self, "_origins", MappingProxyType(origins))
+
+    def get(self, option: Option[T]) -> T:
+        """The value in force, in the option's own type."""
+        value: T = self._values.get(option.key, option.default)  # type: ignore[assignment]
+        return value
+
+    def origin(self, option: Option[Any]) -> str:
+        """Where the value comes from: a file's name, the code, the command line, or ``"default"``."""
+        return self._origins.get(option.key, DEFAULT_ORIGIN)
+
+    def with_values(self, values: Mapping[str, object], origin: str) -> Options:
+        """A layer over this one, keys dotted or nested. Refuses unknown keys and bad values."""
+        merged, origins = dict(self._values), dict(self._origins)
+        given: dict[str, str] = {}
+        for spelling, value in _flatten(values, "", origin):
+            option = find_option(spelling, origin)
+            if option.key in given:
+                raise ConfigurationError(
+                    f"option {option.key} is set twice in {origin}: "
+                    f"as {given[option.key]} and as {spelling}. Keep one."
+                )
+            given[option.key] = spelling
+            merged[option.key] = option.parse(value, origin)
+            origins[option.key] = origin
+        layered = Options.__new__(Options)
+        layered._keep(merged, origins)
+        return layered
+
+    def with_keywords(self, **keywords: object) -> Options:
+        """The layer of code: the keyword arguments of ``Environment``. ``None`` means not given."""
+        given = {name: value for name, value in keywords.items() if value is not None}
+        return self.with_values(given, "code")
+
+    def with_arguments(self, arguments: Sequence[str]) -> Options:
+        """The layer of the command line; for words that are no option see `split_arguments`."""
+        values, rest = split_arguments(arguments)
+        if rest:
+            raise ConfigurationError(f"cannot use {rest[0]!r} on the command line: write --option key=value.")
+        return self.with_values(values, COMMAND_LINE)
+
+    def checked(self) -> Options:
+        """These options, once they also fit each other. Called when all layers are in."""
+        cls = Options
+        if self.parallelism > self.max_parallelism:
+            self._conflict(cls.parallelism, "at most", cls.max_parallelism)
+        if self.heartbeat_timeout <= self.heartbeat_interval:
+            self._conflict(cls.heartbeat_timeout, "more than", cls.heartbeat_interval)
+        return self
+
+    def _conflict(self, one: Option[Any], relation: str, other: Option[Any]) -> NoReturn:
+        sides = [f"{o.key} ({o.type.show(self.get(o))}, set in {self.origin(o)})" for o in (one, other)]
+        raise ConfigurationError(f"option {sides[0]} must be {relation} {sides[1]}. Change one of them.")
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values (int, bool, str) of what was set, without the defaults: for messages and manifests."""
+        return dict(self._values)
+
+    def __getitem__(self, spelling: str) -> object:
+        return self.get(find_option(spelling))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(_REGISTRY))
+
+    def __len__(self) -> int:
+        return len(_REGISTRY)
+
+    def __contains__(self, spelling: object) -> bool:
+        return isinstance(spelling, str) and _plain(spelling) in _SPELLINGS
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Options) and all(self[key] == other[key] for key in self)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self[key] for key in self))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"options are immutable: cannot set {name}")
+
+    def __repr__(self) -> str:
+        shown = (f"{key}={_REGISTRY[key].type.show(value)}" for key, value in sorted(self._values.items()))
+        return f"Options({', '.join(shown)})"
+
+    def __reduce__(self) -> tuple[Callable[..., Options], tuple[dict[str, object], dict[str, str]]]:
+        return _restore, (dict(self._values), dict(self._origins))
+
+
+def split_arguments(
+    arguments: Sequence[str], *, known_only: bool = False
+) -> tuple[dict[str, object], list[str]]:
+    """The options of a command line, and the words that are none.
+
+    Takes ``--option key=value`` (also ``-o``), ``--key value`` and ``--key=value``; a boolean needs no value.
+    A ``--word`` that is no option is refused with the nearest one, or, if ``known_only``, left to the
+    program. Words after ``--`` are the program's.
+    """
+    values: dict[str, object] = {}
+    rest: list[str] = []
+    waiting = list(reversed(arguments))
+    while waiting:
+        word = waiting.pop()
+        if word == "--":
+            rest += reversed(waiting)
+            break
+        flag, equals, value = word.partition("=")
+        if flag in ("--option", "-o"):
+            pair = value if equals else (waiting.pop() if waiting else "")
+            spelling, equals, value = pair.partition("=")
+            if not equals:
+                raise ConfigurationError(f"{flag} needs key=value, but got {pair!r}.")
+        elif word.startswith("--") and not (known_only and flag[2:] not in Options()):
+            spelling = flag[2:]
+            option = find_option(spelling, COMMAND_LINE)
+            if not equals:
+                value = _next_value(option, waiting)
+        else:
+            rest.append(word)
+            continue
+        key = find_option(spelling.strip(), COMMAND_LINE).key
+        if key in values:
+            raise ConfigurationError(f"option {key} is set twice on the command line. Keep one.")
+        values[key] = value.strip()
+    return values, rest
+
+
+def _next_value(option: Option[Any], waiting: list[str]) -> str:
+    """The word after ``--key``; a boolean takes it only if it is one (``--mini-batch in.json`` does not)."""
+    if option.type is BOOLEAN:
+        try:
+            BOOLEAN.parse(waiting[-1] if waiting else None)
+        except ValueError:
+            return "true"
+    if not waiting or waiting[-1].startswith("--"):
+        raise ConfigurationError(
+            f"option {option.key} needs a value on the command line. Expected {option.type.form}."
+        )
+    return waiting.pop()
+
+
+def _flatten(values: Mapping[str, object], prefix: str, origin: str) -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise ConfigurationError(
+                f"{prefix}{key!r} (set in {origin}) is not the name of an option: quote it."
+            )
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.", origin)
+        else:
+            yield prefix + key, value
+
+
+def _plain(spelling: str) -> str:
+    return spelling.strip().lower().replace("-", "_")
+
+
+def _restore(values: dict[str, object], origins: dict[str, str]) -> Options:
+    options = Options.__new__(Options)
+    options._keep(values, origins)
+    return options
+
+
+for _option in vars(Options).copy().values():
+    if isinstance(_option, Option):
+        register(_option)
