@@ -1,17 +1,17 @@
 """Which rows of the specification are shown by a passing test: the mark `spec` and the `--spec-report`.
 
-A row is shown when at least one test that carries its id passed in this run and none failed. An id that is not
-in rows.toml stops the run at collection, before any test.
+A row is shown when at least one test that carries its id passed in this run and none failed. An id that is
+not in rows.toml stops the run at collection, before any test.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,8 @@ def nearest_id(wrong: str, ids: Iterable[str]) -> str:
     normal = wrong.strip().upper().replace("_", "-")
 
     def likeness(known: str) -> tuple[int, float]:
-        beginning = os.path.commonprefix([normal, known])
-        return len(beginning), difflib.SequenceMatcher(None, normal, known).ratio()
+        beginning = takewhile(lambda pair: pair[0] == pair[1], zip(normal, known, strict=False))
+        return len(list(beginning)), difflib.SequenceMatcher(None, normal, known).ratio()
 
     return max(ids, key=likeness)
 
@@ -88,11 +88,12 @@ class SpecReport:
                 if not mark.args or mark.kwargs:
                     problems.append(f'{item.nodeid}: the mark spec takes one or more row ids: spec("S3-16")')
                 ids.extend(str(id_) for id_ in mark.args)
-            for wrong in (id_ for id_ in ids if id_ not in self.rows):
-                problems.append(
-                    f"{item.nodeid}: no row {wrong!r} in the specification. "
-                    f"Did you mean {nearest_id(wrong, self.rows)!r}?"
-                )
+            problems.extend(
+                f"{item.nodeid}: no row {wrong!r} in the specification. "
+                f"Did you mean {nearest_id(wrong, self.rows)!r}?"
+                for wrong in ids
+                if wrong not in self.rows
+            )
             if ids:
                 self.ids_of_test[item.nodeid] = ids
         if problems:
@@ -139,7 +140,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    # Here, not in pytest_terminal_summary: pytest prints its own totals after that, and ours is the last line.
+    # Not in pytest_terminal_summary: pytest prints its own totals after that, and ours is the last line.
     report = config.stash.get(REPORT, None)
     if report is None or not report.finished or not config.getoption("--spec-report"):
         return
