@@ -1,0 +1,1 @@
+"""What user code imports: environment, streams, functions, the source and sink contracts."""

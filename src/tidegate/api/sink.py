@@ -1,0 +1,109 @@
+"""The sink contract: a writer in each slot. The committer joins it together with transactions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.api.source import Counter
+from tidegate.core.clock import Clock
+from tidegate.records.batch import Batch
+from tidegate.records.types import RecordType
+
+
+@dataclass(frozen=True)
+class WriterContext:
+    """What a sink writer may use. Made by the runtime."""
+
+    job_id: str
+    attempt: int
+    operator_name: str
+    subtask_index: int
+    parallelism: int
+    clock: Clock
+    record_type: RecordType
+    counter: Callable[[str], Counter]
+    send_to_driver: Callable[[Batch], None]
+    """Hand a batch to whoever collects this sink in the driver."""
+    driver_backlog: Callable[[], int]
+    """How many batches the driver has not taken yet."""
+
+
+class SinkWriter(ABC):
+    """Writes the records of one subtask; mailbox thread only."""
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Write these records; may buffer."""
+
+    def flush(self, end_of_input: bool) -> None:
+        """Make everything written so far durable; with `end_of_input`, finish: nothing follows."""
+
+    def is_ready(self) -> bool:
+        """Whether `write` may be called now; while False the task is back-pressured. Must not block."""
+        return True
+
+    def close(self) -> None:
+        """Release what was taken; called once, also after a failure. Unfinished output stays invisible."""
+
+
+class Sink(ABC):
+    """Somewhere to write to; a picklable description, opened only in the slots."""
+
+    @abstractmethod
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        """Make the writer of one subtask."""
+
+    def prepare(self, parallelism: int) -> None:
+        """Called once in the driver before the job starts: create or check the target. May raise."""
+
+    def check_type(self, record_type: RecordType) -> None:
+        """Refuse, at plan time, a record type that this sink cannot write (raise `SchemaError`)."""
+
+    def describe(self) -> str:
+        """A few words for the plan: what is written, where."""
+        return type(self).__name__
+
+
+class FunctionSink(Sink):
+    """Calls the user's own function with every record."""
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self.function = function
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        """Make a writer that calls the function for each record."""
+        return _FunctionWriter(self.function)
+
+    def describe(self) -> str:
+        """The function's name."""
+        return f"function {getattr(self.function, '__name__', type(self.function).__name__)}"
+
+
+class _FunctionWriter(SinkWriter):
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self._function = function
+
+    def write(self, batch: Batch) -> None:
+        function = self._function
+        for row in batch.rows:
+            function(row)
+
+
+class BlackholeSink(Sink):
+    """Takes everything and keeps nothing; for measuring."""
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        """Make a writer that drops its records."""
+        return _BlackholeWriter()
+
+    def describe(self) -> str:
+        """The sink's name."""
+        return "blackhole"
+
+
+class _BlackholeWriter(SinkWriter):
+    def write(self, batch: Batch) -> None:
+        pass

@@ -1,0 +1,225 @@
+"""The source contract, in the shape of Flink's FLIP-27: splits, an enumerator, readers.
+
+- A **split** is a part of the input with a position inside it: a file range, a partition, a span of numbers. It is a
+  `msgspec.Struct` (JSON-able: it will be part of checkpoints) with an `id`.
+- The **enumerator** lives in the JobManager, finds splits and hands them out. It is called from one thread only.
+- A **reader** lives in a slot, is polled by the mailbox thread, never blocks, and can say at any time which splits it
+  still holds, each at the position of the next record (`snapshot`). A reader given those splits continues from there.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from tidegate.core.clock import Clock
+from tidegate.records.batch import Batch
+from tidegate.records.types import RecordType
+
+
+class Boundedness(enum.Enum):
+    """Whether a source ends by itself."""
+
+    BOUNDED = "bounded"
+    CONTINUOUS_UNBOUNDED = "unbounded"
+
+
+class SourceSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the input and the position inside it; subclass with the fields that a reader needs."""
+
+    id: str
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """A reader's answer when there is nothing now.
+
+    `wake_at_ns` (monotonic clock) is when to ask again; None means: when `wake` of the reader context is called, or
+    new splits arrive.
+    """
+
+    wake_at_ns: int | None = None
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A reader's answer when all its splits are read and it was told that no more will come."""
+
+
+IDLE = Idle()
+FINISHED = Finished()
+
+
+class Counter(Protocol):
+    """A metric that only grows."""
+
+    def inc(self, n: int = 1) -> None:
+        """Add n."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReaderContext:
+    """What a reader may use. Made by the runtime; all calls from the mailbox thread, except `wake`."""
+
+    operator_name: str
+    subtask_index: int
+    parallelism: int
+    clock: Clock
+    batch_rows: int
+    request_split: Callable[[], None]
+    """Ask the enumerator for a split; the answer comes through `add_splits` or `no_more_splits`."""
+    wake: Callable[[], None]
+    """Make the runtime poll soon; the only call that is allowed from another thread."""
+    counter: Callable[[str], Counter]
+    """A named metric of this subtask."""
+    side_output: Callable[[str, Batch], None]
+    """Emit a batch to the side output with this tag id (for records that could not be parsed)."""
+
+
+class SourceReader(ABC):
+    """Reads splits in one slot. One thread; never blocks; a position can be taken between any two polls."""
+
+    def start(self) -> None:
+        """Called once before the first poll; splits restored from a checkpoint were added before it."""
+
+    @abstractmethod
+    def poll(self) -> Batch | Idle | Finished:
+        """Return the next records (at least one), or say that there are none now, or none ever."""
+
+    @abstractmethod
+    def add_splits(self, splits: Sequence[Any]) -> None:
+        """Take these splits, each from its position on."""
+
+    @abstractmethod
+    def no_more_splits(self) -> None:
+        """The enumerator will assign no more splits to this reader."""
+
+    @abstractmethod
+    def snapshot(self) -> list[Any]:
+        """The unfinished splits, each at the position of the next record that `poll` would return."""
+
+    def close(self) -> None:
+        """Release files, sockets and threads; called once, also after a failure."""
+
+
+class EnumeratorContext(Protocol):
+    """What an enumerator may do. Called on the enumerator's own thread only (the JobManager's)."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many readers there are."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The time."""
+        ...
+
+    def assign(self, splits: Sequence[Any], subtask: int) -> None:
+        """Send splits to a reader."""
+        ...
+
+    def no_more_splits(self, subtask: int) -> None:
+        """Tell a reader that nothing follows."""
+        ...
+
+
+class SplitEnumerator(ABC):
+    """Finds splits and hands them out; lives in the JobManager, one thread.
+
+    `poll_interval_ms` None means that `poll` is never called.
+    """
+
+    poll_interval_ms: int | None = None
+
+    def start(self) -> None:
+        """Called once, before any request. May raise: the job fails with that message."""
+
+    @abstractmethod
+    def handle_split_request(self, subtask: int) -> None:
+        """A reader is out of work: `assign` something, call `no_more_splits`, or remember that it waits."""
+
+    @abstractmethod
+    def add_splits_back(self, splits: Sequence[Any], subtask: int) -> None:
+        """Splits of a failed reader that no completed checkpoint covers come back."""
+
+    def poll(self) -> None:
+        """Look for new splits; called every `poll_interval_ms`."""
+
+    @abstractmethod
+    def snapshot(self) -> Any:
+        """The enumerator's state as a JSON-able value; `Source.restore_enumerator` takes it back."""
+
+    def close(self) -> None:
+        """Release what `start` took."""
+
+
+class Source(ABC):
+    """Something to read from; a picklable description, opened only in the slots and the JobManager."""
+
+    @property
+    @abstractmethod
+    def boundedness(self) -> Boundedness:
+        """Whether the source ends by itself."""
+
+    @property
+    @abstractmethod
+    def record_type(self) -> RecordType:
+        """The type of its records; may look at the input (a Parquet footer), and so may raise."""
+
+    @property
+    def resettable(self) -> bool:
+        """Whether a reader can start again at a stored position (a socket cannot)."""
+        return True
+
+    @property
+    def split_type(self) -> type[SourceSplit]:
+        """The class of its splits; splits cross the wire and are stored as JSON of this class."""
+        return SourceSplit
+
+    @abstractmethod
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """Make the enumerator of a new job."""
+
+    @abstractmethod
+    def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
+        """Make the enumerator from the state that `SplitEnumerator.snapshot` gave."""
+
+    @abstractmethod
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        """Make the reader of one subtask."""
+
+    def with_columns(self, names: Sequence[str]) -> Source | None:
+        """A source that reads these columns only, or None where that saves nothing. Order: as given."""
+        return None
+
+    def describe(self) -> str:
+        """A few words for the plan: what is read and how."""
+        return type(self).__name__
+
+
+class FixedSplitsEnumerator(SplitEnumerator):
+    """Hands out a list of splits that is known from the start, one per request, then says no more."""
+
+    def __init__(self, context: EnumeratorContext, splits: Sequence[Any]) -> None:
+        self._context = context
+        self._pending = list(splits)
+
+    def handle_split_request(self, subtask: int) -> None:
+        """Assign the next split, or tell the reader that there are none left."""
+        if self._pending:
+            self._context.assign([self._pending.pop(0)], subtask)
+        else:
+            self._context.no_more_splits(subtask)
+
+    def add_splits_back(self, splits: Sequence[Any], subtask: int) -> None:
+        """Put them first, in their order."""
+        self._pending[:0] = splits
+
+    def snapshot(self) -> Any:
+        """The splits not yet assigned."""
+        return list(self._pending)

@@ -1,0 +1,108 @@
+"""`Batch`: the unit between operators, as columns, as rows, or as both.
+
+A batch is made from columns (an Arrow record batch) or from rows (a list of Python objects) and converts to the
+other form when somebody asks, at most once. Per-record functions in one chain so hand rows to each other untouched,
+vectorised operators hand columns to each other untouched, and an exchange asks for columns once.
+
+String columns may arrive dictionary-encoded (cheap to hash, to exchange and to count). `columns` gives them as they
+are; `plain_columns` gives exactly the declared Arrow types, which is what user code must see.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tidegate.records.types import RecordType
+
+
+class Origin(NamedTuple):
+    """Where a batch came from: a source split and the position of its first record; for error messages."""
+
+    split: str
+    position: int
+    unit: str = "record"
+
+    def at(self, row: int) -> str:
+        """Name the position of the row with this index in the batch."""
+        return f"{self.unit} {self.position + row} of {self.split}"
+
+
+class Batch:
+    """Some records of one type, in order. Immutable for everyone but its own lazy conversion."""
+
+    __slots__ = ("_columns", "_rows", "num_rows", "origin", "timestamps", "type")
+
+    def __init__(
+        self,
+        record_type: RecordType,
+        columns: pa.RecordBatch | None,
+        rows: list[Any] | None,
+        origin: Origin | None = None,
+        timestamps: pa.Int64Array | None = None,
+    ) -> None:
+        self.type = record_type
+        self._columns = columns
+        self._rows = rows
+        self.num_rows: int = columns.num_rows if columns is not None else len(rows or ())
+        self.origin = origin
+        self.timestamps = timestamps
+
+    @classmethod
+    def of_columns(
+        cls, record_type: RecordType, columns: pa.RecordBatch, origin: Origin | None = None
+    ) -> Batch:
+        """Make a batch from an Arrow record batch whose fields are those of `record_type`, in order."""
+        return cls(record_type, columns, None, origin)
+
+    @classmethod
+    def of_rows(cls, record_type: RecordType, rows: list[Any], origin: Origin | None = None) -> Batch:
+        """Make a batch from Python objects; the list now belongs to the batch."""
+        return cls(record_type, None, rows, origin)
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """The records as Arrow columns; string columns may be dictionary-encoded. Raises `SchemaError`."""
+        if self._columns is None:
+            self._columns = self.type.to_columns(self._rows or [])
+        return self._columns
+
+    @property
+    def plain_columns(self) -> pa.RecordBatch:
+        """The records as Arrow columns of exactly the declared types."""
+        return self.type.plain(self.columns)
+
+    @property
+    def rows(self) -> list[Any]:
+        """The records as Python objects of the declared type; do not change the list."""
+        if self._rows is None:
+            assert self._columns is not None
+            self._rows = self.type.to_rows(self._columns)
+        return self._rows
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows exist already (so that asking for them costs nothing)."""
+        return self._rows is not None
+
+    def nbytes(self) -> int:
+        """Bytes of the columns if they exist, else an estimate from the type (rows are not converted for this)."""
+        if self._columns is not None:
+            return int(self._columns.get_total_buffer_size())
+        return self.num_rows * self.type.estimated_row_bytes
+
+    def slice(self, start: int, length: int) -> Batch:
+        """A part of the batch, without copying columns."""
+        columns = None if self._columns is None else self._columns.slice(start, length)
+        rows = None if self._rows is None else self._rows[start : start + length]
+        stamps = None if self.timestamps is None else self.timestamps.slice(start, length)
+        origin = None if self.origin is None else self.origin._replace(position=self.origin.position + start)
+        return Batch(self.type, columns, rows, origin, stamps)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __repr__(self) -> str:
+        form = "+".join(n for n, v in (("columns", self._columns), ("rows", self._rows)) if v is not None)
+        return f"Batch({self.num_rows} x {self.type.describe()}, {form})"

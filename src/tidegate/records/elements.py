@@ -1,0 +1,28 @@
+"""The other things that flow between batches: watermarks, checkpoint barriers, the end of input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A promise that no record with a timestamp at or before `timestamp_ms` follows on this channel."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBarrier:
+    """Cuts a channel in two: what came before belongs to the checkpoint, what comes after does not."""
+
+    checkpoint_id: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInput:
+    """Nothing follows on this channel."""
+
+
+END_OF_INPUT = EndOfInput()
