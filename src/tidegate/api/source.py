@@ -193,6 +193,15 @@ class Source(ABC):
     def create_reader(self, context: ReaderContext) -> SourceReader:
         """Make the reader of one subtask."""
 
+    @property
+    def fixed_parallelism(self) -> int | None:
+        """The only parallelism that the source can have (a socket: 1), or None."""
+        return None
+
+    def side_outputs(self) -> dict[str, RecordType]:
+        """Side outputs that its readers may emit to, by tag id (for records that cannot be parsed)."""
+        return {}
+
     def with_columns(self, names: Sequence[str]) -> Source | None:
         """A source that reads these columns only, or None where that saves nothing. Order: as given."""
         return None

@@ -160,6 +160,18 @@ class Options:
         "Live display in the terminal; auto: only if the output is one.",
     )
 
+    runtime = Option(
+        "runtime",
+        choice("spark", "in-process"),
+        "spark",
+        "Where the job runs: on Spark, or all in one thread of this process (tests, documentation).",
+    )
+    seed = Option(
+        "simulation.seed",
+        integer(0),
+        0,
+        "Seed of the scheduler of the in-process runtime: one seed, one order of events.",
+    )
     chaining = Option(
         "pipeline.operator_chaining",
         BOOLEAN,
@@ -243,6 +255,12 @@ class Options:
     )
     metrics_interval = Option(
         "metrics.interval", at_least(1, DURATION), 500, "Time between reports of a slot's metrics."
+    )
+    spark_staging_dir = Option(
+        "spark.staging_dir",
+        TEXT,
+        "",
+        "Directory for DataFrames on their way in and out; empty: a temporary one on this machine.",
     )
     spark_master = Option(
         "spark.master", TEXT, "local[*]", "Spark master, used only if tidegate starts the session."

@@ -1,0 +1,179 @@
+"""`Environment`: where a program starts, with its options and its Spark session."""
+
+from __future__ import annotations
+
+import contextvars
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidegate.api.config_files import options_from_file
+from tidegate.api.job_client import JobClient
+from tidegate.api.operations import Operation, ReadSource
+from tidegate.api.sequences import CollectionSource, NumberSequenceSource
+from tidegate.api.source import Source
+from tidegate.api.streams import DataStream
+from tidegate.api.transformations import StreamRef, Transformation
+from tidegate.core.errors import ProgramError
+from tidegate.core.options import Options
+from tidegate.records.types import RecordType, infer_record_type, record_type_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ambient_arguments: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar(
+    "tidegate_arguments", default=()
+)
+"""Options from the command line of `tidegate run`; they win over what the program says."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the user wrote, complete: the nodes that lead to its sinks, and the options."""
+
+    name: str
+    sinks: tuple[Transformation, ...]
+    transformations: tuple[Transformation, ...]
+    options: Options
+
+
+class Environment:
+    """Where a program starts.
+
+    Options come, each over the one before, from the defaults, a YAML or TOML file (`config`), keyword arguments, the
+    list `args` (`["--parallelism", "4"]`) and the command line of `tidegate run`. `spark` is an existing SparkSession;
+    without one a local session is started when the job is.
+
+    >>> from tidegate import Environment
+    >>> env = Environment(parallelism=2, runtime="in-process")
+    >>> numbers = env.from_sequence(1, 4)
+    >>> sorted(numbers.execute_and_collect())
+    [1, 2, 3, 4]
+    """
+
+    def __init__(
+        self,
+        *,
+        spark: Any = None,
+        config: str | os.PathLike[str] | None = None,
+        args: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        layers = Options() if config is None else options_from_file(config)
+        layers = layers.with_keywords(**options)
+        self.options: Options = layers.with_arguments([*args, *ambient_arguments.get()]).checked()
+        self.spark = spark
+        self._nodes: list[Transformation] = []
+        self._sinks: list[Transformation] = []
+        self._next_id = 0
+
+    # ---- sources ----
+
+    def from_source(self, source: Source, **settings: Any) -> DataStream:
+        """Read a source of the source contract: files, a data generator, a socket, your own."""
+        if not isinstance(source, Source):
+            raise ProgramError(f"from_source needs a Source, got a {type(source).__name__}: {source!r}")
+        return self._read(source, source.describe(), settings)
+
+    def from_collection(self, values: Sequence[Any], *, type: Any = None, **settings: Any) -> DataStream:
+        """Read a list. Its record type is `type`, or found from the values: one class for all, else objects.
+
+        >>> from tidegate import Environment
+        >>> env = Environment(runtime="in-process")
+        >>> list(env.from_collection(["a", "b"]).execute_and_collect())
+        ['a', 'b']
+        """
+        values = list(values)
+        record_type = infer_record_type(values) if type is None else record_type_of(type)
+        record_type.check_rows(values)
+        if not record_type.is_object:
+            record_type.to_columns(values)
+        return self._read(CollectionSource(values, record_type), "collection", settings)
+
+    def from_sequence(self, start: int, end: int, **settings: Any) -> DataStream:
+        """Read the numbers from `start` to `end`, both included, split over the subtasks."""
+        return self._read(NumberSequenceSource(start, end), f"sequence {start}..{end}", settings)
+
+    def from_dataframe(self, dataframe: Any, **settings: Any) -> DataStream:
+        """Read a bounded Spark DataFrame; it is staged as Parquet files, so that it can be read again.
+
+        The files go to the option `spark.staging_dir` and are deleted when the job has ended.
+        """
+        return self._read(self._launch().stage_dataframe(dataframe, self), "dataframe", settings)
+
+    # ---- running ----
+
+    def execute(self, job_name: str | None = None) -> Any:
+        """Run the program and wait for its end; prints the plan and live progress as the options say.
+
+        Returns the final `JobMetrics`; raises `JobFailedError` with the operator, the position and the user's
+        traceback, once.
+        """
+        return self._launch().execute(self._take_program(job_name), self.spark)
+
+    def execute_async(self, job_name: str | None = None) -> JobClient:
+        """Start the program and return at once."""
+        client: JobClient = self._launch().execute_async(self._take_program(job_name), self.spark)
+        return client
+
+    def explain(self, format: str = "text") -> str:
+        """The plan: the StreamGraph, its chains and why an edge is not chained, the slots needed.
+
+        `format` is "text", "json", "mermaid" or "svg".
+        """
+        text: str = self._launch().explain(self._program(None), format)
+        return text
+
+    # ---- inside ----
+
+    def _program(self, job_name: str | None, sinks: Sequence[Transformation] | None = None) -> Program:
+        name = job_name or self.options.job_name or "job"
+        chosen = tuple(self._sinks if sinks is None else sinks)
+        return Program(name, chosen, tuple(self._nodes), self.options)
+
+    def _take_program(self, job_name: str | None) -> Program:
+        program = self._program(job_name)
+        self._sinks.clear()
+        return program
+
+    def _collect(self, sink: Transformation, job_name: str | None) -> Iterator[Any]:
+        program = self._program(job_name, (sink,))
+        rows: Iterator[Any] = self._launch().collect(program, self.spark)
+        return rows
+
+    def _to_dataframe(self, stream: DataStream, job_name: str | None) -> Any:
+        return self._launch().to_dataframe(self, stream, job_name)
+
+    def _read(self, source: Source, name: str, settings: dict[str, Any]) -> DataStream:
+        from tidegate.api.streams import _apply_settings
+
+        node = self._add(ReadSource(source), name, (), source.record_type)
+        node.fixed_parallelism = source.fixed_parallelism
+        node.side_outputs.update(source.side_outputs())
+        stream = DataStream(self, (StreamRef(node),), node.output_type)
+        _apply_settings(stream, settings)
+        return stream
+
+    def _add(
+        self,
+        operation: Operation,
+        name: str,
+        inputs: tuple[tuple[StreamRef, ...], ...],
+        output_type: RecordType,
+        *,
+        register: bool = True,
+    ) -> Transformation:
+        node = Transformation(self._next_id, operation, name, inputs, output_type)
+        self._next_id += 1
+        if register:
+            self._nodes.append(node)
+            if operation.kind == "sink":
+                self._sinks.append(node)
+        return node
+
+    @staticmethod
+    def _launch() -> ModuleType:
+        # The one place where the api reaches up: by name, so that a program is plain data until it is run.
+        return importlib.import_module("tidegate.launch")

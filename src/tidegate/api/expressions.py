@@ -1,0 +1,51 @@
+"""Column expressions: polars' own, with the type of their result found at plan time on an empty frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import RecordType, RowType
+
+
+def expression_result_type(record_type: RecordType, form: str, expressions: tuple[Any, ...]) -> RecordType:
+    """The type after `select`, `with_columns` or `filter`; a wrong expression is refused with polars' reason."""
+    frame = pl.DataFrame(record_type.schema.empty_table())
+    try:
+        result = apply_expressions(frame, form, expressions)
+    except Exception as e:
+        raise ProgramError(
+            f"{form}({', '.join(map(str, expressions))}) does not fit {record_type.describe()}: {e}"
+        ) from e
+    if form == "filter":
+        return record_type
+    return RowType(canonical_schema(result.to_arrow().schema))
+
+
+def apply_expressions(frame: pl.DataFrame, form: str, expressions: tuple[Any, ...]) -> pl.DataFrame:
+    """Run the expressions on a frame."""
+    if form == "filter":
+        return frame.filter(*expressions)
+    return frame.select(*expressions) if form == "select" else frame.with_columns(*expressions)
+
+
+def canonical_schema(schema: pa.Schema) -> pa.Schema:
+    """The same schema with the Arrow types that tidegate declares: `string` and `binary`, not their variants."""
+    return pa.schema([pa.field(f.name, _canonical(f.type), True) for f in schema])
+
+
+def _canonical(t: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(t):
+        return _canonical(t.value_type)
+    if pa.types.is_large_string(t) or pa.types.is_string_view(t):
+        return pa.string()
+    if pa.types.is_large_binary(t) or pa.types.is_binary_view(t):
+        return pa.binary()
+    if pa.types.is_large_list(t) or pa.types.is_list(t):
+        return pa.list_(_canonical(t.value_type))
+    if pa.types.is_struct(t):
+        return pa.struct([pa.field(f.name, _canonical(f.type), True) for f in t])
+    return t

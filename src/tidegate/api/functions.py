@@ -1,0 +1,215 @@
+"""The user's functions: plain callables, or classes where they need set-up, two inputs or side outputs.
+
+A class is instantiated by the user, sent to every slot, and called there by one thread:
+`open(context)`, then its method per record, then `close()` (also after a failure).
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from tidegate.api.source import Counter
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import ObjectType, RecordType, record_type_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RuntimeContext:
+    """What a function may know of where it runs."""
+
+    job_id: str
+    attempt: int
+    operator_name: str
+    subtask_index: int
+    parallelism: int
+    counter: Callable[[str], Counter]
+    """A named metric of this subtask, visible in `JobClient.metrics()`."""
+
+
+class OutputTag(Generic[T]):
+    """Names a side output and the type of its records.
+
+    >>> late = OutputTag("late", str)
+    >>> late
+    OutputTag('late', str)
+    """
+
+    def __init__(self, id: str, type: Any = None) -> None:
+        if not id:
+            raise ProgramError("an OutputTag needs a name, got an empty one")
+        self.id = id
+        self.record_type: RecordType = record_type_of(type)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.id!r}, {self.record_type.describe()})"
+
+
+class ProcessContext(Protocol):
+    """What a process function gets beside each record."""
+
+    def output(self, tag: OutputTag[Any], value: Any) -> None:
+        """Emit a value to a side output."""
+        ...
+
+    @property
+    def current_key(self) -> Any:
+        """The record's key; an error outside a keyed stream."""
+        ...
+
+
+class Function(ABC):
+    """A function with a life cycle."""
+
+    def open(self, context: RuntimeContext) -> None:
+        """Called once in the slot before the first record."""
+
+    def close(self) -> None:
+        """Called once in the slot after the last record, also after a failure."""
+
+
+class MapFunction(Function):
+    """One record in, one out; for a map that needs `open`."""
+
+    @abstractmethod
+    def map(self, value: Any) -> Any:
+        """Return the new record."""
+
+
+class FlatMapFunction(Function):
+    """One record in, any number out."""
+
+    @abstractmethod
+    def flat_map(self, value: Any) -> Iterable[Any]:
+        """Return or yield the new records."""
+
+
+class FilterFunction(Function):
+    """Keeps or drops records."""
+
+    @abstractmethod
+    def filter(self, value: Any) -> bool:
+        """Whether to keep the record."""
+
+
+class ReduceFunction(Function):
+    """Combines two records of one key into one of the same type."""
+
+    @abstractmethod
+    def reduce(self, left: Any, right: Any) -> Any:
+        """Return the combination; `left` is what there was so far."""
+
+
+class ProcessFunction(Function):
+    """One record in, any number out, also to side outputs; on a keyed stream it knows the key."""
+
+    @abstractmethod
+    def process(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
+        """Return or yield the records for the main output (None: nothing)."""
+
+
+class CoMapFunction(Function):
+    """A map over two connected streams."""
+
+    @abstractmethod
+    def map1(self, value: Any) -> Any:
+        """Map a record of the first stream."""
+
+    @abstractmethod
+    def map2(self, value: Any) -> Any:
+        """Map a record of the second stream."""
+
+
+class CoFlatMapFunction(Function):
+    """A flat map over two connected streams."""
+
+    @abstractmethod
+    def flat_map1(self, value: Any) -> Iterable[Any]:
+        """Return or yield records for one of the first stream."""
+
+    @abstractmethod
+    def flat_map2(self, value: Any) -> Iterable[Any]:
+        """Return or yield records for one of the second stream."""
+
+
+class CoProcessFunction(Function):
+    """A process function over two connected streams."""
+
+    @abstractmethod
+    def process1(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
+        """Handle a record of the first stream."""
+
+    @abstractmethod
+    def process2(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
+        """Handle a record of the second stream."""
+
+
+def result_type(function: Any, method: str, returns: Any, *, many: bool) -> RecordType:
+    """The record type of a function's results.
+
+    `returns` if given, else the return hint of the callable or of `method` on a function object; with `many`, the
+    element type of the iterable. Without a usable hint: `ObjectType`.
+    """
+    if returns is not None:
+        return record_type_of(returns)
+    hint = _return_hint(getattr(function, method) if isinstance(function, Function) else function)
+    if many:
+        hint = _element_hint(hint)
+    return ObjectType() if hint is None else record_type_of(hint)
+
+
+def check_callable(function: Any, cls: type[Function], operation: str) -> None:
+    """Refuse, while the program is written, what can't be called as `operation` needs it."""
+    if isinstance(function, cls) or (callable(function) and not isinstance(function, (Function, type))):
+        return
+    if isinstance(function, type) and issubclass(function, Function):
+        raise ProgramError(
+            f"{operation} got the class {function.__name__}; give it an instance: {function.__name__}()"
+        )
+    raise ProgramError(
+        f"{operation} needs a callable or a {cls.__name__}, got a {type(function).__name__}: {function!r}"
+    )
+
+
+def function_name(function: Any) -> str:
+    """How to call a function in plans and errors."""
+    if isinstance(function, Function):
+        return type(function).__name__
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
+    if name is None and hasattr(function, "func"):
+        return function_name(function.func)
+    return (name or type(function).__name__).replace("<locals>.", "")
+
+
+def _return_hint(function: Any) -> Any:
+    target = function
+    if not inspect.isroutine(target) and not isinstance(target, type) and hasattr(target, "__call__"):  # noqa: B004
+        target = type(target).__call__
+    if isinstance(function, type):
+        return function
+    try:
+        return typing.get_type_hints(target, include_extras=True).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None
+
+
+def _element_hint(hint: Any) -> Any:
+    args = typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    if not args or not (isinstance(origin, type) and issubclass(origin, Iterable)):
+        return None
+    if origin is tuple and (len(args) != 2 or args[1] is not Ellipsis):
+        return None
+    return args[0]

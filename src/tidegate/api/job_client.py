@@ -1,0 +1,38 @@
+"""`JobClient`: what a user holds while a job runs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tidegate.core.ids import JobId
+from tidegate.core.states import JobStatus
+
+
+class JobClient(Protocol):
+    """A running or ended job. Every call may come from any thread."""
+
+    @property
+    def job_id(self) -> JobId:
+        """The job's id."""
+        ...
+
+    @property
+    def job_name(self) -> str:
+        """The job's name."""
+        ...
+
+    def status(self) -> JobStatus:
+        """Where the job stands now."""
+        ...
+
+    def cancel(self, timeout_s: float = 10.0) -> None:
+        """Stop the job and wait until everything of it is gone; a job that has ended already is left alone."""
+        ...
+
+    def metrics(self) -> Any:
+        """The latest `JobMetrics`: per operator and subtask."""
+        ...
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """Wait for the end; return the final `JobMetrics`, or raise `JobFailedError` / `JobCanceledError`."""
+        ...

@@ -1,0 +1,212 @@
+"""Operations: what each node of a program does, as frozen values that hold the user's live objects.
+
+The streams of `api/streams.py` make them, the graph turns them into specs (pickled, described, hashed), and
+`operators/` builds the running thing from them in a slot. They have no behaviour but a few facts for the planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from tidegate.api.functions import function_name
+from tidegate.api.sink import Sink
+from tidegate.api.source import Source
+from tidegate.records.types import RecordType
+
+AggregateKind = Literal["count", "sum", "min", "max"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """How a stream is keyed: by columns, or by a function of the record whose result has `record_type`."""
+
+    columns: tuple[str, ...]
+    function: Callable[[Any], Any] | None
+    record_type: RecordType
+
+    def describe(self) -> str:
+        """The columns or the function's name."""
+        return ", ".join(self.columns) if self.function is None else f"{function_name(self.function)}()"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Base of all operations."""
+
+    rows: ClassVar[bool] = False
+    """Whether it runs the user's Python per record (and so needs rows)."""
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "operation"
+
+    def required_columns(self) -> frozenset[str] | None:
+        """The input columns that it reads, or None for all."""
+        return None
+
+    def detail(self) -> str:
+        """A few words for the plan beside the kind."""
+        return ""
+
+
+@dataclass(frozen=True)
+class ReadSource(Operation):
+    """Reads a source."""
+
+    source: Source
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "source"
+
+    def detail(self) -> str:
+        """What is read."""
+        return self.source.describe()
+
+
+@dataclass(frozen=True)
+class WriteSink(Operation):
+    """Writes to a sink."""
+
+    sink: Sink
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "sink"
+
+    def detail(self) -> str:
+        """What is written."""
+        return self.sink.describe()
+
+
+@dataclass(frozen=True)
+class ApplyFunction(Operation):
+    """Runs a per-record function of the user: `form` is map, flat_map, filter or process."""
+
+    rows: ClassVar[bool] = True
+    form: Literal["map", "flat_map", "filter", "process"]
+    function: Any
+    key: Key | None = None
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return self.form
+
+    def detail(self) -> str:
+        """The function's name."""
+        return function_name(self.function)
+
+
+@dataclass(frozen=True)
+class ApplyCoFunction(Operation):
+    """Runs a per-record function over two inputs: `form` is map, flat_map or process."""
+
+    rows: ClassVar[bool] = True
+    form: Literal["map", "flat_map", "process"]
+    function: Any
+    keys: tuple[Key, Key] | None = None
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return f"co-{self.form}"
+
+    def detail(self) -> str:
+        """The function's name."""
+        return function_name(self.function)
+
+
+@dataclass(frozen=True)
+class ApplyBatchFunction(Operation):
+    """Runs the user's function on Arrow record batches."""
+
+    function: Callable[[Any], Any]
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "map_batches"
+
+    def detail(self) -> str:
+        """The function's name."""
+        return function_name(self.function)
+
+
+@dataclass(frozen=True)
+class ApplyExpressions(Operation):
+    """Runs polars expressions: `form` is select, with_columns or filter."""
+
+    form: Literal["select", "with_columns", "filter"]
+    expressions: tuple[Any, ...]
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return self.form
+
+    def required_columns(self) -> frozenset[str] | None:
+        """The roots of a select's expressions; the others pass every column on."""
+        if self.form != "select":
+            return None
+        return frozenset(name for e in self.expressions for name in e.meta.root_names())
+
+    def detail(self) -> str:
+        """The expressions."""
+        return ", ".join(str(e) for e in self.expressions)
+
+
+@dataclass(frozen=True)
+class RollingAggregate(Operation):
+    """A running count, sum, min or max per key; one result per record, or the latest per key and batch.
+
+    `stage` is "local" for the pre-aggregation before an exchange, "merge" for what comes behind it, else "whole".
+    """
+
+    aggregate: AggregateKind
+    column: str | None
+    output: str
+    key: Key
+    emit: Literal["each", "batch"]
+    stage: Literal["whole", "local", "merge"] = "whole"
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "aggregate"
+
+    def required_columns(self) -> frozenset[str] | None:
+        """The key columns and the aggregated one."""
+        if self.key.function is not None:
+            return None
+        return frozenset(self.key.columns) | ({self.column} if self.column else set())
+
+    def detail(self) -> str:
+        """The aggregate in words."""
+        what = self.aggregate if self.column is None else f"{self.aggregate}({self.column})"
+        stage = "" if self.stage == "whole" else f", {self.stage}"
+        return f"{what} per {self.key.describe()}, {'each record' if self.emit == 'each' else 'per batch'}{stage}"
+
+
+@dataclass(frozen=True)
+class RollingReduce(Operation):
+    """A running reduce per key with the user's function; one result per record."""
+
+    rows: ClassVar[bool] = True
+    function: Any
+    key: Key
+    emit: Literal["each", "batch"] = "each"
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "reduce"
+
+    def detail(self) -> str:
+        """The function and the key."""
+        return f"{function_name(self.function)} per {self.key.describe()}"

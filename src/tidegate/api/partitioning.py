@@ -1,0 +1,91 @@
+"""How records are spread over the subtasks of the next operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tidegate.api.functions import function_name
+from tidegate.api.operations import Key
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """Base of all partitionings. `pointwise`: a producer reaches only some consumers."""
+
+    name: ClassVar[str] = ""
+    pointwise: ClassVar[bool] = False
+
+    def describe(self) -> str:
+        """The word for plans."""
+        return self.name
+
+
+@dataclass(frozen=True)
+class Forward(Partitioning):
+    """Subtask i to subtask i; needs equal parallelism."""
+
+    name: ClassVar[str] = "forward"
+    pointwise: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Hash(Partitioning):
+    """By key group of the key: all records of a key to one subtask."""
+
+    name: ClassVar[str] = "hash"
+    key: Key
+
+    def describe(self) -> str:
+        """With the key."""
+        return f"hash({self.key.describe()})"
+
+
+@dataclass(frozen=True)
+class Rebalance(Partitioning):
+    """Evenly over all subtasks, in turn."""
+
+    name: ClassVar[str] = "rebalance"
+
+
+@dataclass(frozen=True)
+class Rescale(Partitioning):
+    """Evenly over a fixed group of near subtasks, in turn."""
+
+    name: ClassVar[str] = "rescale"
+    pointwise: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Shuffle(Partitioning):
+    """At random, seeded per subtask."""
+
+    name: ClassVar[str] = "shuffle"
+
+
+@dataclass(frozen=True)
+class Broadcast(Partitioning):
+    """Every record to every subtask."""
+
+    name: ClassVar[str] = "broadcast"
+
+
+@dataclass(frozen=True)
+class Global(Partitioning):
+    """Every record to subtask 0."""
+
+    name: ClassVar[str] = "global"
+
+
+@dataclass(frozen=True)
+class Custom(Partitioning):
+    """By the user's function of the key and the number of subtasks, which returns the subtask."""
+
+    name: ClassVar[str] = "custom"
+    function: Callable[[Any, int], int]
+    key: Key
+
+    def describe(self) -> str:
+        """With the function and the key."""
+        return f"custom({function_name(self.function)} of {self.key.describe()})"

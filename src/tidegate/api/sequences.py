@@ -1,0 +1,295 @@
+"""Sources whose records are counted from the start: a Python collection, and a range of numbers.
+
+Both read spans of indices. A span is a split; its position is the next index, so a stored position is exact and a
+reader that gets the span back continues with that record. The order inside a span is kept.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidegate.api.source import (
+    FINISHED,
+    IDLE,
+    Boundedness,
+    EnumeratorContext,
+    Finished,
+    FixedSplitsEnumerator,
+    Idle,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SourceSplit,
+    SplitEnumerator,
+)
+from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.records.batch import Batch, Origin
+from tidegate.records.types import RecordType, infer_record_type, record_type_of
+
+_INT64_MAX = 2**63 - 1
+_SPLITS_PER_READER = 8
+_ROWS_WORTH_A_SPLIT = 1 << 16
+
+
+class SpanSplit(SourceSplit, frozen=True, kw_only=True):
+    """The indices from `position` (the next one) up to but without `end`."""
+
+    position: int
+    end: int
+
+
+def cut_into_spans(count: int, pieces: int, align: int = 1) -> list[tuple[int, int]]:
+    """Cut the indices 0..count-1 into at most `pieces` spans of nearly equal length, none empty.
+
+    All inner borders are multiples of `align`.
+
+    >>> cut_into_spans(10, 3)
+    [(0, 3), (3, 6), (6, 10)]
+    >>> cut_into_spans(10, 3, align=4)
+    [(0, 4), (4, 8), (8, 10)]
+    >>> cut_into_spans(2, 5)
+    [(0, 1), (1, 2)]
+    """
+    units = -(-count // align)
+    pieces = min(pieces, units)
+    borders = [min(count, align * (units * i // pieces)) for i in range(pieces + 1)] if pieces else []
+    return list(zip(borders, borders[1:], strict=False))
+
+
+def spans_for(count: int, parallelism: int, align: int = 1) -> list[tuple[int, int]]:
+    """Cut indices for readers that ask when they are out of work: a few spans each, so that fast readers help out.
+
+    Small inputs get one span per reader, large ones eight, each of at least 65,536 records.
+    """
+    pieces = max(parallelism, min(parallelism * _SPLITS_PER_READER, count // _ROWS_WORTH_A_SPLIT))
+    return cut_into_spans(count, pieces, align if count >= parallelism * align else 1)
+
+
+class AssignedSplitsEnumerator(SplitEnumerator):
+    """Gives every reader its own splits (split i to reader i modulo parallelism) when it first asks, then no more."""
+
+    def __init__(self, context: EnumeratorContext, splits: Sequence[Any]) -> None:
+        self._context = context
+        self._pending: list[list[Any]] = [[] for _ in range(context.parallelism)]
+        for i, split in enumerate(splits):
+            self._pending[i % context.parallelism].append(split)
+
+    def handle_split_request(self, subtask: int) -> None:
+        """Assign what belongs to this reader, all at once, and say that nothing follows."""
+        own, self._pending[subtask] = self._pending[subtask], []
+        if own:
+            self._context.assign(own, subtask)
+        self._context.no_more_splits(subtask)
+
+    def add_splits_back(self, splits: Sequence[Any], subtask: int) -> None:
+        """Keep them for the same reader."""
+        self._pending[subtask][:0] = splits
+
+    def snapshot(self) -> Any:
+        """The splits not yet assigned."""
+        return [split for own in self._pending for split in own]
+
+
+class SpanReader(SourceReader):
+    """Reads spans one after the other, each in order; asks for the next when it has none left."""
+
+    def __init__(self, context: ReaderContext) -> None:
+        self._context = context
+        self._splits: deque[SpanSplit] = deque()
+        self._position = 0
+        self._no_more = False
+        self._asked = False
+
+    @abstractmethod
+    def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
+        """Make the records with these indices."""
+
+    def poll(self) -> Batch | Idle | Finished:
+        """Return up to `batch_rows` records of the current span."""
+        while self._splits:
+            split = self._splits[0]
+            start = self._position
+            if start < split.end:
+                self._position = min(split.end, start + self._context.batch_rows)
+                return self.read(start, self._position, split)
+            self._splits.popleft()
+            self._position = self._splits[0].position if self._splits else 0
+        if self._no_more:
+            return FINISHED
+        if not self._asked:
+            self._asked = True
+            self._context.request_split()
+        return IDLE
+
+    def add_splits(self, splits: Sequence[Any]) -> None:
+        """Queue the spans behind those that are there."""
+        if splits and not self._splits:
+            self._position = splits[0].position
+        self._splits.extend(splits)
+        self._asked = False
+
+    def no_more_splits(self) -> None:
+        """Finish after the spans that are there."""
+        self._no_more = True
+
+    def snapshot(self) -> list[Any]:
+        """The spans with records left; the first one at its current position."""
+        splits = list(self._splits)
+        if splits:
+            splits[0] = msgspec.structs.replace(splits[0], position=self._position)
+        return [split for split in splits if split.position < split.end]
+
+
+class CollectionSource(Source):
+    """Reads the values of a Python collection, which travel inside the program: for tests, examples, small tables.
+
+    Each reader gets at most one span of neighbouring values. Without a record type it is inferred from the values;
+    values that do not fit a given one are refused here, in the user's own process.
+
+    >>> source = CollectionSource(["tide", "gate"], str)
+    >>> source.describe()
+    'collection of 2 str'
+    """
+
+    def __init__(self, values: Iterable[Any], record_type: Any = None) -> None:
+        self._values = list(values)
+        self._type = infer_record_type(self._values) if record_type is None else record_type_of(record_type)
+        try:
+            self._type.check_rows(self._values)
+            if not self._type.is_object:  # such values are pickled only if they leave their process
+                self._type.to_columns(self._values)
+        except SchemaError as e:
+            raise SchemaError(f"from_collection: {e}") from e
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Bounded."""
+        return Boundedness.BOUNDED
+
+    @property
+    def record_type(self) -> RecordType:
+        """The given or the inferred type."""
+        return self._type
+
+    @property
+    def split_type(self) -> type[SourceSplit]:
+        """Spans."""
+        return SpanSplit
+
+    @property
+    def expected_records(self) -> int:
+        """How many records there are in all."""
+        return len(self._values)
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """One span per reader."""
+        spans = cut_into_spans(len(self._values), context.parallelism)
+        return AssignedSplitsEnumerator(
+            context, [SpanSplit(id=f"values {a}..{b - 1}", position=a, end=b) for a, b in spans]
+        )
+
+    def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
+        """The spans that no reader had yet."""
+        return AssignedSplitsEnumerator(context, msgspec.convert(state, list[SpanSplit]))
+
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        """Make a reader of the values."""
+        return _CollectionReader(context, self._values, self._type)
+
+    def describe(self) -> str:
+        """Number and type of the values."""
+        return f"collection of {len(self._values)} {self._type.describe()}"
+
+
+class _CollectionReader(SpanReader):
+    def __init__(self, context: ReaderContext, values: list[Any], record_type: RecordType) -> None:
+        super().__init__(context)
+        self._values = values
+        self._type = record_type
+
+    def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
+        return Batch.of_rows(self._type, self._values[start:stop], Origin("collection", start, "value"))
+
+
+class NumberSequenceSource(Source):
+    """The whole numbers from `start` to `end`, both included, in the column `value`.
+
+    Split into spans that readers take when they are out of work; within a span the numbers are in order.
+
+    >>> NumberSequenceSource(1, 1_000_000).describe()
+    'numbers 1 to 1000000'
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        for name, value in (("start", start), ("end", end)):
+            if isinstance(value, bool) or not isinstance(value, int) or not -_INT64_MAX <= value < _INT64_MAX:
+                raise ProgramError(f"number sequence: {name} must be a 64-bit whole number, not {value!r}.")
+        if end < start - 1:
+            raise ProgramError(f"number sequence: end ({end}) must not be less than start ({start}).")
+        self._start = start
+        self._count = end - start + 1
+        if self._count > _INT64_MAX:
+            raise ProgramError(f"number sequence: {start} to {end} are more than 2**63 - 1 numbers.")
+        self._type = record_type_of(int)
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Bounded."""
+        return Boundedness.BOUNDED
+
+    @property
+    def record_type(self) -> RecordType:
+        """Whole numbers."""
+        return self._type
+
+    @property
+    def split_type(self) -> type[SourceSplit]:
+        """Spans."""
+        return SpanSplit
+
+    @property
+    def expected_records(self) -> int:
+        """How many numbers there are in all."""
+        return self._count
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """A few spans per reader, handed out on request."""
+        first = self._start
+        return FixedSplitsEnumerator(
+            context,
+            [
+                SpanSplit(id=f"numbers {first + a}..{first + b - 1}", position=a, end=b)
+                for a, b in spans_for(self._count, context.parallelism)
+            ],
+        )
+
+    def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
+        """The spans that no reader had yet."""
+        return FixedSplitsEnumerator(context, msgspec.convert(state, list[SpanSplit]))
+
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        """Make a reader that counts."""
+        return _NumberReader(context, self._start, self._type)
+
+    def describe(self) -> str:
+        """First and last number."""
+        return f"numbers {self._start} to {self._start + self._count - 1}"
+
+
+class _NumberReader(SpanReader):
+    def __init__(self, context: ReaderContext, first: int, record_type: RecordType) -> None:
+        super().__init__(context)
+        self._first = first
+        self._type = record_type
+
+    def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
+        numbers = np.arange(self._first + start, self._first + stop, dtype=np.int64)
+        columns = pa.RecordBatch.from_arrays([pa.array(numbers)], schema=self._type.schema)
+        return Batch.of_columns(self._type, columns, Origin(split.id, start, "number"))

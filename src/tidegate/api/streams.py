@@ -1,0 +1,561 @@
+"""Streams: the fluent program that a user writes; each call adds a transformation and returns a new stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+import pyarrow as pa
+
+from tidegate.api import partitioning as p
+from tidegate.api.basic_sinks import CollectSink, PrintSink
+from tidegate.api.expressions import expression_result_type
+from tidegate.api.functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    ReduceFunction,
+    check_callable,
+    function_name,
+    result_type,
+)
+from tidegate.api.operations import (
+    ApplyBatchFunction,
+    ApplyCoFunction,
+    ApplyExpressions,
+    ApplyFunction,
+    Key,
+    Operation,
+    RollingAggregate,
+    RollingReduce,
+    WriteSink,
+)
+from tidegate.api.sink import FunctionSink, Sink
+from tidegate.api.transformations import StreamRef, Transformation
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import (
+    ObjectType,
+    RecordType,
+    RowType,
+    ScalarType,
+    record_type_of,
+)
+
+if TYPE_CHECKING:
+    from tidegate.api.environment import Environment
+
+Emit = Literal["each", "batch"]
+
+
+class _Settings:
+    """The settings that every node has; the fluent calls change the node and return the same stream."""
+
+    _node: Transformation
+
+    def uid(self, uid: str) -> Any:
+        """Give the operator an id of your own: state is found by it, so it must never change."""
+        if not isinstance(uid, str) or not uid:
+            raise ProgramError(f"a uid is a text that is not empty, got {uid!r}")
+        self._node.uid = uid
+        return self
+
+    def name(self, name: str) -> Any:
+        """Give the operator a name for plans, metrics and errors."""
+        self._node.name = name
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Any:
+        """How many subtasks the operator has."""
+        _check_positive(parallelism, "parallelism", self._node.name)
+        fixed = self._node.fixed_parallelism
+        if fixed is not None and parallelism != fixed:
+            raise ProgramError(
+                f"operator {self._node.name!r} can only run with parallelism {fixed}, got {parallelism}"
+            )
+        self._node.parallelism = parallelism
+        return self
+
+    def set_max_parallelism(self, max_parallelism: int) -> Any:
+        """How many key groups the operator has; the most it can be rescaled to."""
+        _check_positive(max_parallelism, "max parallelism", self._node.name)
+        self._node.max_parallelism = max_parallelism
+        return self
+
+    def start_new_chain(self) -> Any:
+        """Begin a new chain with this operator, whatever comes before it."""
+        self._node.chaining = "head"
+        return self
+
+    def disable_chaining(self) -> Any:
+        """Never fuse this operator with its neighbours (an expensive function gets its own task)."""
+        self._node.chaining = "never"
+        return self
+
+    def slot_sharing_group(self, group: str) -> Any:
+        """Put the operator in its own group of slots; operators of different groups never share one."""
+        self._node.slot_sharing_group = group
+        return self
+
+
+class DataStream(_Settings):
+    """Records of one type, flowing. Made by an `Environment`; every operation returns a new stream.
+
+    >>> from tidegate import Environment
+    >>> env = Environment(runtime="in-process")
+    >>> def double(n: int) -> int:
+    ...     return 2 * n
+    >>> sorted(env.from_collection([1, 2, 3]).map(double).execute_and_collect())
+    [2, 4, 6]
+    """
+
+    def __init__(self, env: Environment, refs: tuple[StreamRef, ...], record_type: RecordType) -> None:
+        self._env = env
+        self._refs = refs
+        self._type = record_type
+        self._node = refs[0].upstream
+
+    @property
+    def record_type(self) -> RecordType:
+        """The type of the records."""
+        return self._type
+
+    # ---- per record, in the user's own Python ----
+
+    def map(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
+        """Turn each record into another. The type comes from the return hint, or from `returns`."""
+        check_callable(function, MapFunction, "map")
+        return self._apply("map", function, result_type(function, "map", returns, many=False), settings)
+
+    def flat_map(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
+        """Turn each record into any number of others: the function returns an iterable or yields.
+
+        >>> from collections.abc import Iterator
+        >>> from tidegate import Environment
+        >>> def words(line: str) -> Iterator[str]:
+        ...     yield from line.split()
+        >>> env = Environment(runtime="in-process")
+        >>> list(env.from_collection(["to be", "or not"]).flat_map(words).execute_and_collect())
+        ['to', 'be', 'or', 'not']
+        """
+        check_callable(function, FlatMapFunction, "flat_map")
+        out = result_type(function, "flat_map", returns, many=True)
+        return self._apply("flat_map", function, out, settings)
+
+    def filter(self, predicate: Any, **settings: Any) -> DataStream:
+        """Keep the records for which the function (or the polars expression) is true.
+
+        >>> import polars as pl
+        >>> from tidegate import Environment
+        >>> env = Environment(runtime="in-process")
+        >>> list(env.from_sequence(1, 6).filter(pl.col("value") % 2 == 0).execute_and_collect())
+        [2, 4, 6]
+        """
+        if isinstance(predicate, pl.Expr):
+            self._columnar("filter(expression)")
+            expression_result_type(self._type, "filter", (predicate,))
+            return self._then(ApplyExpressions("filter", (predicate,)), "filter", self._type, settings)
+        check_callable(predicate, FilterFunction, "filter")
+        return self._apply("filter", predicate, self._type, settings)
+
+    def process(
+        self, function: Any, *, returns: Any = None, side_outputs: tuple[OutputTag[Any], ...] = (), **settings: Any
+    ) -> DataStream:
+        """Run a `ProcessFunction`: any number of records out, also to the `side_outputs` named here."""
+        if not isinstance(function, ProcessFunction):
+            check_callable(function, ProcessFunction, "process")
+        out = result_type(function, "process", returns, many=True)
+        stream = self._apply("process", function, out, settings)
+        stream._node.side_outputs.update({t.id: t.record_type for t in side_outputs})
+        return stream
+
+    # ---- per batch ----
+
+    def map_batches(
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, **settings: Any
+    ) -> DataStream:
+        """Turn each Arrow record batch into another, of the schema `returns` (default: the same type)."""
+        self._columnar("map_batches")
+        if not callable(function):
+            raise ProgramError(f"map_batches needs a callable, got {function!r}")
+        out = self._type if returns is None else record_type_of(returns)
+        return self._then(ApplyBatchFunction(function), f"map_batches {function_name(function)}", out, settings)
+
+    def select(self, *expressions: Any, **settings: Any) -> DataStream:
+        """Make new columns from polars expressions or column names; only these remain.
+
+        >>> import polars as pl
+        >>> from tidegate import Environment
+        >>> env = Environment(runtime="in-process")
+        >>> squares = env.from_sequence(1, 3).select(pl.col("value").pow(2).alias("square"))
+        >>> list(squares.execute_and_collect())
+        [Row(square=1), Row(square=4), Row(square=9)]
+        """
+        return self._expressions("select", expressions, settings)
+
+    def with_columns(self, *expressions: Any, **settings: Any) -> DataStream:
+        """Add or replace columns by polars expressions; the others remain."""
+        return self._expressions("with_columns", expressions, settings)
+
+    # ---- keys and several streams ----
+
+    def key_by(self, *key: Any, returns: Any = None) -> KeyedStream:
+        """Group records by columns, or by a function of the record: one key, one subtask, in order.
+
+        A key of None is a key like any other. A function without a return hint works, slower.
+        """
+        return KeyedStream(self._env, self._refs, self._type, make_key(self._type, key, returns))
+
+    def union(self, *others: DataStream) -> DataStream:
+        """This stream and others of the same type as one; order holds only within each."""
+        refs = self._refs
+        for other in others:
+            if other._type != self._type:
+                raise ProgramError(
+                    f"union needs streams of one type: {self._node.name!r} has {self._type.describe()}, "
+                    f"{other._node.name!r} has {other._type.describe()}"
+                )
+            if other._env is not self._env:
+                raise ProgramError("union needs streams of one environment")
+            refs = (*refs, *other._refs)
+        return DataStream(self._env, refs, self._type)
+
+    def connect(self, other: DataStream) -> ConnectedStreams:
+        """This stream and one of another type, for a function that sees both."""
+        if other._env is not self._env:
+            raise ProgramError("connect needs streams of one environment")
+        return ConnectedStreams(self, other)
+
+    def get_side_output(self, tag: OutputTag[Any]) -> DataStream:
+        """The records that the operator before emitted to this tag."""
+        declared = self._node.side_outputs
+        if tag.id not in declared:
+            names = ", ".join(sorted(declared)) or "none"
+            raise ProgramError(
+                f"operator {self._node.name!r} has no side output {tag.id!r} (declared: {names}). "
+                f"Name it in process(..., side_outputs=(tag,))"
+            )
+        return DataStream(self._env, (StreamRef(self._node, tag.id),), declared[tag.id])
+
+    # ---- partitioning ----
+
+    def forward(self) -> DataStream:
+        """Subtask i to subtask i of the next operator; needs equal parallelism."""
+        return self._partitioned(p.Forward())
+
+    def rebalance(self) -> DataStream:
+        """Evenly to all subtasks of the next operator."""
+        return self._partitioned(p.Rebalance())
+
+    def rescale(self) -> DataStream:
+        """Evenly to a near group of subtasks of the next operator."""
+        return self._partitioned(p.Rescale())
+
+    def shuffle(self) -> DataStream:
+        """At random to the subtasks of the next operator."""
+        return self._partitioned(p.Shuffle())
+
+    def broadcast(self) -> DataStream:
+        """Every record to every subtask of the next operator."""
+        return self._partitioned(p.Broadcast())
+
+    def global_(self) -> DataStream:
+        """Every record to subtask 0 of the next operator."""
+        return self._partitioned(p.Global())
+
+    def partition_custom(self, function: Callable[[Any, int], int], *key: Any, returns: Any = None) -> DataStream:
+        """To the subtask that `function(key, number_of_subtasks)` returns."""
+        if not callable(function):
+            raise ProgramError(f"partition_custom needs a callable, got {function!r}")
+        return self._partitioned(p.Custom(function, make_key(self._type, key, returns)))
+
+    # ---- results ----
+
+    def sink_to(self, sink: Sink | Callable[[Any], object], **settings: Any) -> DataStreamSink:
+        """End the stream in a sink: an object of the sink contract, or a function called with every record."""
+        if not isinstance(sink, Sink):
+            if not callable(sink):
+                raise ProgramError(f"sink_to needs a Sink or a callable, got a {type(sink).__name__}: {sink!r}")
+            sink = FunctionSink(sink)
+        sink.check_type(self._type)
+        operation = WriteSink(sink)
+        node = self._env._add(operation, f"sink {sink.describe()}", (self._refs,), self._type)
+        stream = DataStreamSink(node)
+        _apply_settings(stream, settings)
+        return stream
+
+    def print(self, prefix: str = "") -> DataStreamSink:
+        """Print every record in the driver, as `prefix:subtask> record`."""
+        return self.sink_to(PrintSink(prefix or None), name="print")
+
+    def execute_and_collect(self, job_name: str | None = None) -> Iterator[Any]:
+        """Run the job that leads to this stream (and to no other sink) and yield its records as they come."""
+        sink = self._collect_sink()
+        return self._env._collect(sink._node, job_name)
+
+    def to_dataframe(self, job_name: str | None = None) -> Any:
+        """Run the bounded job that leads to this stream and give its records as a Spark DataFrame."""
+        return self._env._to_dataframe(self, job_name)
+
+    # ---- inside ----
+
+    def _collect_sink(self) -> DataStreamSink:
+        node = self._env._add(WriteSink(CollectSink()), "collect", (self._refs,), self._type, register=False)
+        return DataStreamSink(node)
+
+    def _key(self) -> Key | None:
+        return None
+
+    def _inputs(self) -> tuple[StreamRef, ...]:
+        return self._refs
+
+    def _apply(self, form: Any, function: Any, out: RecordType, settings: dict[str, Any]) -> DataStream:
+        operation = ApplyFunction(form, function, self._key())
+        return self._then(operation, f"{form} {function_name(function)}", out, settings)
+
+    def _then(self, operation: Operation, name: str, out: RecordType, settings: dict[str, Any]) -> DataStream:
+        node = self._env._add(operation, name, (self._inputs(),), out)
+        stream = DataStream(self._env, (StreamRef(node),), out)
+        _apply_settings(stream, settings)
+        return stream
+
+    def _partitioned(self, partitioning: p.Partitioning) -> DataStream:
+        refs = tuple(StreamRef(r.upstream, r.tag, partitioning) for r in self._refs)
+        return DataStream(self._env, refs, self._type)
+
+    def _columnar(self, operation: str) -> None:
+        if self._type.is_object:
+            raise ProgramError(
+                f"{operation} needs columns, but {self._node.name!r} gives Python objects without a schema. "
+                f"Give its function a return type hint, or pass returns="
+            )
+
+    def _expressions(
+        self, form: Literal["select", "with_columns"], expressions: Any, settings: dict[str, Any]
+    ) -> DataStream:
+        self._columnar(form)
+        resolved = tuple(pl.col(e) if isinstance(e, str) else e for e in expressions)
+        for e in resolved:
+            if not isinstance(e, pl.Expr):
+                raise ProgramError(f"{form} takes column names and polars expressions, got {e!r}")
+        out = expression_result_type(self._type, form, resolved)
+        return self._then(ApplyExpressions(form, resolved), form, out, settings)
+
+
+class KeyedStream(DataStream):
+    """A stream whose records of one key go to one subtask; rolling aggregates and keyed functions live here."""
+
+    def __init__(self, env: Environment, refs: tuple[StreamRef, ...], record_type: RecordType, key: Key) -> None:
+        super().__init__(env, refs, record_type)
+        self._key_spec = key
+
+    def count(self, *, emit: Emit | None = None, output: str = "count", **settings: Any) -> DataStream:
+        """Running count per key.
+
+        Emits one result per record (`emit="each"`), or the latest per key and batch with a local pre-aggregation
+        before the exchange (`emit="batch"`; the default follows the option `mini_batch`).
+
+        >>> from tidegate import Environment
+        >>> env = Environment(runtime="in-process")
+        >>> clicks = env.from_collection([{"app": "a"}, {"app": "b"}, {"app": "a"}])
+        >>> [tuple(r) for r in clicks.key_by("app").count().execute_and_collect()]
+        [('a', 1), ('b', 1), ('a', 2)]
+        """
+        return self._aggregate("count", None, emit, output, settings)
+
+    def sum(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+        """Running sum of a column per key (None values are left out)."""
+        return self._aggregate("sum", column, emit, output, settings)
+
+    def min(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+        """Running minimum of a column per key."""
+        return self._aggregate("min", column, emit, output, settings)
+
+    def max(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+        """Running maximum of a column per key."""
+        return self._aggregate("max", column, emit, output, settings)
+
+    def reduce(self, function: Any, *, emit: Emit | None = None, **settings: Any) -> DataStream:
+        """Running reduce per key: `function(so_far, record)` gives a record of the same type.
+
+        Emits one result per record, or with `emit="batch"` the latest per key and batch.
+        """
+        check_callable(function, ReduceFunction, "reduce")
+        operation = RollingReduce(function, self._key_spec, self._emit(emit))
+        return self._then(operation, f"reduce {function_name(function)}", self._type, settings)
+
+    def _key(self) -> Key | None:
+        return self._key_spec
+
+    def _inputs(self) -> tuple[StreamRef, ...]:
+        hashed = p.Hash(self._key_spec)
+        return tuple(StreamRef(r.upstream, r.tag, hashed) for r in self._refs)
+
+    def _emit(self, emit: Emit | None) -> Emit:
+        if emit not in (None, "each", "batch"):
+            raise ProgramError(f'emit is "each" or "batch", got {emit!r}')
+        return emit or ("batch" if self._env.options.mini_batch else "each")
+
+    def _aggregate(
+        self, kind: Any, column: str | None, emit: Emit | None, output: str, settings: dict[str, Any]
+    ) -> DataStream:
+        mode = self._emit(emit)
+        output = output or f"{kind}_{column}"
+        name = kind if column is None else f"{kind}({column})"
+        out_type = aggregate_type(self._type, self._key_spec, kind, column, output)
+        whole = RollingAggregate(kind, column, output, self._key_spec, mode)
+        if mode == "each" or self._key_spec.function is not None:
+            return self._then(whole, name, out_type, settings)
+        local = RollingAggregate(kind, column, output, self._key_spec, mode, "local")
+        merge = RollingAggregate(kind, output, output, self._key_spec, mode, "merge")
+        node = self._env._add(local, f"local {name}", (self._refs,), out_type)
+        refs = (StreamRef(node, None, p.Hash(self._key_spec)),)
+        return DataStream(self._env, refs, out_type)._then(merge, name, out_type, settings)
+
+
+class ConnectedStreams:
+    """Two streams, possibly of different types, for one function that sees both and may share state."""
+
+    def __init__(self, first: DataStream, second: DataStream) -> None:
+        self._first = first
+        self._second = second
+
+    def key_by(self, first: Any, second: Any) -> ConnectedStreams:
+        """Key both streams (a column name, a tuple of them, or a function each), so that equal keys meet."""
+        keys = [k if isinstance(k, tuple) else (k,) for k in (first, second)]
+        return ConnectedStreams(self._first.key_by(*keys[0]), self._second.key_by(*keys[1]))
+
+    def map(self, function: CoMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
+        """Run a `CoMapFunction`."""
+        return self._apply("map", CoMapFunction, "map1", function, returns, settings, many=False)
+
+    def flat_map(self, function: CoFlatMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
+        """Run a `CoFlatMapFunction`."""
+        return self._apply("flat_map", CoFlatMapFunction, "flat_map1", function, returns, settings, many=True)
+
+    def process(
+        self,
+        function: CoProcessFunction,
+        *,
+        returns: Any = None,
+        side_outputs: tuple[OutputTag[Any], ...] = (),
+        **settings: Any,
+    ) -> DataStream:
+        """Run a `CoProcessFunction`; name the tags that it may emit to."""
+        stream = self._apply("process", CoProcessFunction, "process1", function, returns, settings, many=True)
+        stream._node.side_outputs.update({t.id: t.record_type for t in side_outputs})
+        return stream
+
+    def _apply(
+        self,
+        form: Any,
+        cls: type[Function],
+        method: str,
+        function: Any,
+        returns: Any,
+        settings: dict[str, Any],
+        *,
+        many: bool,
+    ) -> DataStream:
+        if not isinstance(function, cls):
+            raise ProgramError(f"connect().{form} needs a {cls.__name__}, got {function!r}")
+        first, second = self._first, self._second
+        keys = (first._key(), second._key())
+        if (keys[0] is None) != (keys[1] is None):
+            raise ProgramError("connect needs both streams keyed or neither")
+        paired = (keys[0], keys[1]) if keys[0] is not None and keys[1] is not None else None
+        out = result_type(function, method, returns, many=many)
+        operation = ApplyCoFunction(form, function, paired)
+        name = f"co-{form} {function_name(function)}"
+        node = first._env._add(operation, name, (first._inputs(), second._inputs()), out)
+        stream = DataStream(first._env, (StreamRef(node),), out)
+        _apply_settings(stream, settings)
+        return stream
+
+
+class DataStreamSink(_Settings):
+    """The end of a stream."""
+
+    def __init__(self, node: Transformation) -> None:
+        self._node = node
+
+
+def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any) -> Key:
+    """The key that `key_by` was given: column names, or one function."""
+    if not key:
+        raise ProgramError("key_by needs at least one column name, or a function")
+    if all(isinstance(k, str) for k in key):
+        if record_type.is_object:
+            raise ProgramError(
+                f"key_by({', '.join(map(repr, key))}) needs columns, but the records are Python objects without a "
+                f"schema. Give the function before it a return type hint, or key by a function"
+            )
+        fields = [record_type.schema.field(record_type.field_index(k, "key_by")) for k in key]
+        for f in fields:
+            if pa.types.is_nested(f.type):
+                raise ProgramError(
+                    f"key_by({f.name!r}): a key cannot be a {f.type}; key by a scalar column or a function"
+                )
+        return Key(tuple(key), None, RowType(pa.schema(fields)))
+    if len(key) == 1 and callable(key[0]):
+        key_type = result_type(key[0], "__call__", returns, many=False)
+        return Key((), key[0], key_type)
+    raise ProgramError(f"key_by takes column names or one function, got {key!r}")
+
+
+def aggregate_type(
+    record_type: RecordType, key: Key, kind: str, column: str | None, output: str
+) -> RecordType:
+    """The type of an aggregate's results: the key columns, then the result; objects for an untyped key function."""
+    value = pa.field(output, pa.int64(), False)
+    if column is not None:
+        if record_type.is_object:
+            raise ProgramError(
+                f"{kind}({column!r}) needs columns, but the records are Python objects without a schema"
+            )
+        field = record_type.schema.field(record_type.field_index(column, kind))
+        value = pa.field(output, _aggregate_value_type(kind, field), True)
+    if key.function is not None and key.record_type.is_object:
+        return ObjectType()
+    fields = [
+        f.with_name("key") if isinstance(key.record_type, ScalarType) else f for f in key.record_type.schema
+    ]
+    if output in (f.name for f in fields):
+        raise ProgramError(f"the result column {output!r} has the name of a key column; pass output=")
+    return RowType(pa.schema([*fields, value]))
+
+
+def _aggregate_value_type(kind: str, field: pa.Field) -> pa.DataType:
+    t = field.type
+    if pa.types.is_boolean(t) or not (pa.types.is_integer(t) or pa.types.is_floating(t)):
+        if kind != "sum" and pa.types.is_temporal(t):
+            return t
+        raise ProgramError(f"{kind}({field.name!r}): the column is {t}, not a number")
+    if kind != "sum":
+        return t
+    return pa.float64() if pa.types.is_floating(t) else pa.int64()
+
+
+def _apply_settings(stream: _Settings, settings: dict[str, Any]) -> None:
+    calls: dict[str, Callable[[Any], Any]] = {
+        "uid": stream.uid,
+        "name": stream.name,
+        "parallelism": stream.set_parallelism,
+        "max_parallelism": stream.set_max_parallelism,
+        "slot_sharing_group": stream.slot_sharing_group,
+    }
+    for key, value in settings.items():
+        if key not in calls:
+            raise ProgramError(f"unknown setting {key!r}; there are {', '.join(sorted(calls))}")
+        calls[key](value)
+
+
+def _check_positive(value: int, what: str, operator: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 32768:
+        raise ProgramError(f"operator {operator!r}: {what} must be a number from 1 to 32768, got {value!r}")

@@ -1,0 +1,1 @@
+"""From a program to a JobGraph: translate, validate, chain, explain. Pure: nothing runs here."""

@@ -1,0 +1,112 @@
+"""Chaining: fuse operators that need no exchange into one task, and say why where they are not fused."""
+
+from __future__ import annotations
+
+from tidegate.api.partitioning import Forward
+from tidegate.core.ids import EdgeId, VertexId
+from tidegate.graph.blobs import dump_blob
+from tidegate.graph.job_graph import ChainLink, JobEdge, JobGraph, JobVertex, OperatorPayload, OperatorSpec
+from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
+
+
+def decide_chaining(graph: StreamGraph) -> None:
+    """Set `unchained_because` of every edge."""
+    for edge in graph.edges:
+        edge.unchained_because = _why_not(edge, graph.options.chaining)
+
+
+def _why_not(edge: StreamEdge, enabled: bool) -> str:
+    source, target = edge.source, edge.target
+    if not enabled:
+        return "chaining is switched off (pipeline.operator_chaining)"
+    if len(target.inputs) > 1:
+        return f"{target.name!r} has {len(target.inputs)} inputs"
+    if source.parallelism != target.parallelism:
+        return f"parallelism {source.parallelism} and {target.parallelism} differ"
+    if not isinstance(edge.partitioning, Forward):
+        return f"{edge.partitioning.describe()} needs an exchange"
+    if source.slot_sharing_group != target.slot_sharing_group:
+        return f"slot-sharing groups {source.slot_sharing_group!r} and {target.slot_sharing_group!r} differ"
+    if source.max_parallelism != target.max_parallelism:
+        return f"max parallelism {source.max_parallelism} and {target.max_parallelism} differ"
+    if target.chaining == "head":
+        return f"{target.name!r} starts a new chain"
+    if target.chaining == "never" or source.chaining == "never":
+        return f"chaining is disabled for {(target if target.chaining == 'never' else source).name!r}"
+    return ""
+
+
+def chains(graph: StreamGraph) -> list[list[StreamNode]]:
+    """The operators of each chain, head first, chains in the order of their heads."""
+    decide_chaining(graph)
+    head: dict[int, int] = {}
+    groups: dict[int, list[StreamNode]] = {}
+    for node in graph.nodes:
+        fused = [e for e in node.inputs if not e.unchained_because]
+        head[node.index] = head[fused[0].source.index] if fused else node.index
+        groups.setdefault(head[node.index], []).append(node)
+    return list(groups.values())
+
+
+def build_job_graph(graph: StreamGraph) -> JobGraph:
+    """Make the JobGraph: one vertex per chain; the user's objects become blobs, or are refused by name."""
+    groups = chains(graph)
+    place = {n.index: (VertexId(v), i) for v, group in enumerate(groups) for i, n in enumerate(group)}
+    vertices = tuple(_vertex(VertexId(v), group, place) for v, group in enumerate(groups))
+    edges = []
+    for edge in graph.edges:
+        if not edge.unchained_because:
+            continue
+        (source, source_operator), (target, _) = place[edge.source.index], place[edge.target.index]
+        edges.append(
+            JobEdge(
+                EdgeId(len(edges)),
+                source,
+                source_operator,
+                edge.tag,
+                target,
+                edge.input,
+                edge.partitioning.describe(),
+                edge.partitioning.pointwise,
+                dump_blob(edge.partitioning, edge.target.name),
+            )
+        )
+    return JobGraph(graph.name, vertices, tuple(edges))
+
+
+def _vertex(id: VertexId, group: list[StreamNode], place: dict[int, tuple[VertexId, int]]) -> JobVertex:
+    links = tuple(
+        ChainLink(place[e.source.index][1], i, e.tag)
+        for i, node in enumerate(group)
+        for e in node.inputs
+        if not e.unchained_because
+    )
+    head = group[0]
+    return JobVertex(
+        id,
+        " -> ".join(n.name for n in group),
+        tuple(_operator_spec(n) for n in group),
+        links,
+        head.parallelism,
+        head.max_parallelism,
+        head.slot_sharing_group,
+    )
+
+
+def _operator_spec(node: StreamNode) -> OperatorSpec:
+    by_input: dict[int, object] = {e.input: e.record_type for e in node.inputs}
+    payload = OperatorPayload(
+        node.operation,
+        tuple(by_input[i] for i in sorted(by_input)),
+        node.output_type,
+        dict(node.side_outputs),
+    )
+    return OperatorSpec(
+        node.operator_id,
+        node.uid,
+        node.name,
+        node.operation.kind,
+        node.operation.detail(),
+        node.output_type.describe(),
+        dump_blob(payload, node.name),
+    )

@@ -1,0 +1,128 @@
+"""JobGraph: chains of operators and the exchanges between them, as values that can be printed, hashed and stored.
+
+The user's objects are inside as blobs; everything else is plain data. Version 1 of the format; a JobGraph crosses the
+wire as MessagePack and is stored as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidegate.core.ids import EdgeId, OperatorId, VertexId
+
+VERSION = 1
+
+
+class OperatorSpec(msgspec.Struct, frozen=True):
+    """One operator of a chain. `blob` holds an `OperatorPayload`."""
+
+    id: OperatorId
+    uid: str | None
+    name: str
+    kind: str
+    detail: str
+    output_type: str
+    blob: bytes
+
+
+class OperatorPayload(NamedTuple):
+    """The live objects of an operator: its operation and the types of what goes in and out."""
+
+    operation: Any
+    input_types: tuple[Any, ...]
+    output_type: Any
+    side_outputs: dict[str, Any]
+
+
+class ChainLink(msgspec.Struct, frozen=True):
+    """Inside a chain: operator `source` calls operator `target` directly with its main or a side output."""
+
+    source: int
+    target: int
+    tag: str | None
+
+
+class JobVertex(msgspec.Struct, frozen=True):
+    """A chain of operators that runs as one task; the first operator takes the inputs."""
+
+    id: VertexId
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    links: tuple[ChainLink, ...]
+    parallelism: int
+    max_parallelism: int
+    slot_sharing_group: str
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads a source."""
+        return self.operators[0].kind == "source"
+
+
+class JobEdge(msgspec.Struct, frozen=True):
+    """An exchange: from an operator of one chain to an input of the head of another. `blob`: the Partitioning."""
+
+    id: EdgeId
+    source: VertexId
+    source_operator: int
+    tag: str | None
+    target: VertexId
+    input: int
+    partitioning: str
+    pointwise: bool
+    blob: bytes
+
+
+class JobGraph(msgspec.Struct, frozen=True):
+    """The whole job."""
+
+    name: str
+    vertices: tuple[JobVertex, ...]
+    edges: tuple[JobEdge, ...]
+    version: int = VERSION
+
+    def vertex(self, id: VertexId) -> JobVertex:
+        """The vertex with this id (ids are positions)."""
+        return self.vertices[id]
+
+    def inputs(self, id: VertexId) -> list[JobEdge]:
+        """Edges into a vertex, in order."""
+        return [e for e in self.edges if e.target == id]
+
+    def outputs(self, id: VertexId) -> list[JobEdge]:
+        """Edges out of a vertex, in order."""
+        return [e for e in self.edges if e.source == id]
+
+    def slots_by_group(self) -> dict[str, int]:
+        """Slots that each sharing group needs: its largest parallelism."""
+        need: dict[str, int] = {}
+        for v in self.vertices:
+            need[v.slot_sharing_group] = max(need.get(v.slot_sharing_group, 0), v.parallelism)
+        return need
+
+    @property
+    def slots_needed(self) -> int:
+        """Slots that the job needs: the sum over the sharing groups."""
+        return sum(self.slots_by_group().values())
+
+    def encode(self) -> bytes:
+        """For the wire."""
+        return msgspec.msgpack.encode(self)
+
+    @staticmethod
+    def decode(data: bytes) -> JobGraph:
+        """From the wire."""
+        return msgspec.msgpack.decode(data, type=JobGraph)
+
+    def fingerprint(self) -> str:
+        """A hash over everything but the blobs: equal graphs have equal fingerprints in every process."""
+        plain = msgspec.to_builtins(self)
+        for vertex in plain["vertices"]:
+            for operator in vertex["operators"]:
+                operator.pop("blob")
+        for edge in plain["edges"]:
+            edge.pop("blob")
+        return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()[:16]

@@ -1,0 +1,203 @@
+"""StreamGraph: the program with every choice made (parallelism, partitioning, operator ids), before chaining."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidegate.api.operations import Operation, ReadSource
+from tidegate.api.partitioning import Forward, Partitioning, Rebalance
+from tidegate.api.transformations import StreamRef, Transformation
+from tidegate.core.errors import ProgramError
+from tidegate.core.ids import OperatorId
+from tidegate.core.options import Options
+from tidegate.records.types import RecordType
+
+
+@dataclass(eq=False)
+class StreamNode:
+    """One operator."""
+
+    index: int
+    operator_id: OperatorId
+    uid: str | None
+    name: str
+    operation: Operation
+    parallelism: int
+    max_parallelism: int
+    chaining: Literal["always", "head", "never"]
+    slot_sharing_group: str
+    output_type: RecordType
+    side_outputs: dict[str, RecordType]
+    inputs: list[StreamEdge] = field(default_factory=list)
+    outputs: list[StreamEdge] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class StreamEdge:
+    """A stream between two operators. `unchained_because` is empty where they are fused."""
+
+    source: StreamNode
+    target: StreamNode
+    input: int
+    tag: str | None
+    partitioning: Partitioning
+    unchained_because: str = ""
+
+    @property
+    def record_type(self) -> RecordType:
+        """The type of the records on it."""
+        return self.source.output_type if self.tag is None else self.source.side_outputs[self.tag]
+
+
+@dataclass(eq=False)
+class StreamGraph:
+    """All operators in an order in which every operator comes after its inputs."""
+
+    name: str
+    nodes: list[StreamNode]
+    options: Options
+    unused: list[str]
+    """Names of operators that lead to no sink and so are not run."""
+
+    @property
+    def edges(self) -> list[StreamEdge]:
+        """All edges, by target."""
+        return [e for n in self.nodes for e in n.inputs]
+
+
+def build_stream_graph(
+    name: str, sinks: tuple[Transformation, ...], written: tuple[Transformation, ...], options: Options
+) -> StreamGraph:
+    """Make the graph of everything that leads to the sinks; `written` are all nodes, to name unused ones."""
+    if not sinks:
+        raise ProgramError("the program has no sink, so it would do nothing: end a stream with sink_to() or print()")
+    order = _topological_order(sinks)
+    nodes: dict[int, StreamNode] = {}
+    for index, node in enumerate(order):
+        nodes[node.id] = _stream_node(index, node, nodes, options)
+    graph = StreamGraph(name, list(nodes.values()), options, [t.name for t in written if t.id not in nodes])
+    _check_uids(graph)
+    _push_projections(graph)
+    return graph
+
+
+def _stream_node(
+    index: int, node: Transformation, made: dict[int, StreamNode], options: Options
+) -> StreamNode:
+    parallelism = node.parallelism or node.fixed_parallelism or options.parallelism
+    max_parallelism = node.max_parallelism or options.max_parallelism
+    if max_parallelism < parallelism:
+        raise ProgramError(
+            f"operator {node.name!r} has parallelism {parallelism} but max parallelism {max_parallelism}. "
+            f"Set max_parallelism to at least {parallelism}"
+        )
+    upstream = [made[ref.upstream.id] for refs in node.inputs for ref in refs]
+    groups = {n.slot_sharing_group for n in upstream}
+    group = node.slot_sharing_group or (groups.pop() if len(groups) == 1 else "default")
+    result = StreamNode(
+        index,
+        _operator_id(node, upstream, index),
+        node.uid,
+        node.name,
+        node.operation,
+        parallelism,
+        max_parallelism,
+        node.chaining,
+        group,
+        node.output_type,
+        dict(node.side_outputs),
+    )
+    for input_index, refs in enumerate(node.inputs):
+        for ref in refs:
+            source = made[ref.upstream.id]
+            edge = StreamEdge(source, result, input_index, ref.tag, _resolve(ref, source, result))
+            result.inputs.append(edge)
+            source.outputs.append(edge)
+    return result
+
+
+def _resolve(ref: StreamRef, source: StreamNode, target: StreamNode) -> Partitioning:
+    equal = source.parallelism == target.parallelism
+    if ref.partitioning is None:
+        return Forward() if equal else Rebalance()
+    if isinstance(ref.partitioning, Forward) and not equal:
+        raise ProgramError(
+            f"forward from {source.name!r} (parallelism {source.parallelism}) to {target.name!r} (parallelism "
+            f"{target.parallelism}) needs equal parallelism. Use rebalance() or rescale()"
+        )
+    return ref.partitioning
+
+
+def _operator_id(node: Transformation, upstream: list[StreamNode], index: int) -> OperatorId:
+    """From the uid, or else from the ids of the inputs, the operation and its place among equals."""
+    if node.uid is not None:
+        text = f"uid:{node.uid}"
+    else:
+        text = f"auto:{node.operation.kind}:{node.operation.detail()}:{index}:" + ",".join(
+            n.operator_id for n in upstream
+        )
+    return OperatorId(hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+def _topological_order(sinks: tuple[Transformation, ...]) -> list[Transformation]:
+    """Inputs before their users, without recursion (a program may be thousands of operators long)."""
+    done: dict[int, Transformation] = {}
+    on_path: set[int] = set()
+    for sink in sinks:
+        stack = [(sink, False)]
+        while stack:
+            node, inputs_done = stack.pop()
+            if inputs_done:
+                on_path.discard(node.id)
+                done[node.id] = node
+            elif node.id in on_path:
+                raise ProgramError(
+                    f"the program has a cycle through operator {node.name!r}: a stream cannot lead back to itself"
+                )
+            elif node.id not in done:
+                on_path.add(node.id)
+                stack.append((node, True))
+                inputs = [ref.upstream for refs in node.inputs for ref in refs]
+                for upstream in reversed(inputs):
+                    if upstream.id in on_path:
+                        raise ProgramError(
+                            f"the program has a cycle through operator {upstream.name!r}: "
+                            f"a stream cannot lead back to itself"
+                        )
+                    if upstream.id not in done:
+                        stack.append((upstream, False))
+    return list(done.values())
+
+
+def _check_uids(graph: StreamGraph) -> None:
+    seen: dict[str, StreamNode] = {}
+    for node in graph.nodes:
+        if node.uid is None:
+            continue
+        if node.uid in seen:
+            raise ProgramError(
+                f"operators {seen[node.uid].name!r} and {node.name!r} both have the uid {node.uid!r}. "
+                f"A uid finds an operator's state, so each must be its own"
+            )
+        seen[node.uid] = node
+
+
+def _push_projections(graph: StreamGraph) -> None:
+    """Let a source read only the columns that its consumers use, where all of them say which."""
+    for node in graph.nodes:
+        operation = node.operation
+        if not isinstance(operation, ReadSource) or node.output_type.is_object:
+            continue
+        needs = [e.target.operation.required_columns() for e in node.outputs if e.tag is None]
+        if not needs or any(n is None for n in needs):
+            continue
+        used = frozenset().union(*(n for n in needs if n is not None))
+        names = [n for n in node.output_type.names if n in used]
+        if not names or len(names) == len(node.output_type.names):
+            continue
+        narrower = operation.source.with_columns(names)
+        if narrower is not None:
+            node.operation = ReadSource(narrower)
+            node.output_type = narrower.record_type

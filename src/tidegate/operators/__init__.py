@@ -1,0 +1,1 @@
+"""The running operators, built from specs inside a slot: they turn batches into batches."""

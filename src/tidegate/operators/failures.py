@@ -1,0 +1,60 @@
+"""Failures in user code, with the operator, the record and its position beside the user's own traceback."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+import tidegate
+from tidegate.core.errors import TidegateError
+
+_OWN_CODE = os.path.dirname(os.path.abspath(tidegate.__file__))
+
+
+class OperatorError(TidegateError):
+    """User code raised inside an operator. `__cause__` is what it raised."""
+
+    def __init__(self, operator: str, position: str = "", record: str = "") -> None:
+        super().__init__(operator, position, record)
+        self.operator = operator
+        self.position = position
+        self.record = record
+
+
+@contextmanager
+def blame(operator: str, position: str = "") -> Iterator[None]:
+    """Put the operator's name on whatever is raised inside, once: an inner name stays."""
+    try:
+        yield
+    except (OperatorError, GeneratorExit):
+        raise
+    except BaseException as e:
+        raise OperatorError(operator, position) from e
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback with the frames of user code only (tidegate's own frames left out), and the error's line."""
+    if isinstance(error, TidegateError):
+        return f"{type(error).__name__}: {error}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_own(f.filename)]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+
+
+def describe_error(error: BaseException) -> str:
+    """One line: the type and the message; `sys.exit` in words."""
+    if isinstance(error, SystemExit):
+        return f"the function called sys.exit({error.code!r})"
+    return "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+
+
+def _is_own(filename: str) -> bool:
+    return os.path.abspath(filename).startswith(_OWN_CODE + os.sep)
+
+
+def clear_frames(trace: TracebackType | None) -> None:
+    """Let go of the local variables in a traceback, so that a kept error keeps no batch alive."""
+    traceback.clear_frames(trace)

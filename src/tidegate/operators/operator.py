@@ -1,0 +1,88 @@
+"""The contract between an operator and the task that runs it.
+
+One thread (the slot's mailbox thread) makes every call, in this order: construct, `open`, any number of `process` and
+`end_input` (once per input), `finish` after the last input has ended, `close` (also after a failure, then without
+`finish`). An operator emits by calling `context.emit`, which returns when everything chained behind it is done.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.api.functions import RuntimeContext
+from tidegate.api.source import Counter
+from tidegate.core.clock import Clock
+from tidegate.core.options import Options
+from tidegate.records.batch import Batch
+from tidegate.records.types import RecordType
+
+
+@dataclass(frozen=True)
+class OperatorContext:
+    """What an operator may use; made by the task."""
+
+    job_id: str
+    attempt: int
+    operator_id: str
+    operator_name: str
+    subtask_index: int
+    parallelism: int
+    max_parallelism: int
+    clock: Clock
+    options: Options
+    counter: Callable[[str], Counter]
+    emit: Callable[[Batch], None]
+    """Send a batch (never an empty one) to the main output."""
+    emit_side: Callable[[str, Batch], None]
+    """Send a batch to the side output with this tag id; dropped where nobody listens."""
+    request_split: Callable[[], None]
+    wake: Callable[[], None]
+    send_to_driver: Callable[[Batch], None]
+    driver_backlog: Callable[[], int]
+
+    def runtime_context(self) -> RuntimeContext:
+        """The part that user functions see."""
+        return RuntimeContext(
+            self.job_id, self.attempt, self.operator_name, self.subtask_index, self.parallelism, self.counter
+        )
+
+
+class Operator(ABC):
+    """Turns batches into batches. Subclasses take (operation, input_types, output_type, side_outputs, context)."""
+
+    def __init__(
+        self,
+        operation: Any,
+        input_types: tuple[RecordType, ...],
+        output_type: RecordType,
+        side_outputs: dict[str, RecordType],
+        context: OperatorContext,
+    ) -> None:
+        self.operation = operation
+        self.input_types = input_types
+        self.output_type = output_type
+        self.side_outputs = side_outputs
+        self.context = context
+
+    def open(self) -> None:
+        """Get ready; may call the user's `open`."""
+
+    @abstractmethod
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Handle a batch (never empty) of one input."""
+
+    def end_input(self, input_index: int) -> None:
+        """Nothing follows on this input."""
+
+    def finish(self) -> None:
+        """Nothing follows on any input: emit and flush what is left."""
+
+    def is_ready(self) -> bool:
+        """Whether `process` may be called now; False back-pressures the task. Must not block."""
+        return True
+
+    def close(self) -> None:
+        """Release everything; never raises over an earlier failure."""
