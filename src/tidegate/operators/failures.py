@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-import tidegate
 from tidegate.core.errors import TidegateError
 
-_OWN_CODE = os.path.dirname(os.path.abspath(tidegate.__file__))
+_OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class OperatorError(TidegateError):

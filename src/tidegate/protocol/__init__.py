@@ -1,0 +1,1 @@
+"""What driver and slots say to each other: messages, frames, the handshake."""

@@ -1,0 +1,183 @@
+"""Control messages between the JobManager and the slots: typed, tagged, MessagePack on the wire.
+
+Every connection belongs to one job, attempt and slot (proved in the handshake), so the messages do not repeat them. A
+message that does not decode is a `ProtocolError`: the connection is closed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidegate.core.errors import ProtocolError
+from tidegate.core.ids import OperatorId, SlotId, VertexId
+from tidegate.core.states import ExecutionState
+
+
+class SlotAddress(msgspec.Struct, frozen=True):
+    """Where a slot takes data connections, and which process it is."""
+
+    slot: SlotId
+    host: str
+    port: int
+    pid: int
+
+
+# ---- from a slot to the JobManager ----
+
+
+class RegisterSlot(msgspec.Struct, frozen=True, tag=True):
+    """The first message of a slot: it exists and offers itself."""
+
+    address: SlotAddress
+    executor: str
+
+
+class SlotHeartbeat(msgspec.Struct, frozen=True, tag=True):
+    """A slot is alive; `metrics` holds the latest `SubtaskMetrics` of its subtasks, `stuck_ms` how long the mailbox
+    thread has been inside one call, `inside` which operator's."""
+
+    sequence: int
+    metrics: tuple[bytes, ...] = ()
+    stuck_ms: int = 0
+    inside: str = ""
+
+
+class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
+    """A subtask went into a new state."""
+
+    vertex: VertexId
+    subtask: int
+    state: ExecutionState
+
+
+class TaskFailed(msgspec.Struct, frozen=True, tag=True):
+    """A subtask failed. `operator` is the operator to blame, `position` the record's place if known."""
+
+    vertex: VertexId
+    subtask: int
+    operator: str
+    reason: str
+    traceback: str
+    position: str = ""
+    record: str = ""
+
+
+class PeerLost(msgspec.Struct, frozen=True, tag=True):
+    """A data connection to another slot broke while it was needed."""
+
+    peer: SlotId
+    reason: str
+
+
+class RequestSplit(msgspec.Struct, frozen=True, tag=True):
+    """A source reader is out of splits."""
+
+    operator: OperatorId
+    subtask: int
+
+
+class CollectedBatch(msgspec.Struct, frozen=True, tag=True):
+    """Records for the driver (print, collect), as an Arrow stream; acknowledged with `CollectedTaken`."""
+
+    operator: OperatorId
+    subtask: int
+    sequence: int
+    data: bytes
+
+
+class SlotFinished(msgspec.Struct, frozen=True, tag=True):
+    """All subtasks of the slot have ended and everything is closed; the connection ends now."""
+
+
+# ---- from the JobManager to a slot ----
+
+
+class SubtaskDeployment(msgspec.Struct, frozen=True):
+    """A subtask that this slot runs."""
+
+    vertex: VertexId
+    subtask: int
+
+
+class Deploy(msgspec.Struct, frozen=True, tag=True):
+    """Run these subtasks. `placement[vertex][subtask]` is the slot of every subtask of the job."""
+
+    job_graph: bytes
+    subtasks: tuple[SubtaskDeployment, ...]
+    placement: tuple[tuple[SlotId, ...], ...]
+    addresses: tuple[SlotAddress, ...]
+
+
+class AssignSplits(msgspec.Struct, frozen=True, tag=True):
+    """Splits for a reader, each as JSON of the source's split type."""
+
+    operator: OperatorId
+    subtask: int
+    splits: tuple[bytes, ...]
+
+
+class NoMoreSplits(msgspec.Struct, frozen=True, tag=True):
+    """The enumerator has no more splits for this reader."""
+
+    operator: OperatorId
+    subtask: int
+
+
+class CollectedTaken(msgspec.Struct, frozen=True, tag=True):
+    """The driver has taken all batches of this sink subtask up to and with `sequence`."""
+
+    operator: OperatorId
+    subtask: int
+    sequence: int
+
+
+class MasterHeartbeat(msgspec.Struct, frozen=True, tag=True):
+    """The JobManager is alive."""
+
+    sequence: int
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Stop all subtasks, close everything and end."""
+
+    reason: str
+
+
+SlotMessage = (
+    RegisterSlot
+    | SlotHeartbeat
+    | TaskStateChanged
+    | TaskFailed
+    | PeerLost
+    | RequestSplit
+    | CollectedBatch
+    | SlotFinished
+)
+MasterMessage = Deploy | AssignSplits | NoMoreSplits | CollectedTaken | MasterHeartbeat | Cancel
+
+_slot_decoder = msgspec.msgpack.Decoder(SlotMessage)
+_master_decoder = msgspec.msgpack.Decoder(MasterMessage)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_message(message: Any) -> bytes:
+    """Any control message as bytes."""
+    return _encoder.encode(message)
+
+
+def decode_slot_message(data: bytes | memoryview) -> SlotMessage:
+    """A message from a slot, or `ProtocolError`."""
+    try:
+        return _slot_decoder.decode(data)
+    except msgspec.MsgspecError as e:
+        raise ProtocolError(f"not a message from a slot: {e}") from e
+
+
+def decode_master_message(data: bytes | memoryview) -> MasterMessage:
+    """A message from the JobManager, or `ProtocolError`."""
+    try:
+        return _master_decoder.decode(data)
+    except msgspec.MsgspecError as e:
+        raise ProtocolError(f"not a message from the JobManager: {e}") from e
