@@ -35,11 +35,14 @@ class RegisterSlot(msgspec.Struct, frozen=True, tag=True):
 
 
 class SlotHeartbeat(msgspec.Struct, frozen=True, tag=True):
-    """A slot is alive; `metrics` holds the latest `SubtaskMetrics` of its subtasks, `stuck_ms` how long the mailbox
-    thread has been inside one call, `inside` which operator's."""
+    """A slot is alive.
+
+    `metrics` holds the latest `SubtaskMetrics` (MessagePack) of its subtasks, each with its vertex; `stuck_ms` is how
+    long the mailbox thread has been inside one call of the task named by `inside`.
+    """
 
     sequence: int
-    metrics: tuple[bytes, ...] = ()
+    metrics: tuple[tuple[VertexId, bytes], ...] = ()
     stuck_ms: int = 0
     inside: str = ""
 
