@@ -1,0 +1,145 @@
+"""Key columns as numpy sees them: 64 bits per number, bytes and positions per text, a mask of the nulls.
+
+Shared by the stable hash and by the tables of dense ids. Slices (an offset into the buffers) are respected;
+what a null row holds is undefined.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Bits = npt.NDArray[np.uint64]
+
+NAN_BITS: Final = 0x7FF8000000000000
+# What of the last word belongs to the value, by how many bytes are left.
+TAIL_MASKS: Final = np.array([0] + [(1 << 8 * n) - 1 for n in range(1, 9)], dtype=np.uint64)
+
+
+def is_fixed_width(kind: pa.DataType) -> bool:
+    """Whether a key of this type is a number of at most 64 bits: see `fixed_width_bits`."""
+    if pa.types.is_temporal(kind):
+        return not pa.types.is_interval(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def is_bytes_like(kind: pa.DataType) -> bool:
+    """Whether a key of this type is a string of bytes: text or binary in any of Arrow's layouts."""
+    return any(is_a(kind) for is_a in _BYTES_LIKE)
+
+
+_BYTES_LIKE: Final = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+)
+
+
+def fixed_width_bits(array: pa.Array) -> Bits:
+    """A fresh array of 64 bits per row, equal exactly where the values are equal (null rows: anything).
+
+    Integers by sign extension, floats as the bits of the double with one zero and one NaN, the rest as the
+    integer that Arrow stores.
+    """
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        flags: npt.NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
+        return flags.astype(np.uint64)
+    if pa.types.is_floating(kind):
+        dtype = np.dtype(f"f{kind.bit_width // 8}")
+    elif pa.types.is_unsigned_integer(kind):
+        dtype = np.dtype(f"u{kind.bit_width // 8}")
+    else:
+        dtype = np.dtype(f"i{kind.bit_width // 8}")
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), np.uint64)
+    values = np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+    if dtype.kind != "f":
+        return values.astype(np.int64 if dtype.kind == "i" else np.uint64).view(np.uint64)
+    with np.errstate(invalid="ignore"):  # a null row may hold any bits
+        doubles = values.astype(np.float64)
+    doubles += 0.0  # -0.0 becomes 0.0
+    bits: Bits = doubles.view(np.uint64)
+    bits[np.isnan(doubles)] = NAN_BITS
+    return bits
+
+
+def from_fixed_width_bits(
+    bits: Bits, kind: pa.DataType, null: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """The column whose `fixed_width_bits` are these, with nulls where ``null`` says so."""
+    if pa.types.is_boolean(kind):
+        return pa.array(bits.astype(np.bool_), mask=null)
+    if pa.types.is_floating(kind):
+        values: npt.NDArray[Any] = bits.view(np.float64).astype(f"f{kind.bit_width // 8}")
+    else:
+        values = bits.astype(f"{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
+    validity = None if null is None or not null.any() else pa.array(~null).buffers()[1]
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(values)])
+
+
+def has_nulls(array: pa.Array) -> bool:
+    """Whether a row is null; of a dictionary array also by pointing at a null in the dictionary."""
+    if pa.types.is_dictionary(array.type):
+        return bool(array.indices.null_count or array.dictionary.null_count)
+    return bool(array.null_count)
+
+
+def null_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """True where the row is null."""
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        array = array.dictionary_decode()
+    mask: npt.NDArray[np.bool_] = pc.is_null(array).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def dictionary_codes(array: pa.DictionaryArray) -> npt.NDArray[np.int64]:
+    """The index into the dictionary per row, and the dictionary's length where the row is null."""
+    indices = array.indices
+    codes = fixed_width_bits(indices).view(np.int64)
+    if indices.null_count:
+        codes[null_mask(indices)] = len(array.dictionary)
+    return codes
+
+
+def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The bytes of all rows with 8 zero bytes after, and where each row starts and how long it is."""
+    kind = array.type
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        array = pc.cast(array, pa.large_binary())
+        kind = array.type
+    buffers = array.buffers()
+    if pa.types.is_fixed_size_binary(kind):
+        width = kind.byte_width
+        offsets = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * width
+        content = buffers[1]
+    else:
+        dtype = np.dtype(
+            np.int64 if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) else np.int32
+        )
+        if buffers[1] is None or not buffers[1].size:
+            offsets = np.zeros(len(array) + 1, np.int64)
+        else:
+            offsets = np.frombuffer(buffers[1], dtype, len(array) + 1, array.offset * dtype.itemsize).astype(
+                np.int64
+            )
+        content = buffers[2]
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = np.zeros(last - first + 8, np.uint8)
+    if last > first:
+        data[:-8] = np.frombuffer(content, np.uint8, last - first, first)
+    return data, offsets[:-1] - first, np.diff(offsets)
+
+
+def words_of(data: npt.NDArray[np.uint8]) -> Bits:
+    """Any 8 bytes of the data as a little-endian word, by the position of the first: a view, to be gathered."""
+    return np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
