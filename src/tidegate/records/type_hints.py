@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import datetime as dt
 import decimal
@@ -57,14 +58,52 @@ def strip_optional(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
+def resolve_alias(hint: Any) -> Any:
+    """The type behind a `NewType`; anything else itself."""
+    while isinstance(hint, typing.NewType):
+        hint = hint.__supertype__
+    return hint
+
+
 def is_struct_class(hint: Any) -> bool:
-    """Whether the hint is a dataclass or a NamedTuple class all of whose fields have Arrow types."""
-    if not isinstance(hint, type):
+    """Whether the hint is a dataclass or a NamedTuple class all of whose fields have Arrow types.
+
+    A class that contains itself has no Arrow type, nor has one that cannot be made from its fields alone.
+    """
+    if not isinstance(hint, type) or hint in _being_looked_at.get():
         return False
-    if not (dataclasses.is_dataclass(hint) or (issubclass(hint, tuple) and hasattr(hint, "_fields"))):
+    if dataclasses.is_dataclass(hint):
+        if not hint.__dataclass_params__.init or _has_init_vars(hint):  # type: ignore[attr-defined]
+            return False
+    elif not (issubclass(hint, tuple) and hasattr(hint, "_fields")):
         return False
-    hints = class_hints(hint)
-    return bool(hints) and all(codec_for_hint(strip_optional(h)[0]) is not None for h in hints.values())
+    token = _being_looked_at.set(_being_looked_at.get() | {hint})
+    try:
+        hints = class_hints(hint)
+        return bool(hints) and all(codec_for_hint(strip_optional(h)[0]) is not None for h in hints.values())
+    finally:
+        _being_looked_at.reset(token)
+
+
+_being_looked_at: contextvars.ContextVar[frozenset[type]] = contextvars.ContextVar(
+    "classes on the way from the outermost one", default=frozenset()
+)
+
+
+def _has_init_vars(cls: type) -> bool:
+    fields = cls.__dataclass_fields__.values()  # type: ignore[attr-defined]
+    return any(f._field_type is dataclasses._FIELD_INITVAR for f in fields)  # type: ignore[attr-defined]
+
+
+def maker_of_class(cls: type) -> Callable[..., Any]:
+    """A callable that makes an instance from the field values in order; keyword-only fields are passed by name."""
+    if not dataclasses.is_dataclass(cls):
+        return cls
+    fields = [f for f in dataclasses.fields(cls) if f.init]
+    if not any(f.kw_only for f in fields):
+        return cls
+    names = [f.name for f in fields]
+    return lambda *values: cls(**dict(zip(names, values, strict=True)))
 
 
 def class_hints(cls: type) -> dict[str, Any]:
@@ -109,6 +148,7 @@ def runtime_class(hint: Any) -> type:
 
 def codec_for_hint(hint: Any) -> ColumnCodec | None:
     """The Arrow column for a type hint, or None if there is none. `Annotated[T, pa.type()]` sets it by hand."""
+    hint = resolve_alias(hint)
     if typing.get_origin(hint) is Annotated:
         for extra in typing.get_args(hint)[1:]:
             if isinstance(extra, pa.DataType):
@@ -143,13 +183,14 @@ def _map_codec(key_hint: Any, value_hint: Any) -> ColumnCodec | None:
     if key is None or value is None:
         return None
     arrow_type = pa.map_(key.arrow_type, pa.field("value", value.arrow_type, nullable))
+    encode_key, decode_key = key.encode or _same, key.decode or _same
     encode_value, decode_value = value.encode or _same, value.decode or _same
 
     def encode(items: dict[Any, Any]) -> list[tuple[Any, Any]]:
-        return [(k, None if v is None else encode_value(v)) for k, v in items.items()]
+        return [(encode_key(k), None if v is None else encode_value(v)) for k, v in items.items()]
 
     def decode(items: list[tuple[Any, Any]]) -> dict[Any, Any]:
-        return {k: None if v is None else decode_value(v) for k, v in items}
+        return {decode_key(k): None if v is None else decode_value(v) for k, v in items}
 
     return ColumnCodec(arrow_type, encode, decode)
 
@@ -157,8 +198,11 @@ def _map_codec(key_hint: Any, value_hint: Any) -> ColumnCodec | None:
 def _struct_codec(cls: type) -> ColumnCodec:
     fields = fields_of_class(cls)
     arrow_type = pa.struct([pa.field(f.name, f.codec.arrow_type, f.nullable) for f in fields])
+    make = maker_of_class(cls)
 
     def encode(value: Any) -> dict[str, Any]:
+        if type(value) is not cls:
+            raise TypeError
         out = {}
         for name, codec, _ in fields:
             item = getattr(value, name)
@@ -166,7 +210,7 @@ def _struct_codec(cls: type) -> ColumnCodec:
         return out
 
     def decode(value: dict[str, Any]) -> Any:
-        return cls(
+        return make(
             *(
                 value[name] if codec.decode is None or value[name] is None else codec.decode(value[name])
                 for name, codec, _ in fields

@@ -15,15 +15,26 @@ from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
+from tidegate.records import type_hints
+from tidegate.records.columns import brief as brief
+from tidegate.records.columns import build_column
+from tidegate.records.columns import column_values as column_values
 from tidegate.records.rows import row_class
-from tidegate.records.type_hints import ColumnCodec, codec_for_hint, fields_of_class, identity_codec
+from tidegate.records.type_hints import (
+    ColumnCodec,
+    codec_for_hint,
+    fields_of_class,
+    identity_codec,
+    maker_of_class,
+)
 
 VALUE = "value"
 OBJECT = "object"
@@ -118,8 +129,10 @@ class ScalarType(RecordType):
         _check_classes(rows, (self.python_type, *extra), self.describe())
 
     def describe(self) -> str:
-        """The Python type's name."""
-        return getattr(self.python_type, "__name__", str(self.python_type))
+        """The Python type's name, or Arrow's where that says more."""
+        plain = self.python_type in (object, list, dict)
+        name = str(self.schema.field(0).type) if plain else self.python_type.__name__
+        return f"{name} | None" if self.schema.field(0).nullable else name
 
 
 class StructType(RecordType):
@@ -129,20 +142,20 @@ class StructType(RecordType):
         self.python_class = python_class
         self._fields = fields_of_class(python_class)
         self._is_tuple = issubclass(python_class, tuple)
+        self._make = maker_of_class(python_class)
         self.schema = pa.schema([pa.field(f.name, f.codec.arrow_type, f.nullable) for f in self._fields])
+
+    def __reduce__(self) -> Any:
+        return StructType, (self.python_class,)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """Instances of the class, made by calling it with the fields in order."""
-        lists = [
-            column_values(c, f.codec.decode) for c, f in zip(columns.columns, self._fields, strict=True)
-        ]
-        if self._is_tuple:
-            make = self.python_class._make  # type: ignore[attr-defined]
-            return list(map(make, zip(*lists, strict=True)))
-        return list(map(self.python_class, *lists))
+        lists = [column_values(c, f.codec.decode) for c, f in zip(columns.columns, self._fields, strict=True)]
+        return list(map(self._make, *lists))
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """One column per field."""
+        self.check_rows(rows)
         if self._is_tuple:
             columns: Iterable[Any] = zip(*rows, strict=True) if rows else ([] for _ in self._fields)
         else:
@@ -154,8 +167,11 @@ class StructType(RecordType):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def check_rows(self, rows: Sequence[Any]) -> None:
-        """Every row must be an instance of the class."""
-        _check_classes(rows, (self.python_class,), self.describe())
+        """Every row must be of the class itself: one of a subclass would come out of an exchange as another."""
+        for found in set(map(type, rows)):
+            if found is not self.python_class:
+                bad = next(r for r in rows if type(r) is found)
+                raise SchemaError(f"expected {self.describe()} but got a {found.__name__}: {brief(bad)}")
 
     def describe(self) -> str:
         """The class's name and fields."""
@@ -188,9 +204,7 @@ class TupleType(RecordType):
 
     def check_rows(self, rows: Sequence[Any]) -> None:
         """Every row must be a tuple of the right length."""
-        for row in rows:
-            if not isinstance(row, tuple):
-                _check_classes(rows, (tuple,), self.describe())
+        _check_classes(rows, (tuple,), self.describe())
         if rows and set(map(len, rows)) != {len(self._codecs)}:
             bad = next(r for r in rows if len(r) != len(self._codecs))
             raise SchemaError(
@@ -199,7 +213,7 @@ class TupleType(RecordType):
 
     def describe(self) -> str:
         """The field types."""
-        return f"tuple({', '.join(str(t) for t in self.schema.types)})"
+        return f"tuple({', '.join(f'{f.type}{_mark(f)}' for f in self.schema)})"
 
 
 class RowType(RecordType):
@@ -210,6 +224,9 @@ class RowType(RecordType):
             raise SchemaError(f"column names must differ, got {', '.join(schema.names)}")
         self.schema = schema.remove_metadata()
         self._row = row_class(tuple(schema.names))
+
+    def __reduce__(self) -> Any:
+        return RowType, (self.schema,)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """`Row` tuples."""
@@ -238,9 +255,7 @@ class RowType(RecordType):
         names = set(self.schema.names)
         for row in rows:
             if not isinstance(row, kind):
-                raise SchemaError(
-                    f"expected {self.describe()} but got a {type(row).__name__}: {brief(row)}"
-                )
+                raise SchemaError(f"expected {self.describe()} but got a {type(row).__name__}: {brief(row)}")
             if kind is tuple and len(row) != width:
                 raise SchemaError(f"expected {self.describe()} but got {len(row)} fields: {brief(row)}")
             if kind is dict and not names.issuperset(row):
@@ -268,16 +283,8 @@ class ObjectType(RecordType):
         """Pickle each record; one that cannot be pickled is named."""
         try:
             values = [pickle.dumps(r, protocol=5) for r in rows]
-        except Exception:
-            for row in rows:
-                try:
-                    pickle.dumps(row, protocol=5)
-                except Exception as e:
-                    raise SchemaError(
-                        f"a {type(row).__name__} cannot leave its process: {e}. Give the function a return "
-                        f"type (a dataclass, NamedTuple, tuple or scalar) or return a picklable object: {brief(row)}"
-                    ) from e
-            raise
+        except Exception:  # noqa: BLE001 - a user's class may raise anything while it is pickled
+            values = list(map(_pickled, rows))
         return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=self.schema)
 
     def check_rows(self, rows: Sequence[Any]) -> None:
@@ -288,6 +295,17 @@ class ObjectType(RecordType):
         return "object (pickled)"
 
 
+def _pickled(row: Any) -> bytes:
+    # A class of the user's script is known here by value only, so plain pickle cannot name it.
+    try:
+        return bytes(cloudpickle.dumps(row, protocol=5))
+    except Exception as e:
+        raise SchemaError(
+            f"a {type(row).__name__} cannot leave its process: {e}. Give the function a return "
+            f"type (a dataclass, NamedTuple, tuple or scalar) or return a picklable object: {brief(row)}"
+        ) from e
+
+
 def record_type_of(hint: Any) -> RecordType:
     """Choose the record type for a type hint, a class, an Arrow schema or a RecordType; unknown: `ObjectType`."""
     if isinstance(hint, RecordType):
@@ -296,9 +314,8 @@ def record_type_of(hint: Any) -> RecordType:
         return RowType(hint)
     if isinstance(hint, pa.DataType):
         return ScalarType(object, identity_codec(hint), nullable=True)
-    from tidegate.records import type_hints
-
-    inner, nullable = type_hints.strip_optional(hint)
+    inner, nullable = type_hints.strip_optional(type_hints.resolve_alias(hint))
+    inner = type_hints.resolve_alias(inner)
     if type_hints.is_struct_class(inner) and not nullable:
         return StructType(inner)
     args = type_hints.fixed_tuple_args(inner)
@@ -315,67 +332,46 @@ def record_type_of(hint: Any) -> RecordType:
 
 
 def infer_record_type(values: Sequence[Any]) -> RecordType:
-    """Choose a record type from example values: all of one known class, or `ObjectType`."""
+    """Choose a record type from example values: all of one known class, or `ObjectType`.
+
+    Dicts by name become rows, tuples of one length become tuples, if every value comes back from Arrow as it was.
+    """
     classes = set(map(type, values))
-    if not values or len(classes) != 1:
+    if len(classes) != 1:
         return ObjectType()
     cls = classes.pop()
-    if cls is dict and all(isinstance(k, str) for v in values for k in v):
-        try:
-            return RowType(pa.Table.from_pylist(list(values)).schema)
-        except (pa.ArrowException, TypeError):
+    if cls is dict:
+        names = list(dict.fromkeys(name for v in values for name in v))
+        if not all(isinstance(name, str) for name in names):
             return ObjectType()
+        columns = {name: [v.get(name) for v in values] for name in names}
+        found = {name: _inferred_type(column) for name, column in columns.items()}
+        if not names or None in found.values():
+            return ObjectType()
+        return RowType(pa.schema([pa.field(name, t) for name, t in found.items()]))
     if cls is tuple:
-        try:
-            arrays = [pa.array(column) for column in zip(*values, strict=True)]
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        if len(set(map(len, values))) != 1 or not values[0]:
             return ObjectType()
-        if any(pa.types.is_null(a.type) for a in arrays):
+        types = [(_inferred_type(column), None in column) for column in zip(*values, strict=True)]
+        if any(t is None for t, _ in types):
             return ObjectType()
-        return TupleType([(identity_codec(a.type), a.null_count > 0) for a in arrays])
+        return TupleType([(identity_codec(t), nullable) for t, nullable in types])
     return record_type_of(cls)
 
 
-def column_values(column: pa.Array, decode: Callable[[Any], Any] | None) -> list[Any]:
-    """The Python values of a column; dictionary-encoded ones share their objects."""
-    if pa.types.is_dictionary(column.type) and column.null_count == 0:
-        table = column.dictionary.to_pylist()
-        values = [table[i] for i in column.indices.to_pylist()]
-    else:
-        values = column.to_pylist()
-    return values if decode is None else [None if v is None else decode(v) for v in values]
-
-
-def build_column(field: pa.Field, values: Sequence[Any], encode: Callable[[Any], Any] | None) -> pa.Array:
-    """Make one column, or raise `SchemaError` naming the column and the first value that does not fit."""
-    if encode is not None:
-        values = [None if v is None else encode(v) for v in values]
+def _inferred_type(values: Sequence[Any]) -> pa.DataType | None:
+    """The Arrow type that Arrow finds for these values, or None if they would not come back equal."""
     try:
-        array = pa.array(values, field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
-        for value in values:
-            try:
-                pa.array([value], field.type)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                raise SchemaError(
-                    f"column {field.name!r} is {field.type} but got a {type(value).__name__}: {brief(value)}"
-                ) from None
-        raise SchemaError(f"column {field.name!r} ({field.type}): {e}") from e
-    if array.null_count and not field.nullable:
-        raise SchemaError(
-            f"column {field.name!r} is {field.type} without None, but got None. "
-            f"Declare it Optional if None is meant"
-        )
-    return array
-
-
-def brief(value: Any, limit: int = 120) -> str:
-    """A value's repr, cut to a line."""
-    try:
-        text = repr(value)
-    except Exception as e:
-        text = f"<{type(value).__name__} whose repr raises {type(e).__name__}>"
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+        array = pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    if pa.types.is_null(array.type):
+        return None
+    for before, after in zip(values, array.to_pylist(), strict=True):
+        same = type(before) is type(after) or (type(before) is int and type(after) is float)
+        if not same or not (before == after or before != before):
+            return None
+    return array.type
 
 
 def _check_classes(rows: Sequence[Any], classes: tuple[type, ...], wanted: str) -> None:
@@ -388,7 +384,11 @@ def _check_classes(rows: Sequence[Any], classes: tuple[type, ...], wanted: str) 
 
 
 def _describe_schema(schema: pa.Schema) -> str:
-    return ", ".join(f"{f.name}: {f.type}{'?' if f.nullable else ''}" for f in schema)
+    return ", ".join(f"{f.name}: {f.type}{_mark(f)}" for f in schema)
+
+
+def _mark(field: pa.Field) -> str:
+    return "?" if field.nullable else ""
 
 
 def _width(data_type: pa.DataType) -> int:
