@@ -86,10 +86,20 @@ class Batch:
         """Whether rows exist already (so that asking for them costs nothing)."""
         return self._rows is not None
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether columns exist already (so that asking for them costs nothing)."""
+        return self._columns is not None
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether columns exist already."""
+        return self._columns is not None
+
     def nbytes(self) -> int:
-        """Bytes of the columns if they exist, else an estimate from the type (rows are not converted for this)."""
+        """Bytes of these records as columns, or an estimate from the type (rows are not converted for this)."""
         if self._columns is not None:
-            return int(self._columns.get_total_buffer_size())
+            return int(self._columns.nbytes)
         return self.num_rows * self.type.estimated_row_bytes
 
     def slice(self, start: int, length: int) -> Batch:

@@ -1,0 +1,202 @@
+"""Channels: what leaves a producer subtask (`OutputChannel`) and what waits at a consumer (`InputGate`).
+
+Mailbox thread only. An output channel gathers small batches until they fill a buffer, the buffer timeout has passed or
+the slot has nothing else to do; then the batch waits for a credit and goes out, to a queue of the same slot (no socket,
+no serialisation) or to the network. Events (end of input, watermarks, barriers) keep their place and need no credit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from tidegate.core.ids import ChannelId
+from tidegate.records.batch import Batch
+from tidegate.records.wire import Event
+from tidegate.taskmanager.credits import ReceiverCredits, SenderCredits
+
+Deliver = Callable[[ChannelId, "Batch | Event", int], int]
+"""Hand an element and the backlog behind it to the other side; returns the bytes that went over a wire."""
+
+MAX_BACKLOG = 2
+"""Full batches that may wait for credit before the task is back-pressured."""
+
+
+class OutputChannel:
+    """One channel out of a subtask."""
+
+    def __init__(
+        self,
+        id: ChannelId,
+        credits: SenderCredits,
+        buffer_bytes: int,
+        deliver: Deliver,
+    ) -> None:
+        self.id = id
+        self.credits = credits
+        self._buffer_bytes = buffer_bytes
+        self._deliver = deliver
+        self._pending: list[Batch] = []
+        self._pending_bytes = 0
+        self.pending_since_ns = 0
+        self._queue: deque[Batch | Event] = deque()
+        self._batches_queued = 0
+        self.bytes_out = 0
+
+    @property
+    def backlog(self) -> int:
+        """Batches that wait for credit."""
+        return self._batches_queued
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether small batches wait to be flushed."""
+        return bool(self._pending)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the producer may go on."""
+        return self._batches_queued < MAX_BACKLOG
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything has left."""
+        return not self._pending and not self._queue
+
+    def add(self, batch: Batch, now_ns: int) -> None:
+        """Take a batch for this consumer."""
+        size = batch.nbytes()
+        if not self._pending:
+            self.pending_since_ns = now_ns
+        self._pending.append(batch)
+        self._pending_bytes += size
+        if self._pending_bytes >= self._buffer_bytes:
+            self.flush()
+
+    def add_event(self, event: Event) -> None:
+        """Send an event behind everything that was added before it."""
+        self.flush()
+        self._queue.append(event)
+        self.send()
+
+    def flush(self) -> None:
+        """Make the pending batches ready to go, as buffers of about the configured size."""
+        if not self._pending:
+            return
+        merged = merge(self._pending)
+        too_big = self._pending_bytes > 2 * self._buffer_bytes and merged.num_rows > 1
+        self._pending = []
+        self._pending_bytes = 0
+        parts = _cut(merged, self._buffer_bytes) if too_big else [merged]
+        self._queue.extend(parts)
+        self._batches_queued += len(parts)
+        self.send()
+
+    def granted(self, n: int) -> None:
+        """The consumer has room for n more batches."""
+        self.credits.granted(n)
+        self.send()
+
+    def send(self) -> None:
+        """Send while there are credits."""
+        queue = self._queue
+        while queue:
+            element = queue[0]
+            if isinstance(element, Batch):
+                if not self.credits.take():
+                    return
+                self._batches_queued -= 1
+            queue.popleft()
+            self.bytes_out += self._deliver(self.id, element, self._batches_queued)
+
+
+def merge(batches: list[Batch]) -> Batch:
+    """Several batches of one type as one; rows stay rows where all have them, else columns."""
+    if len(batches) == 1:
+        return batches[0]
+    record_type = batches[0].type
+    if all(b.has_rows for b in batches) and not any(b.has_columns for b in batches):
+        return Batch.of_rows(record_type, [row for b in batches for row in b.rows])
+    columns = [b.columns for b in batches]
+    if any(c.schema != columns[0].schema for c in columns[1:]):
+        columns = [record_type.plain(c) for c in columns]
+    return Batch.of_columns(record_type, pa.concat_batches(columns))
+
+
+def _cut(batch: Batch, buffer_bytes: int) -> list[Batch]:
+    size = max(1, batch.nbytes())
+    rows = max(1, batch.num_rows * buffer_bytes // size)
+    return [batch.slice(i, min(rows, batch.num_rows - i)) for i in range(0, batch.num_rows, rows)]
+
+
+class InputGate:
+    """All channels into one subtask, served in turn."""
+
+    def __init__(self, channels: dict[ChannelId, int], exclusive: int, floating: int) -> None:
+        self._input_of = channels
+        self._credits = ReceiverCredits(list(channels), exclusive, floating)
+        self._queues: dict[ChannelId, deque[Batch | Event]] = {c: deque() for c in channels}
+        self._ready: deque[ChannelId] = deque()
+        self._open: dict[int, set[ChannelId]] = {}
+        for channel, index in channels.items():
+            self._open.setdefault(index, set()).add(channel)
+        self.grant: Callable[[ChannelId, int], None] = _no_grant
+        self.backlog = 0
+        self.bytes_in = 0
+
+    def initial_credits(self) -> dict[ChannelId, int]:
+        """What each sender starts with."""
+        return self._credits.initial()
+
+    def receive(self, channel: ChannelId, element: Batch | Event, backlog: int) -> None:
+        """An element came in on a channel."""
+        if isinstance(element, Batch):
+            self._grant_all(self._credits.batch_received(channel, backlog))
+            self.backlog += 1
+        queue = self._queues[channel]
+        if not queue:
+            self._ready.append(channel)
+        queue.append(element)
+
+    def poll(self) -> tuple[int, ChannelId, Batch | Event] | None:
+        """The next element with its input and channel, or None."""
+        if not self._ready:
+            return None
+        channel = self._ready.popleft()
+        queue = self._queues[channel]
+        element = queue.popleft()
+        if queue:
+            self._ready.append(channel)
+        if isinstance(element, Batch):
+            self.backlog -= 1
+            self._grant_all(self._credits.batch_consumed(channel))
+        return self._input_of[channel], channel, element
+
+    def has_channel(self, channel: ChannelId) -> bool:
+        """Whether the channel leads here."""
+        return channel in self._input_of
+
+    def has_elements(self) -> bool:
+        """Whether `poll` would return something."""
+        return bool(self._ready)
+
+    def end_channel(self, channel: ChannelId) -> bool:
+        """A channel has ended; returns whether its whole input has."""
+        rest = self._open[self._input_of[channel]]
+        rest.discard(channel)
+        return not rest
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every channel has ended."""
+        return not any(self._open.values())
+
+    def _grant_all(self, grants: dict[ChannelId, int]) -> None:
+        for channel, n in grants.items():
+            self.grant(channel, n)
+
+
+def _no_grant(channel: ChannelId, n: int) -> None:
+    raise AssertionError("the gate is not connected")

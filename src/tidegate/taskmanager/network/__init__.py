@@ -1,0 +1,1 @@
+"""Data connections between slots: non-blocking sockets, owned by the mailbox thread."""

@@ -1,0 +1,194 @@
+"""One data connection: handshake, then frames both ways, over a non-blocking socket. Mailbox thread only."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from tidegate.core.errors import AuthenticationError
+from tidegate.core.ids import SlotId
+from tidegate.protocol.frames import DATA_HEADER, DataHeader, parse_data_header
+from tidegate.protocol.handshake import ClientHandshake, Hello, ServerHandshake
+
+OnFrame = Callable[[DataHeader, memoryview], None]
+
+_MAX_VECTORS = 64
+_READ_BUDGET = 4 << 20
+"""Bytes that one call of `read` takes at most, so that a fast peer does not starve the tasks."""
+
+
+class ConnectionClosed(Exception):
+    """The peer closed the connection (in order) or it broke; the argument says which."""
+
+
+class Connection:
+    """A socket with a peer slot. `peer` is known from the start (client) or after the handshake (server)."""
+
+    def __init__(
+        self, sock: socket.socket, handshake: ClientHandshake | ServerHandshake, peer: SlotId | None
+    ) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self.peer = peer
+        self.established = False
+        self.sent_all = False
+        """Whether `shut` was called and everything has left."""
+        self._shut = False
+        self._handshake: ClientHandshake | ServerHandshake | None = handshake
+        self._out: deque[memoryview] = deque()
+        self._frames_before: deque[memoryview] = deque()
+        self._header = bytearray(DATA_HEADER.size)
+        self._parsed: DataHeader | None = None
+        self._view = memoryview(self._header)
+        self._have = 0
+        self._rest = b""
+        if isinstance(handshake, ServerHandshake):
+            self._out.append(memoryview(handshake.greeting))
+
+    def fileno(self) -> int:
+        """The socket's file descriptor."""
+        return self.sock.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something waits for the socket to take it."""
+        return bool(self._out)
+
+    def send(self, header: bytes, body: object) -> None:
+        """Queue a frame; it leaves when the handshake is done and the socket takes it."""
+        target = self._out if self.established else self._frames_before
+        target.append(memoryview(header))
+        view = memoryview(body)  # type: ignore[arg-type]
+        if view.nbytes:
+            target.append(view.cast("B"))
+
+    def shut(self) -> None:
+        """Nothing more will be sent; the peer sees the end of the stream behind what is queued."""
+        self._shut = True
+        self._finish_writing()
+
+    def write(self) -> None:
+        """Send what the socket takes now."""
+        out = self._out
+        try:
+            while out:
+                vectors = [out[i] for i in range(min(len(out), _MAX_VECTORS))]
+                sent = self.sock.sendmsg(vectors)
+                while sent:
+                    head = out[0]
+                    if sent < head.nbytes:
+                        out[0] = head[sent:]
+                        break
+                    sent -= head.nbytes
+                    out.popleft()
+        except BlockingIOError:
+            return
+        except OSError as e:
+            raise ConnectionClosed(f"sending failed: {e}") from e
+        self._finish_writing()
+
+    def read(self, on_frame: OnFrame) -> None:
+        """Read what is there and hand complete frames on, up to a budget."""
+        try:
+            if self._handshake is not None:
+                if not self._read_handshake():
+                    return
+                self._take(self._rest, on_frame)
+            budget = _READ_BUDGET
+            while budget > 0:
+                received = self.sock.recv_into(self._view[self._have :])
+                if not received:
+                    raise ConnectionClosed("the peer closed the connection")
+                budget -= received
+                self._advance(received, on_frame)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            raise ConnectionClosed(f"receiving failed: {e}") from e
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.sock.close()
+
+    def _finish_writing(self) -> None:
+        if self._shut and self.established and not self._out and not self.sent_all:
+            self.sent_all = True
+            try:
+                self.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # the peer is gone already; reading will say so
+
+    def _advance(self, received: int, on_frame: OnFrame) -> None:
+        self._have += received
+        if self._have < len(self._view):
+            return
+        if self._parsed is None:
+            header = parse_data_header(self._header)
+            if header.length:
+                self._parsed = header
+                self._view = memoryview(bytearray(header.length))
+                self._have = 0
+                return
+            body = memoryview(b"")
+        else:
+            header, body = self._parsed, self._view
+        self._parsed = None
+        self._view = memoryview(self._header)
+        self._have = 0
+        on_frame(header, body)
+
+    def _read_handshake(self) -> bool:
+        """Take handshake bytes one message at a time; returns whether frames may follow now."""
+        handshake = self._handshake
+        assert handshake is not None
+        data = self.sock.recv(1024)
+        if not data:
+            raise ConnectionClosed("the peer closed the connection during the handshake")
+        reply = handshake.feed(data)
+        if reply:
+            self._out.append(memoryview(reply))
+            self.write()
+        if isinstance(handshake, ServerHandshake):
+            if handshake.hello is None:
+                return False
+            _check_role(handshake.hello)
+            self.peer = SlotId(handshake.hello.slot)
+        elif not handshake.done:
+            return False
+        # A peer sends frames only after it has seen our last handshake message, except a client, which may send
+        # them right behind its own; these bytes were read with it.
+        self._rest = handshake.rest
+        self._handshake = None
+        self.established = True
+        self._out.extend(self._frames_before)
+        self._frames_before.clear()
+        return True
+
+    def _take(self, data: bytes, on_frame: OnFrame) -> None:
+        """Handle frame bytes that came together with the end of the handshake."""
+        rest = memoryview(data)
+        while rest:
+            n = min(len(rest), len(self._view) - self._have)
+            self._view[self._have : self._have + n] = rest[:n]
+            rest = rest[n:]
+            self._advance(n, on_frame)
+
+
+def client_connection(
+    sock: socket.socket, secret: bytes, job: str, attempt: int, slot: SlotId, peer: SlotId
+) -> Connection:
+    """The connecting side of a data connection."""
+    hello = Hello("data", job, attempt, slot)
+    return Connection(sock, ClientHandshake(secret, hello), peer)
+
+
+def server_connection(sock: socket.socket, secret: bytes, job: str, attempt: int) -> Connection:
+    """The accepting side of a data connection."""
+    return Connection(sock, ServerHandshake(secret, job, attempt), None)
+
+
+def _check_role(hello: Hello) -> None:
+    if hello.role != "data":
+        raise AuthenticationError(f"slot {hello.slot} came with role {hello.role!r} to a data port")

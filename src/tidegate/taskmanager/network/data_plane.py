@@ -1,0 +1,262 @@
+"""The data plane of a slot: its listening socket, its connections, and the wait of the mailbox loop.
+
+Mailbox thread only, but for `wake`. Between two slots there is one connection, opened by the one with the lower id.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+from collections.abc import Callable
+
+from tidegate.core.clock import Clock
+from tidegate.core.errors import ProtocolError
+from tidegate.core.ids import SlotId
+from tidegate.protocol.frames import DataHeader
+from tidegate.protocol.messages import SlotAddress
+from tidegate.taskmanager.network.connection import (
+    Connection,
+    ConnectionClosed,
+    client_connection,
+    server_connection,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_STRANGERS = 64
+"""Connections that have not proved themselves yet; more are closed at once."""
+
+_SELECT_LIMIT = 1024
+
+
+class DataPlane:
+    """Sockets to the other slots. Set `on_frame` and `on_lost` before polling."""
+
+    def __init__(
+        self, host: str, secret: bytes, job: str, attempt: int, slot: SlotId, clock: Clock, handshake_ms: int
+    ) -> None:
+        self._secret = secret
+        self._job = job
+        self._attempt = attempt
+        self._slot = slot
+        self._clock = clock
+        self._handshake_ns = handshake_ms * 1_000_000
+        self.on_frame: Callable[[SlotId, DataHeader, memoryview], None] = _unset
+        self.on_lost: Callable[[SlotId, str], None] = _unset
+        self._listener = socket.create_server((host, 0), backlog=128)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._by_fd: dict[int, Connection] = {}
+        self._strangers: dict[int, int] = {}
+        self._peers: dict[SlotId, Connection] = {}
+        self._waiting: dict[SlotId, list[tuple[bytes, object]]] = {}
+        self._dirty: set[int] = set()
+        self.expected: set[SlotId] = set()
+
+    # ---- sending ----
+
+    def connect(self, peers: dict[SlotId, SlotAddress]) -> None:
+        """Open the connections to these peers, where it is for this slot to open them (the lower id does)."""
+        self.expected = set(peers)
+        for peer, address in peers.items():
+            if peer < self._slot:
+                continue
+            sock = socket.create_connection((address.host, address.port), timeout=10)
+            connection = client_connection(sock, self._secret, self._job, self._attempt, self._slot, peer)
+            self._peers[peer] = connection
+            self._add(connection)
+
+    def send(self, peer: SlotId, header: bytes, body: object) -> None:
+        """Queue a frame for a peer; before its connection exists, keep it."""
+        connection = self._peers.get(peer)
+        if connection is None:
+            self._waiting.setdefault(peer, []).append((header, body))
+        else:
+            connection.send(header, body)
+            self._dirty.add(connection.fileno())
+
+    def shut(self) -> None:
+        """Nothing more will be sent to anybody."""
+        for connection in self._peers.values():
+            connection.shut()
+            self._dirty.add(connection.fileno())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every peer has closed its side too, after `shut`."""
+        return not self._peers
+
+    # ---- waiting ----
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """Send and receive what is possible, waiting at most so long; returns whether anything happened."""
+        self._write_dirty()
+        if timeout_s is None or timeout_s > 0:
+            self._wait(timeout_s)
+        events = self._epoll.poll(0)
+        for fd, mask in events:
+            self._handle(fd, mask)
+        if self._strangers:
+            self._close_late_strangers()
+        self._write_dirty()
+        return bool(events)
+
+    def wake(self) -> None:
+        """End the current or the next wait; may be called from any thread."""
+        try:
+            os.eventfd_write(self._wake_fd, 1)
+        except OSError as e:
+            if e.errno not in (errno.EBADF, errno.EAGAIN):
+                raise
+
+    def close(self) -> None:
+        """Close every socket."""
+        for connection in list(self._by_fd.values()):
+            connection.close()
+        self._by_fd.clear()
+        self._peers.clear()
+        self._listener.close()
+        self._epoll.close()
+        os.close(self._wake_fd)
+
+    # ---- inside ----
+
+    def _wait(self, timeout_s: float | None) -> None:
+        # epoll rounds up to whole milliseconds; select on the epoll descriptor waits to the microsecond.
+        fd = self._epoll.fileno()
+        if fd < _SELECT_LIMIT:
+            select.select([fd], [], [], timeout_s)
+        else:
+            self._epoll.poll(-1 if timeout_s is None else timeout_s)
+
+    def _handle(self, fd: int, mask: int) -> None:
+        if fd == self._wake_fd:
+            os.eventfd_read(fd)
+            return
+        if fd == self._listener.fileno():
+            self._accept()
+            return
+        connection = self._by_fd.get(fd)
+        if connection is None:
+            return
+        try:
+            if mask & select.EPOLLOUT:
+                self._write(connection)
+            if mask & ~select.EPOLLOUT:
+                self._read(connection)
+        except ConnectionClosed as e:
+            self._lost(connection, str(e))
+        except ProtocolError as e:
+            self._refuse(connection, e)
+
+    def _read(self, connection: Connection) -> None:
+        was_established = connection.established
+        connection.read(lambda header, body: self._frame(connection, header, body))
+        if connection.established and not was_established:
+            self._established(connection)
+
+    def _frame(self, connection: Connection, header: DataHeader, body: memoryview) -> None:
+        if connection.peer is not None:
+            self.on_frame(connection.peer, header, body)
+
+    def _established(self, connection: Connection) -> None:
+        fd = connection.fileno()
+        self._strangers.pop(fd, None)
+        peer = connection.peer
+        assert peer is not None
+        known = self._peers.get(peer)
+        if known is not None and known is not connection:
+            raise ProtocolError(f"slot {peer} connected twice")
+        if peer not in self.expected and self.expected:
+            raise ProtocolError(f"slot {peer} has no channel to slot {self._slot}")
+        self._peers[peer] = connection
+        for header, body in self._waiting.pop(peer, []):
+            connection.send(header, body)
+        self._dirty.add(fd)
+
+    def _write(self, connection: Connection) -> None:
+        connection.write()
+        mask = select.EPOLLIN | (select.EPOLLOUT if connection.wants_write else 0)
+        self._epoll.modify(connection.fileno(), mask)
+
+    def _write_dirty(self) -> None:
+        while self._dirty:
+            connection = self._by_fd.get(self._dirty.pop())
+            if connection is not None:
+                try:
+                    connection.write()
+                    if connection.wants_write:
+                        self._epoll.modify(connection.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                except ConnectionClosed as e:
+                    self._lost(connection, str(e))
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as e:
+                log.warning("slot %d: a data connection could not be accepted: %s", self._slot, e)
+                return
+            if len(self._strangers) >= MAX_STRANGERS:
+                log.warning("slot %d refused a data connection from %s: too many at once", self._slot, address)
+                sock.close()
+                continue
+            connection = server_connection(sock, self._secret, self._job, self._attempt)
+            self._add(connection)
+            self._strangers[connection.fileno()] = self._clock.monotonic_ns() + self._handshake_ns
+
+    def _add(self, connection: Connection) -> None:
+        fd = connection.fileno()
+        self._by_fd[fd] = connection
+        self._epoll.register(fd, select.EPOLLIN)
+        self._dirty.add(fd)
+
+    def _remove(self, connection: Connection) -> None:
+        fd = connection.fileno()
+        self._by_fd.pop(fd, None)
+        self._strangers.pop(fd, None)
+        self._dirty.discard(fd)
+        connection.close()
+
+    def _lost(self, connection: Connection, reason: str) -> None:
+        established = connection.established or connection.peer is not None
+        peer = connection.peer
+        if not established:
+            log.warning("slot %d: a stranger left before proving itself: %s", self._slot, reason)
+        self._remove(connection)
+        if peer is not None and self._peers.get(peer) is connection:
+            del self._peers[peer]
+            self.on_lost(peer, reason)
+
+    def _refuse(self, connection: Connection, error: ProtocolError) -> None:
+        try:
+            name = str(connection.sock.getpeername())
+        except OSError:
+            name = "a peer that is gone"
+        log.warning("slot %d refused a data connection from %s: %s", self._slot, name, error)
+        peer = connection.peer
+        self._remove(connection)
+        if peer is not None and self._peers.get(peer) is connection:
+            del self._peers[peer]
+            self.on_lost(peer, str(error))
+
+    def _close_late_strangers(self) -> None:
+        now = self._clock.monotonic_ns()
+        for fd in [fd for fd, deadline in self._strangers.items() if deadline <= now]:
+            connection = self._by_fd.get(fd)
+            if connection is not None:
+                log.warning("slot %d closed a data connection that did not prove itself in time", self._slot)
+                self._remove(connection)
+
+
+def _unset(*args: object) -> None:
+    raise AssertionError("the data plane is not connected to a slot")

@@ -1,0 +1,165 @@
+"""Partitioners: which records of a batch go to which consumer. Vectorised where the key is in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.api import partitioning as p
+from tidegate.api.operations import Key
+from tidegate.core.errors import ProgramError
+from tidegate.operators.failures import blame
+from tidegate.records.batch import Batch
+from tidegate.records.hashing import hash_columns, hash_values
+from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
+from tidegate.records.types import brief, column_values
+
+Parts = list[tuple[int, Batch]]
+"""Pairs of a position in the list of consumers and the records for it; no empty batch."""
+
+Partitioner = Callable[[Batch], Parts]
+
+
+def reachable_consumers(pointwise: bool, producer: int, producers: int, consumers: int) -> range:
+    """The consumer subtasks that a producer subtask sends to."""
+    if not pointwise:
+        return range(consumers)
+    if consumers >= producers:
+        return range(producer * consumers // producers, (producer + 1) * consumers // producers)
+    only = producer * consumers // producers
+    return range(only, only + 1)
+
+
+def make_partitioner(
+    partitioning: p.Partitioning, consumers: int, max_parallelism: int, producer: int, operator: str
+) -> Partitioner:
+    """The partitioner of one producer subtask over `consumers` reachable ones; errors blame `operator`."""
+    if isinstance(partitioning, p.Broadcast):
+        return _Broadcast(consumers)
+    if consumers == 1 and not isinstance(partitioning, p.Custom):
+        return _to_first
+    if isinstance(partitioning, p.Hash):
+        return _HashPartitioner(partitioning.key, consumers, max_parallelism, operator)
+    if isinstance(partitioning, (p.Rebalance, p.Rescale)):
+        return _RoundRobin(consumers, producer)
+    if isinstance(partitioning, p.Shuffle):
+        return _Shuffle(consumers, producer)
+    if isinstance(partitioning, p.Custom):
+        return _Custom(partitioning, consumers, operator)
+    return _to_first
+
+
+def _to_first(batch: Batch) -> Parts:
+    return [(0, batch)]
+
+
+class _Broadcast:
+    """Every consumer gets columns of its own, so that rows are never shared between subtasks."""
+
+    def __init__(self, consumers: int) -> None:
+        self._consumers = consumers
+
+    def __call__(self, batch: Batch) -> Parts:
+        columns = batch.columns
+        return [(i, Batch.of_columns(batch.type, columns)) for i in range(self._consumers)]
+
+
+class _HashPartitioner:
+    def __init__(self, key: Key, consumers: int, max_parallelism: int, operator: str) -> None:
+        self._key = key
+        self._consumers = consumers
+        self._max_parallelism = max_parallelism
+        self._operator = operator
+        self._table = channel_table(consumers, max_parallelism)
+
+    def __call__(self, batch: Batch) -> Parts:
+        if self._key.function is None:
+            columns = batch.columns
+            hashes = hash_columns([columns.column(name) for name in self._key.columns])
+        else:
+            with blame(self._operator):
+                hashes = hash_values(list(map(self._key.function, batch.rows)))
+        groups = key_groups(hashes, self._max_parallelism)
+        return split(batch, channel_for_key_groups(groups, self._table), self._consumers)
+
+
+class _RoundRobin:
+    """Cuts a batch into contiguous, nearly equal parts; the first consumer moves on with every batch."""
+
+    def __init__(self, consumers: int, producer: int) -> None:
+        self._consumers = consumers
+        self._next = producer % consumers
+
+    def __call__(self, batch: Batch) -> Parts:
+        n, rows, first = self._consumers, batch.num_rows, self._next
+        bounds = [i * rows // n for i in range(n + 1)] if rows >= n else [*range(rows), rows]
+        parts = [
+            ((first + i) % n, batch.slice(start, end - start))
+            for i, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+        ]
+        self._next = (first + len(parts)) % n if rows < n else (first + 1) % n
+        return parts
+
+
+class _Shuffle:
+    def __init__(self, consumers: int, producer: int) -> None:
+        self._consumers = consumers
+        self._random = np.random.default_rng(producer)
+
+    def __call__(self, batch: Batch) -> Parts:
+        target = self._random.integers(0, self._consumers, batch.num_rows, dtype=np.uint16)
+        return split(batch, target, self._consumers)
+
+
+class _Custom:
+    def __init__(self, partitioning: p.Custom, consumers: int, operator: str) -> None:
+        self._partitioning = partitioning
+        self._consumers = consumers
+        self._operator = operator
+
+    def __call__(self, batch: Batch) -> Parts:
+        function, n = self._partitioning.function, self._consumers
+        keys = key_values(batch, self._partitioning.key)
+        with blame(self._operator):
+            targets = [function(key, n) for key in keys]
+            for key, target in zip(keys, targets, strict=True):
+                if type(target) is not int or not 0 <= target < n:
+                    raise ProgramError(
+                        f"the partition function returned {target!r} for key {brief(key)}; "
+                        f"it must return a number from 0 to {n - 1}"
+                    )
+        return split(batch, np.array(targets, dtype=np.uint16), n)
+
+
+def key_values(batch: Batch, key: Key) -> list[Any]:
+    """The keys of a batch as Python values: one value per record, a tuple where the key has several columns."""
+    if key.function is not None:
+        return list(map(key.function, batch.rows))
+    columns = batch.columns
+    lists = [column_values(columns.column(name), None) for name in key.columns]
+    return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+
+
+def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts:
+    """Cut a batch by target: one gather for all parts, order kept within each part."""
+    counts = np.bincount(target, minlength=consumers)
+    used = np.flatnonzero(counts)
+    if len(used) == 1:
+        return [(int(used[0]), batch)]
+    order = np.argsort(target.astype(np.uint8) if consumers <= 256 else target, kind="stable")
+    if batch.type.is_object and batch.has_rows:
+        rows = batch.rows
+        gathered = Batch.of_rows(batch.type, [rows[i] for i in order.tolist()])
+    else:
+        gathered = Batch.of_columns(batch.type, batch.columns.take(pa.array(order)))
+    parts: Parts = []
+    start = 0
+    for consumer in used.tolist():
+        length = int(counts[consumer])
+        parts.append((consumer, gathered.slice(start, length)))
+        start += length
+    return parts

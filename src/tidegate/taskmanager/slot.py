@@ -1,0 +1,350 @@
+"""A slot: its tasks, the channels between them and to other slots. No thread, no socket, no clock of its own.
+
+The mailbox loop (a real one on Spark, a simulated one in tests) calls `step` until nothing moves, `flush` before it
+waits, `receive_frame` and `receive_message` for what arrives, and looks at `next_wake_ns` for how long it may wait.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from tidegate.core.clock import Clock
+from tidegate.core.errors import ProtocolError
+from tidegate.core.ids import ChannelId, SlotId, SubtaskId
+from tidegate.core.options import Options
+from tidegate.core.states import ExecutionState
+from tidegate.graph.blobs import load_blob
+from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex
+from tidegate.metrics.registry import TaskMetrics
+from tidegate.operators.failures import OperatorError, describe_error, user_traceback
+from tidegate.protocol import messages as m
+from tidegate.protocol.frames import BATCH, CREDIT, EVENT, DataHeader, data_header
+from tidegate.records.batch import Batch
+from tidegate.records.elements import EndOfInput
+from tidegate.records.types import RecordType
+from tidegate.records.wire import Event, decode_batch, decode_event, encode_columns, encode_event
+from tidegate.taskmanager.chain import ChainHost, OperatorChain, Receiver
+from tidegate.taskmanager.channels import InputGate, OutputChannel
+from tidegate.taskmanager.credits import SenderCredits
+from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers
+from tidegate.taskmanager.task import ResultPartition, Task
+
+
+class Network(Protocol):
+    """Frames to other slots: queued at once, sent in order, never blocking."""
+
+    def send(self, peer: SlotId, header: bytes, body: object) -> None:
+        """Queue a frame; `body` is any buffer."""
+        ...
+
+
+class Slot:
+    """The subtasks that a `Deploy` message puts in one slot."""
+
+    def __init__(
+        self,
+        slot_id: SlotId,
+        job_id: str,
+        attempt: int,
+        deploy: m.Deploy,
+        options: Options,
+        clock: Clock,
+        network: Network,
+        send_message: Callable[[m.SlotMessage], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.slot_id = slot_id
+        self._graph = JobGraph.decode(deploy.job_graph)
+        self._placement = deploy.placement
+        self._options = options
+        self._clock = clock
+        self._network = network
+        self._send_message = send_message
+        self._wake = wake
+        self._timeout_ns = options.buffer_timeout * 1_000_000
+        self._gates: dict[SubtaskId, InputGate] = {}
+        self._outputs: dict[ChannelId, OutputChannel] = {}
+        self._input_types: dict[int, RecordType] = {}
+        self._collect_sent: dict[tuple[str, int], int] = {}
+        self._collect_taken: dict[tuple[str, int], int] = {}
+        self._open_channels: dict[SlotId, int] = {}
+        self._host = ChainHost(
+            job_id,
+            attempt,
+            clock,
+            options,
+            wake,
+            lambda operator, subtask: send_message(m.RequestSplit(operator, subtask)),  # type: ignore[arg-type]
+            self._send_to_driver,
+            self._driver_backlog,
+        )
+        self.failure: m.TaskFailed | None = None
+        self.current: Task | None = None
+        """The task that is in a step now; read by the control thread."""
+        mine = [SubtaskId(d.vertex, d.subtask) for d in deploy.subtasks]
+        for subtask in mine:
+            self._gates[subtask] = self._make_gate(subtask)
+        self.tasks: list[Task] = []
+        self._by_operator: dict[tuple[str, int], Task] = {}
+        for subtask in mine:
+            self._guarded(subtask, lambda s=subtask: self._make_task(s))  # type: ignore[misc]
+        # Consumers before producers: what is there is worked off before more is made.
+        self.tasks.sort(key=lambda t: -t.id.vertex)
+
+    # ---- life cycle ----
+
+    def open(self) -> None:
+        """Open every task; reports INITIALIZING, then RUNNING, or the failure."""
+        for task in self.tasks:
+            self._set_state(task, ExecutionState.INITIALIZING)
+            if not self._guarded(task.id, task.open):
+                return
+            self._set_state(task, ExecutionState.RUNNING)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every task has finished."""
+        return all(t.is_finished for t in self.tasks)
+
+    def close(self) -> None:
+        """Close every task; unfinished ones are reported as canceled (or failed, if one did)."""
+        for task in self.tasks:
+            for error in task.chain.close():
+                self._fail(task.id, error)
+            failed = self.failure is not None and (self.failure.vertex, self.failure.subtask) == task.id
+            if not task.is_finished and not failed:
+                self._set_state(task, ExecutionState.CANCELED)
+
+    # ---- the mailbox loop's calls ----
+
+    def step(self) -> bool:
+        """Let every task do one unit of work; returns whether anything moved."""
+        if self.failure is not None:
+            return False
+        moved = False
+        for task in self.tasks:
+            if task.is_finished:
+                continue
+            self.current = task
+            now_ns = self._clock.monotonic_ns()
+            try:
+                if task.step(now_ns):
+                    moved = True
+                    if task.is_finished:
+                        self._send_message(
+                            m.TaskStateChanged(task.id.vertex, task.id.index, ExecutionState.FINISHED)
+                        )
+            except BaseException as e:
+                self._fail(task.id, e)
+                return True
+            if self._timeout_ns:
+                task.flush(now_ns - self._timeout_ns)
+        self.current = None
+        return moved
+
+    def flush(self) -> bool:
+        """Send everything that waits to be gathered; called when there is nothing else to do."""
+        if self.failure is not None:
+            return False
+        return any([t.flush() for t in self.tasks])
+
+    def next_wake_ns(self) -> int | None:
+        """The monotonic time at which a source wants to be polled; None: only when something arrives."""
+        times = [t.wake_at_ns for t in self.tasks if not t.is_finished]
+        return min((t for t in times if t is not None), default=None)
+
+    def receive_message(self, message: m.MasterMessage) -> None:
+        """A message of the JobManager for one of the tasks."""
+        if isinstance(message, m.CollectedTaken):
+            self._collect_taken[(message.operator, message.subtask)] = message.sequence
+            return
+        if isinstance(message, (m.AssignSplits, m.NoMoreSplits)):
+            task = self._by_operator.get((message.operator, message.subtask))
+            if task is None or task.chain.source is None:
+                raise ProtocolError(f"no source {message.operator} subtask {message.subtask} in slot {self.slot_id}")
+            source = task.chain.source
+            if isinstance(message, m.AssignSplits):
+                splits = message.splits
+                self._guarded(task.id, lambda: source.add_splits(list(splits)))
+            else:
+                self._guarded(task.id, source.no_more_splits)
+            task.wake()
+
+    def receive_frame(self, header: DataHeader, body: memoryview | bytes) -> None:
+        """A frame from another slot. What does not fit is a `ProtocolError`."""
+        channel = header.channel
+        if header.kind == CREDIT:
+            output = self._outputs.get(channel)
+            if output is None:
+                raise ProtocolError(f"credit for unknown channel {channel}")
+            output.granted(header.extra)
+            return
+        if channel.edge >= len(self._graph.edges):
+            raise ProtocolError(f"frame for unknown channel {channel}")
+        edge = self._graph.edges[channel.edge]
+        gate = self._gates.get(SubtaskId(edge.target, channel.consumer))
+        if gate is None or not gate.has_channel(channel):
+            raise ProtocolError(f"frame for unknown channel {channel}")
+        element: Batch | Event
+        if header.kind == BATCH:
+            element = decode_batch(body, self._input_types[edge.id])
+        else:
+            element = decode_event(body)
+            if isinstance(element, EndOfInput):
+                self._open_channels[self._slot_of(edge.source, channel.producer)] -= 1
+        gate.bytes_in += header.length
+        gate.receive(channel, element, header.extra)
+
+    def expects_from(self, peer: SlotId) -> bool:
+        """Whether a peer still owes something: one of its channels into this slot has not ended."""
+        return self.failure is None and self._open_channels.get(peer, 0) > 0
+
+    def peers(self) -> set[SlotId]:
+        """The other slots that this one exchanges data with."""
+        out = {self._slot_of(self._graph.edges[c.edge].target, c.consumer) for c in self._outputs}
+        return (out | set(self._open_channels)) - {self.slot_id}
+
+    def metrics(self) -> tuple[tuple[int, bytes], ...]:
+        """The metrics of all tasks, encoded; may be called from the control thread."""
+        now_ns = self._clock.monotonic_ns()
+        return tuple((t.id.vertex, msgspec.msgpack.encode(t.metrics(now_ns))) for t in self.tasks)
+
+    # ---- wiring ----
+
+    def _slot_of(self, vertex: int, subtask: int) -> SlotId:
+        return self._placement[vertex][subtask]
+
+    def _make_gate(self, subtask: SubtaskId) -> InputGate:
+        channels: dict[ChannelId, int] = {}
+        for edge in self._graph.inputs(subtask.vertex):
+            producers = self._graph.vertex(edge.source).parallelism
+            consumers = self._graph.vertex(edge.target).parallelism
+            for producer in range(producers):
+                if subtask.index in reachable_consumers(edge.pointwise, producer, producers, consumers):
+                    channel = ChannelId(edge.id, producer, subtask.index)
+                    channels[channel] = edge.input
+                    owner = self._slot_of(edge.source, producer)
+                    if owner != self.slot_id:
+                        self._open_channels[owner] = self._open_channels.get(owner, 0) + 1
+        gate = InputGate(channels, self._options.buffers_per_channel, self._options.floating_buffers)
+        gate.grant = self._grant
+        return gate
+
+    def _make_task(self, subtask: SubtaskId) -> None:
+        vertex = self._graph.vertex(subtask.vertex)
+        metrics = TaskMetrics(subtask.index, self._clock.monotonic_ns())
+        exchanges: dict[tuple[int, str | None], list[Receiver]] = {}
+        partitions = []
+        for edge in self._graph.outputs(vertex.id):
+            partition = self._make_partition(edge, vertex, subtask.index)
+            partitions.append(partition)
+            exchanges.setdefault((edge.source_operator, edge.tag), []).append(partition.emit)
+        made: list[Task] = []
+
+        def wake() -> None:
+            for task in made:
+                task.wake()
+            self._wake()
+
+        host = dataclasses.replace(self._host, wake=wake)
+        chain = OperatorChain(vertex, subtask.index, host, metrics, exchanges)
+        for edge in self._graph.inputs(vertex.id):
+            self._input_types[edge.id] = chain.operators[0].input_types[edge.input]
+        task = Task(subtask, vertex.name, chain, self._gates[subtask], partitions, metrics)
+        self.tasks.append(task)
+        self._by_operator[(vertex.operators[0].id, subtask.index)] = task
+        made.append(task)
+
+    def _make_partition(self, edge: JobEdge, vertex: JobVertex, producer: int) -> ResultPartition:
+        target = self._graph.vertex(edge.target)
+        reachable = reachable_consumers(edge.pointwise, producer, vertex.parallelism, target.parallelism)
+        channels = []
+        for consumer in reachable:
+            channel = ChannelId(edge.id, producer, consumer)
+            slot = self._slot_of(edge.target, consumer)
+            deliver = self._deliver_local if slot == self.slot_id else self._deliver_remote
+            output = OutputChannel(
+                channel, SenderCredits(self._options.buffers_per_channel), self._options.buffer_size, deliver
+            )
+            self._outputs[channel] = output
+            channels.append(output)
+        partitioner = make_partitioner(
+            load_blob(edge.blob), len(channels), target.max_parallelism, producer, target.operators[0].name
+        )
+        return ResultPartition(partitioner, channels, self._timeout_ns == 0)
+
+    # ---- channels ----
+
+    def _deliver_local(self, channel: ChannelId, element: Batch | Event, backlog: int) -> int:
+        target = self._graph.edges[channel.edge].target
+        size = element.nbytes() if isinstance(element, Batch) else 0
+        gate = self._gates[SubtaskId(target, channel.consumer)]
+        gate.bytes_in += size
+        gate.receive(channel, element, backlog)
+        return size
+
+    def _deliver_remote(self, channel: ChannelId, element: Batch | Event, backlog: int) -> int:
+        peer = self._slot_of(self._graph.edges[channel.edge].target, channel.consumer)
+        if isinstance(element, Batch):
+            body = encode_columns(element.columns)
+            size = int(body.size)
+            self._network.send(peer, data_header(BATCH, channel, size, backlog), body)
+            return size
+        event = encode_event(element)
+        self._network.send(peer, data_header(EVENT, channel, len(event), backlog), event)
+        return len(event)
+
+    def _grant(self, channel: ChannelId, n: int) -> None:
+        owner = self._slot_of(self._graph.edges[channel.edge].source, channel.producer)
+        if owner == self.slot_id:
+            self._outputs[channel].granted(n)
+        else:
+            self._network.send(owner, data_header(CREDIT, channel, 0, n), b"")
+
+    # ---- the driver's side ----
+
+    def _send_to_driver(self, operator: str, subtask: int, batch: Batch) -> None:
+        sequence = self._collect_sent.get((operator, subtask), 0) + 1
+        self._collect_sent[(operator, subtask)] = sequence
+        data = encode_columns(batch.columns).to_pybytes()
+        self._send_message(m.CollectedBatch(operator, subtask, sequence, data))  # type: ignore[arg-type]
+
+    def _driver_backlog(self, operator: str, subtask: int) -> int:
+        key = (operator, subtask)
+        return self._collect_sent.get(key, 0) - self._collect_taken.get(key, 0)
+
+    # ---- failures and states ----
+
+    def _set_state(self, task: Task, state: ExecutionState) -> None:
+        task.state = state
+        self._send_message(m.TaskStateChanged(task.id.vertex, task.id.index, state))
+
+    def _guarded(self, subtask: SubtaskId, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except BaseException as e:
+            self._fail(subtask, e)
+            return False
+        return True
+
+    def _fail(self, subtask: SubtaskId, error: BaseException) -> None:
+        """Report the first failure of the slot; later ones are its consequences."""
+        if self.failure is not None:
+            return
+        vertex = self._graph.vertex(subtask.vertex)
+        if isinstance(error, OperatorError) and error.__cause__ is not None:
+            cause = error.__cause__
+            operator, position, record = error.operator, error.position, error.record
+            trace = user_traceback(cause)
+        else:
+            cause, operator, position, record = error, vertex.name, "", ""
+            trace = "".join(traceback.format_exception(error))
+        self.failure = m.TaskFailed(
+            subtask.vertex, subtask.index, operator, describe_error(cause), trace, position, record
+        )
+        self._send_message(self.failure)

@@ -1,0 +1,163 @@
+"""A task: one subtask of a job vertex, stepped by the slot's mailbox loop. One step is at most one batch."""
+
+from __future__ import annotations
+
+from tidegate.api.source import Finished, Idle
+from tidegate.core.ids import SubtaskId
+from tidegate.core.states import ExecutionState
+from tidegate.metrics.registry import TaskMetrics, TaskState
+from tidegate.metrics.snapshot import SubtaskMetrics
+from tidegate.records.batch import Batch
+from tidegate.records.elements import END_OF_INPUT, EndOfInput
+from tidegate.taskmanager.chain import OperatorChain
+from tidegate.taskmanager.channels import InputGate, OutputChannel
+from tidegate.taskmanager.partitioners import Partitioner
+
+
+class ResultPartition:
+    """What a subtask sends over one edge: a partitioner and the channels to the reachable consumers."""
+
+    def __init__(self, partitioner: Partitioner, channels: list[OutputChannel], flush_at_once: bool) -> None:
+        self.channels = channels
+        self._partition = partitioner
+        self._flush_at_once = flush_at_once
+        self.now_ns = 0
+        self.records_out = 0
+
+    def emit(self, batch: Batch) -> None:
+        """Spread a batch over the channels."""
+        self.records_out += batch.num_rows
+        for position, part in self._partition(batch):
+            channel = self.channels[position]
+            channel.add(part, self.now_ns)
+            if self._flush_at_once:
+                channel.flush()
+
+
+class Task:
+    """One subtask: takes an element, runs the chain, until its input has ended and its output has left."""
+
+    def __init__(
+        self,
+        id: SubtaskId,
+        name: str,
+        chain: OperatorChain,
+        gate: InputGate,
+        partitions: list[ResultPartition],
+        metrics: TaskMetrics,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.chain = chain
+        self.gate = gate
+        self.partitions = partitions
+        self.channels = [c for p in partitions for c in p.channels]
+        self.state = ExecutionState.DEPLOYING
+        self._metrics = metrics
+        self._draining = False
+        self._wake_at_ns: int | None = 0
+        """When to poll the source again; None: only when woken; 0: at once."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything was read, processed and sent."""
+        return self.state is ExecutionState.FINISHED
+
+    @property
+    def wake_at_ns(self) -> int | None:
+        """When the source wants to be polled, if it waits for a time."""
+        return None if self.chain.source is None or self._draining else self._wake_at_ns
+
+    def wake(self) -> None:
+        """Poll the source in the next step; may be called from any thread."""
+        self._wake_at_ns = 0
+
+    def open(self) -> None:
+        """Open the operators."""
+        self.chain.open()
+
+    def step(self, now_ns: int) -> bool:
+        """Do one unit of work; False if there was nothing to do or nowhere to put the result."""
+        account = self._metrics.time
+        if self._draining:
+            return self._drain(now_ns)
+        for channel in self.channels:
+            if not channel.is_available:
+                account.switch(TaskState.BACKPRESSURED, now_ns)
+                return False
+        if not self.chain.is_ready():
+            account.switch(TaskState.BACKPRESSURED, now_ns)
+            return False
+        for partition in self.partitions:
+            partition.now_ns = now_ns
+        if self.chain.source is not None:
+            return self._step_source(now_ns)
+        found = self.gate.poll()
+        if found is None:
+            account.switch(TaskState.IDLE, now_ns)
+            return False
+        account.switch(TaskState.BUSY, now_ns)
+        input_index, channel_id, element = found
+        if isinstance(element, Batch):
+            self._metrics.records_in += element.num_rows
+            self.chain.process(element, input_index)
+        elif isinstance(element, EndOfInput):
+            if self.gate.end_channel(channel_id):
+                self.chain.end_input(input_index)
+            if self.gate.all_ended:
+                self._finish()
+        return True
+
+    def flush(self, before_ns: int | None = None) -> bool:
+        """Send pending batches, all or those that wait since `before_ns`; returns whether there were any."""
+        flushed = False
+        for channel in self.channels:
+            if channel.has_pending and (before_ns is None or channel.pending_since_ns <= before_ns):
+                channel.flush()
+                flushed = True
+        return flushed
+
+    def metrics(self, now_ns: int) -> SubtaskMetrics:
+        """The values of this moment; may be called from the control thread (it only reads numbers)."""
+        m = self._metrics
+        m.records_out = sum(p.records_out for p in self.partitions)
+        m.bytes_out = sum(c.bytes_out for c in self.channels)
+        m.bytes_in = self.gate.bytes_in
+        m.backlog = self.gate.backlog + sum(c.backlog for c in self.channels)
+        m.credits = sum(c.credits.available for c in self.channels)
+        return m.snapshot(now_ns)
+
+    def _step_source(self, now_ns: int) -> bool:
+        account = self._metrics.time
+        if self._wake_at_ns is None or self._wake_at_ns > now_ns:
+            account.switch(TaskState.IDLE, now_ns)
+            return False
+        self._wake_at_ns = None  # a wake() from another thread after this line is not lost
+        source = self.chain.source
+        assert source is not None
+        account.switch(TaskState.BUSY, now_ns)
+        answer = source.advance()
+        if answer is None:
+            self._wake_at_ns = 0
+        elif isinstance(answer, Idle):
+            account.switch(TaskState.IDLE, now_ns)
+            if self._wake_at_ns is None:
+                self._wake_at_ns = answer.wake_at_ns
+            return False
+        elif isinstance(answer, Finished):
+            self._finish()
+        return True
+
+    def _finish(self) -> None:
+        self.chain.finish()
+        for channel in self.channels:
+            channel.add_event(END_OF_INPUT)
+        self._draining = True
+
+    def _drain(self, now_ns: int) -> bool:
+        if not all(c.is_drained for c in self.channels):
+            self._metrics.time.switch(TaskState.BACKPRESSURED, now_ns)
+            return False
+        self._metrics.time.switch(TaskState.IDLE, now_ns)
+        self.state = ExecutionState.FINISHED
+        return True
