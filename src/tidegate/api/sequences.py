@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -60,7 +61,7 @@ def cut_into_spans(count: int, pieces: int, align: int = 1) -> list[tuple[int, i
     units = -(-count // align)
     pieces = min(pieces, units)
     borders = [min(count, align * (units * i // pieces)) for i in range(pieces + 1)] if pieces else []
-    return list(zip(borders, borders[1:], strict=False))
+    return list(pairwise(borders))
 
 
 def spans_for(count: int, parallelism: int, align: int = 1) -> list[tuple[int, int]]:
@@ -228,7 +229,8 @@ class NumberSequenceSource(Source):
     """
 
     def __init__(self, start: int, end: int) -> None:
-        for name, value in (("start", start), ("end", end)):
+        given: list[tuple[str, Any]] = [("start", start), ("end", end)]
+        for name, value in given:
             if isinstance(value, bool) or not isinstance(value, int) or not -_INT64_MAX <= value < _INT64_MAX:
                 raise ProgramError(f"number sequence: {name} must be a 64-bit whole number, not {value!r}.")
         if end < start - 1:

@@ -1,0 +1,315 @@
+"""The data generator source: seeded records, as fast as it goes or at a precise rate, bounded or not.
+
+- bounded, no rate: spans of blocks that readers take when they are out of work;
+- unbounded, no rate: reader k of p makes the blocks k, k + p, ...;
+- with a rate: reader k of p makes the records k, k + p, ..., each due at (index / rate) after the start, so that all
+  readers together give an even stream in the order of the indices. A poll returns what is due now; after a stall the
+  reader catches up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.api.sequences import AssignedSplitsEnumerator, spans_for
+from tidegate.api.source import (
+    FINISHED,
+    IDLE,
+    Boundedness,
+    EnumeratorContext,
+    Finished,
+    FixedSplitsEnumerator,
+    Idle,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SourceSplit,
+    SplitEnumerator,
+)
+from tidegate.connectors.datagen.blocks import (
+    BLOCK,
+    BlockCache,
+    BlockGenerator,
+    GeneratorFunction,
+    GeneratorSplit,
+    RandomStream,
+    call_generator,
+    value_type,
+)
+from tidegate.connectors.datagen.columns import Column, GeneratedColumn, StampedColumn
+from tidegate.core.clock import Clock, SystemClock
+from tidegate.core.durations import parse_duration_ms
+from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.records.batch import Batch, Origin
+from tidegate.records.types import RecordType, RowType, record_type_of
+
+_ENDLESS = 1 << 62
+_NS_PER_S = 1_000_000_000
+
+
+class DataGeneratorSource(Source):
+    """Generates records from columns, from a function, or from both; the same seed gives the same records.
+
+    `fields` names the columns (see `columns`). `generator` is called as `f(indices, rng)` with 8,192
+    consecutive indices and a numpy generator keyed by (seed, block), and returns a dict of arrays or a record batch of
+    that length. With both, the fields follow the function's columns. `schema` (an Arrow schema, a dataclass, a type
+    hint) is needed only where the types should differ from what the first block shows.
+
+    `count` None: never ends. `rate`: records per second over all subtasks; None: as fast as it goes. `tick`: least time
+    between two batches of a rate-limited reader.
+
+    >>> from tidegate.connectors.datagen import sequence, zipf_choice
+    >>> clicks = DataGeneratorSource(fields={"app": zipf_choice(["a", "b"]), "ts": sequence(step=10)}, count=4)
+    >>> clicks.preview(4).column("ts").to_pylist()
+    [0, 10, 20, 30]
+    >>> def squares(indices, rng):
+    ...     return {"n": indices, "square": indices**2}
+    >>> DataGeneratorSource(squares, rate=1000).describe()
+    'generator squares, unbounded, 1000 records/s'
+    """
+
+    def __init__(
+        self,
+        generator: GeneratorFunction | None = None,
+        *,
+        fields: Mapping[str, Column] | None = None,
+        count: int | None = None,
+        rate: float | None = None,
+        seed: int = 0,
+        schema: Any = None,
+        tick: str | float | timedelta = "0.5 ms",
+    ) -> None:
+        if generator is None and not fields:
+            raise ProgramError("data generator: give it a generator function or fields.")
+        for name, column in (fields or {}).items():
+            if not isinstance(column, (GeneratedColumn, StampedColumn)):
+                raise ProgramError(
+                    f"data generator: field {name!r} must be a column such as uniform_int(0, 10), not {column!r}."
+                )
+        if count is not None and not 0 <= count < _ENDLESS:
+            raise ProgramError(f"data generator: count must be from 0 to 2**62, got {count}.")
+        if rate is not None and not 0 < rate < float("inf"):
+            raise ProgramError(f"data generator: rate must be positive records per second, got {rate}.")
+        self._generator = generator
+        self._fields: dict[str, Column] = dict(fields or {})
+        self._count = count
+        self._rate = None if rate is None else Fraction(rate).limit_denominator(1_000_000)
+        if self._rate == 0:
+            raise ProgramError(f"data generator: rate {rate} is less than a record in 11 days.")
+        self._seed = int(seed)
+        self._tick_ns = _tick_ns(tick)
+        self._type = self._infer_type() if schema is None else record_type_of(schema)
+        if schema is not None:
+            self._check_names(set(self._type.names))
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Bounded if there is a count."""
+        return Boundedness.CONTINUOUS_UNBOUNDED if self._count is None else Boundedness.BOUNDED
+
+    @property
+    def record_type(self) -> RecordType:
+        """The given type, or rows of the columns."""
+        return self._type
+
+    @property
+    def split_type(self) -> type[SourceSplit]:
+        """Shares of the indices."""
+        return GeneratorSplit
+
+    @property
+    def expected_records(self) -> int | None:
+        """How many records there are in all, if that is nullable."""
+        return self._count
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """Spans on request where readers go as fast as they can to an end; else one share per reader."""
+        readers = context.parallelism
+        if self._count is not None and self._rate is None:
+            spans = spans_for(self._count, readers, BLOCK)
+            return FixedSplitsEnumerator(
+                context, [GeneratorSplit(id=f"records {a}..{b - 1}", start=a, end=b) for a, b in spans]
+            )
+        end = _ENDLESS if self._count is None else self._count
+        unit = BLOCK if self._rate is None else 1
+        shares = [
+            GeneratorSplit(
+                id=f"share {k + 1} of {readers}", start=0, end=end, share=k, shares=readers, unit=unit
+            )
+            for k in range(readers)
+        ]
+        return AssignedSplitsEnumerator(context, shares)
+
+    def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
+        """The splits that no reader had yet."""
+        splits = msgspec.convert(state, list[GeneratorSplit])
+        if self._count is not None and self._rate is None:
+            return FixedSplitsEnumerator(context, splits)
+        return AssignedSplitsEnumerator(context, splits)
+
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        """Make a reader that generates."""
+        return _GeneratorReader(context, self._blocks(), self._rate, self._tick_ns)
+
+    def with_columns(self, names: Sequence[str]) -> Source | None:
+        """Draw only these fields; a field's values do not depend on the others."""
+        if self._generator is not None or not set(names) <= set(self._fields) or not names:
+            return None
+        fields = {name: self._fields[name] for name in names}
+        schema = pa.schema([self._type.schema.field(name) for name in names])
+        narrow = DataGeneratorSource(fields=fields, count=self._count, seed=self._seed, schema=schema)
+        narrow._rate, narrow._tick_ns = self._rate, self._tick_ns
+        return narrow
+
+    def preview(self, count: int, clock: Clock | None = None) -> pa.RecordBatch:
+        """The first records (within the first block), as the job will see them; runs here and now."""
+        first = slice(0, min(count, BLOCK), 1)
+        return self._blocks().columns([(0, first)], BlockCache(), clock or SystemClock())
+
+    def describe(self) -> str:
+        """What is generated, how many and how fast."""
+        function = self._generator
+        names = [] if function is None else [getattr(function, "__name__", type(function).__name__)]
+        count = "unbounded" if self._count is None else f"{self._count} records"
+        rate = "" if self._rate is None else f", {float(self._rate):g} records/s"
+        return f"generator {', '.join(names + list(self._fields))}, {count}{rate}"
+
+    def _blocks(self) -> BlockGenerator:
+        return BlockGenerator(self._generator, self._fields, self._seed, self._type)
+
+    def _infer_type(self) -> RecordType:
+        fields = []
+        if self._generator is not None:
+            made = call_generator(self._generator, 0, RandomStream(self._seed, "").at(0))
+            for name, values in made.items():
+                nullable = isinstance(values, pa.Array) or values.dtype == object
+                array = values if isinstance(values, pa.Array) else pa.array(values)
+                fields.append(pa.field(name, value_type(array.type), nullable))
+        fields += [pa.field(name, column.arrow_type, False) for name, column in self._fields.items()]
+        return RowType(pa.schema(fields))
+
+    def _check_names(self, declared: set[str]) -> None:
+        unnullable = [name for name in self._fields if name not in declared]
+        missing = [] if self._generator is not None else sorted(declared - set(self._fields))
+        if unnullable or missing:
+            raise SchemaError(
+                f"data generator: the fields are {', '.join(self._fields)}, "
+                f"but the schema has {', '.join(self._type.names)}."
+            )
+
+
+def _tick_ns(tick: str | float | timedelta) -> int:
+    """Nanoseconds of a duration; unlike an option it may be a part of a millisecond."""
+    try:
+        if isinstance(tick, timedelta):
+            return round(tick.total_seconds() * _NS_PER_S)
+        if isinstance(tick, str):
+            number = tick.rstrip("abcdefghijklmnopqrstuvwxyzµμ ")
+            unit = tick[len(number) :].strip() or "ms"
+            # Milliseconds of a million times as much: the parser takes whole milliseconds only.
+            return parse_duration_ms(f"{Fraction(number) * 1_000_000} {unit}")
+        return round(tick * 1_000_000)
+    except ValueError as e:
+        raise ProgramError(f"data generator: tick {tick!r} is not a duration such as '0.5 ms': {e}") from e
+
+
+class _Progress:
+    """A split being read: how far, since when, and when it may emit again."""
+
+    __slots__ = ("cache", "first_turn", "next_emit_ns", "position", "size", "split", "started_ns")
+
+    def __init__(self, split: GeneratorSplit) -> None:
+        self.split = split
+        self.position = split.position
+        self.size = split.size()
+        self.cache = BlockCache()
+        self.first_turn = split.position // split.unit
+        self.started_ns: int | None = None
+        self.next_emit_ns = 0
+
+
+class _GeneratorReader(SourceReader):
+    """Reads shares of the indices in turn; with a rate, only what is due."""
+
+    def __init__(
+        self, context: ReaderContext, blocks: BlockGenerator, rate: Fraction | None, tick_ns: int
+    ) -> None:
+        self._context = context
+        self._blocks = blocks
+        # Exact, so that a record is due at the very nanosecond that the reader asked to be woken at.
+        self._paced = rate is not None
+        self._records, self._per_ns = (rate / _NS_PER_S).as_integer_ratio() if rate is not None else (0, 1)
+        self._tick_ns = tick_ns
+        self._splits: list[_Progress] = []
+        self._no_more = False
+        self._asked = False
+
+    def poll(self) -> Batch | Idle | Finished:
+        """Return the next records of one split; the splits take turns."""
+        wake_at_ns: int | None = None
+        for _ in range(len(self._splits)):
+            progress = self._splits.pop(0)
+            if progress.position >= progress.size:
+                continue
+            self._splits.append(progress)
+            stop, wake = self._due(progress)
+            if stop > progress.position:
+                return self._emit(progress, stop)
+            wake_at_ns = wake if wake_at_ns is None else min(wake_at_ns, wake)
+        if wake_at_ns is not None:
+            return Idle(wake_at_ns)
+        if self._no_more:
+            return FINISHED
+        if not self._asked:
+            self._asked = True
+            self._context.request_split()
+        return IDLE
+
+    def _due(self, progress: _Progress) -> tuple[int, int]:
+        """Up to which position this split may emit now, and if that is nothing, when to ask again."""
+        position = progress.position
+        most = min(progress.size, position + self._context.batch_rows)
+        if not self._paced:
+            return most, 0
+        now = self._context.clock.monotonic_ns()
+        if progress.started_ns is None:
+            progress.started_ns = now
+        # Record number j of the whole stream since the start is due j / rate after it; this split has every
+        # `shares`-th, beginning with number `share`.
+        share, shares = progress.split.share, progress.split.shares
+        if now >= progress.next_emit_ns:
+            number = (now - progress.started_ns) * self._records // self._per_ns
+            due = progress.first_turn + (number - share) // shares + 1
+            if due > position:
+                progress.next_emit_ns = now if due > most else now + self._tick_ns
+                return min(due, most), 0
+        next_number = (position - progress.first_turn) * shares + share
+        next_due_ns = progress.started_ns - (-next_number * self._per_ns // self._records)
+        return position, max(next_due_ns, progress.next_emit_ns)
+
+    def _emit(self, progress: _Progress, stop: int) -> Batch:
+        split, start = progress.split, progress.position
+        progress.position = stop
+        columns = self._blocks.columns(list(split.pieces(start, stop)), progress.cache, self._context.clock)
+        return Batch.of_columns(self._blocks.type, columns, Origin(split.id, start))
+
+    def add_splits(self, splits: Sequence[Any]) -> None:
+        """Take these shares, too."""
+        self._splits.extend(_Progress(split) for split in splits)
+        self._asked = False
+
+    def no_more_splits(self) -> None:
+        """Finish when the shares that are there are done."""
+        self._no_more = True
+
+    def snapshot(self) -> list[Any]:
+        """The unfinished shares, each at its current position."""
+        return [
+            msgspec.structs.replace(p.split, position=p.position) for p in self._splits if p.position < p.size
+        ]

@@ -1,0 +1,156 @@
+"""A slot's side of metrics: plain counters and the account of a subtask's time.
+
+One thread (the slot's mailbox) owns them, so there is no lock; `TaskMetrics.snapshot` makes the value that leaves.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from tidegate.metrics.snapshot import OperatorCounts, SubtaskMetrics
+
+_NS_PER_MS = 1_000_000
+
+
+class Counter:
+    """A number that only grows.
+
+    >>> bad_lines = Counter()
+    >>> bad_lines.inc()
+    >>> bad_lines.inc(2)
+    >>> bad_lines.value
+    3
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def inc(self, n: int = 1) -> None:
+        """Add n."""
+        self.value += n
+
+
+class TaskState(enum.IntEnum):
+    """What a subtask spends its time on."""
+
+    BUSY = 0
+    """It works on records."""
+    IDLE = 1
+    """It has nothing to do."""
+    BACKPRESSURED = 2
+    """It has records but nowhere to put them."""
+
+
+class TimeAccount:
+    """Where a subtask's time went: always in one state, switched by the mailbox loop.
+
+    >>> account = TimeAccount(now_ns=0)
+    >>> account.switch(TaskState.BUSY, 5_000_000)
+    >>> account.switch(TaskState.BACKPRESSURED, 7_000_000)
+    >>> account.totals_ms(now_ns=10_000_000)
+    (2, 5, 3)
+    """
+
+    __slots__ = ("_since_ns", "_spent_ns", "state")
+
+    def __init__(self, now_ns: int, state: TaskState = TaskState.IDLE) -> None:
+        self.state = state
+        self._since_ns = now_ns
+        self._spent_ns = [0, 0, 0]
+
+    def switch(self, state: TaskState, now_ns: int) -> None:
+        """Close the time up to now under the old state; the new one begins. The same state again is free."""
+        if state is not self.state:
+            self._spent_ns[self.state] += now_ns - self._since_ns
+            self._since_ns = now_ns
+            self.state = state
+
+    def totals_ms(self, now_ns: int) -> tuple[int, int, int]:
+        """Milliseconds busy, idle and back-pressured, the open time included."""
+        spent = list(self._spent_ns)
+        spent[self.state] += now_ns - self._since_ns
+        return spent[0] // _NS_PER_MS, spent[1] // _NS_PER_MS, spent[2] // _NS_PER_MS
+
+
+class OperatorMetrics:
+    """Records in and out of one operator of a chain; add to the attributes."""
+
+    __slots__ = ("name", "records_in", "records_out")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.records_in = 0
+        self.records_out = 0
+
+
+class TaskMetrics:
+    """Everything one subtask counts; add to the attributes, call `snapshot` for the wire.
+
+    >>> task = TaskMetrics(subtask=0, now_ns=0)
+    >>> task.records_in += 100
+    >>> task.counter("bad_records").inc()
+    >>> report = task.snapshot(now_ns=3_000_000)
+    >>> report.records_in, report.idle_ms, report.counters
+    (100, 3, {'bad_records': 1})
+    """
+
+    __slots__ = (
+        "_counters",
+        "_operators",
+        "backlog",
+        "bytes_in",
+        "bytes_out",
+        "credits",
+        "records_in",
+        "records_out",
+        "subtask",
+        "time",
+    )
+
+    def __init__(self, subtask: int, now_ns: int) -> None:
+        self.subtask = subtask
+        self.time = TimeAccount(now_ns)
+        self.records_in = 0
+        self.records_out = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.backlog = 0
+        self.credits = 0
+        self._operators: list[OperatorMetrics] = []
+        self._counters: dict[str, Counter] = {}
+
+    def operator(self, name: str) -> OperatorMetrics:
+        """Add an operator of the chain, first to last; names may repeat."""
+        operator = OperatorMetrics(name)
+        self._operators.append(operator)
+        return operator
+
+    def counter(self, name: str) -> Counter:
+        """The counter with this name, made when first asked for."""
+        counter = self._counters.get(name)
+        if counter is None:
+            counter = self._counters[name] = Counter()
+        return counter
+
+    def snapshot(self, now_ns: int) -> SubtaskMetrics:
+        """The values of this moment."""
+        busy_ms, idle_ms, backpressured_ms = self.time.totals_ms(now_ns)
+        return SubtaskMetrics(
+            subtask=self.subtask,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            busy_ms=busy_ms,
+            idle_ms=idle_ms,
+            backpressured_ms=backpressured_ms,
+            backlog=self.backlog,
+            credits=self.credits,
+            operators=tuple(
+                OperatorCounts(name=o.name, records_in=o.records_in, records_out=o.records_out)
+                for o in self._operators
+            ),
+            counters={name: counter.value for name, counter in self._counters.items()},
+        )

@@ -1,0 +1,106 @@
+"""Snapshots: what a job has done so far, as plain values that cross the wire and are shown to people.
+
+All numbers of records, bytes and milliseconds are totals since the subtask started; rates come from two snapshots. The
+three times of a subtask add up to the time since its start, so they are also the clock of its counters: a reader of two
+snapshots needs no other.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class OperatorCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Records in and out of one operator inside a chain."""
+
+    name: str
+    records_in: int = 0
+    records_out: int = 0
+
+
+class SubtaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """One subtask of a job vertex (a chain of operators), as its slot reports it."""
+
+    subtask: int
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    busy_ms: int = 0
+    idle_ms: int = 0
+    backpressured_ms: int = 0
+    backlog: int = 0
+    """Input batches that wait."""
+    credits: int = 0
+    """Batches that the receivers still take."""
+    operators: tuple[OperatorCounts, ...] = ()
+    """The operators of the chain, first to last; empty where nobody counts them one by one."""
+    counters: dict[str, int] = {}
+    """Counters that operators registered by name."""
+
+    @property
+    def running_ms(self) -> int:
+        """Time since the subtask started, up to this snapshot."""
+        return self.busy_ms + self.idle_ms + self.backpressured_ms
+
+
+class VertexMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """One job vertex: all its subtasks that have reported."""
+
+    vertex: int
+    name: str
+    parallelism: int
+    subtasks: tuple[SubtaskMetrics, ...] = ()
+    records_expected: int | None = None
+    """How many records a bounded source will give in all, if it knows."""
+
+    def total(self, counter: str) -> int:
+        """The sum of one field of `SubtaskMetrics` over the subtasks.
+
+        >>> subtasks = (SubtaskMetrics(subtask=0, records_in=3), SubtaskMetrics(subtask=1, records_in=4))
+        >>> VertexMetrics(vertex=1, name="count", parallelism=2, subtasks=subtasks).total("records_in")
+        7
+        """
+        return sum(getattr(subtask, counter) for subtask in self.subtasks)
+
+    def operators(self) -> list[OperatorCounts]:
+        """The counts of the chain's operators, summed over the subtasks."""
+        sums: dict[int, tuple[str, int, int]] = {}
+        for subtask in self.subtasks:
+            for i, counts in enumerate(subtask.operators):
+                _, records_in, records_out = sums.get(i, ("", 0, 0))
+                sums[i] = counts.name, records_in + counts.records_in, records_out + counts.records_out
+        return [OperatorCounts(name=n, records_in=a, records_out=b) for n, a, b in sums.values()]
+
+
+class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole job at one moment."""
+
+    name: str
+    status: str
+    elapsed_ms: int
+    vertices: tuple[VertexMetrics, ...] = ()
+    job_id: str = ""
+    attempt: int = 0
+
+    @property
+    def progress(self) -> float | None:
+        """The part of the expected records that the sources have given, 0 to 1; None while that is unknown.
+
+        >>> source = VertexMetrics(vertex=0, name="numbers", parallelism=1, records_expected=200,
+        ...     subtasks=(SubtaskMetrics(subtask=0, records_out=50),))
+        >>> JobMetrics(name="job", status="RUNNING", elapsed_ms=1000, vertices=(source,)).progress
+        0.25
+        """
+        bounded = [v for v in self.vertices if v.records_expected is not None]
+        expected = sum(v.records_expected or 0 for v in bounded)
+        if not expected:
+            return None
+        given = sum(_given_by_source(v) for v in bounded)
+        return min(1.0, given / expected)
+
+
+def _given_by_source(vertex: VertexMetrics) -> int:
+    """What the source itself gave; the chain behind it may have dropped or multiplied records."""
+    operators = vertex.operators()
+    return operators[0].records_out if operators else vertex.total("records_out")
