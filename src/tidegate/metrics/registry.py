@@ -1,6 +1,7 @@
 """A slot's side of metrics: plain counters and the account of a subtask's time.
 
-One thread (the slot's mailbox) owns them, so there is no lock; `TaskMetrics.snapshot` makes the value that leaves.
+One thread (the slot's mailbox) writes them, so there is no lock. `TaskMetrics.snapshot` makes the value that leaves; any
+thread may call it, and sees every number whole, though not all of one moment.
 """
 
 from __future__ import annotations
@@ -53,25 +54,32 @@ class TimeAccount:
     (2, 5, 3)
     """
 
-    __slots__ = ("_since_ns", "_spent_ns", "state")
+    __slots__ = ("_book", "state")
 
     def __init__(self, now_ns: int, state: TaskState = TaskState.IDLE) -> None:
         self.state = state
-        self._since_ns = now_ns
-        self._spent_ns = [0, 0, 0]
+        # Spent by state, the open state, since when: one tuple, so that a snapshot never sees half a switch.
+        self._book: tuple[int, int, int, TaskState, int] = (0, 0, 0, state, now_ns)
 
     def switch(self, state: TaskState, now_ns: int) -> None:
         """Close the time up to now under the old state; the new one begins. The same state again is free."""
         if state is not self.state:
-            self._spent_ns[self.state] += now_ns - self._since_ns
-            self._since_ns = now_ns
+            self._book = (*self._spent_ns(now_ns), state, now_ns)
             self.state = state
 
     def totals_ms(self, now_ns: int) -> tuple[int, int, int]:
         """Milliseconds busy, idle and back-pressured, the open time included."""
-        spent = list(self._spent_ns)
-        spent[self.state] += now_ns - self._since_ns
-        return spent[0] // _NS_PER_MS, spent[1] // _NS_PER_MS, spent[2] // _NS_PER_MS
+        busy, idle, backpressured = self._spent_ns(now_ns)
+        return busy // _NS_PER_MS, idle // _NS_PER_MS, backpressured // _NS_PER_MS
+
+    def _spent_ns(self, now_ns: int) -> tuple[int, int, int]:
+        busy, idle, backpressured, state, since_ns = self._book
+        passed = max(0, now_ns - since_ns)
+        if state is TaskState.BUSY:
+            return busy + passed, idle, backpressured
+        if state is TaskState.IDLE:
+            return busy, idle + passed, backpressured
+        return busy, idle, backpressured + passed
 
 
 class OperatorMetrics:
@@ -152,5 +160,5 @@ class TaskMetrics:
                 OperatorCounts(name=o.name, records_in=o.records_in, records_out=o.records_out)
                 for o in self._operators
             ),
-            counters={name: counter.value for name, counter in self._counters.items()},
+            counters={name: counter.value for name, counter in self._counters.copy().items()},
         )
