@@ -1,7 +1,7 @@
 """A slot's side of metrics: plain counters and the account of a subtask's time.
 
-One thread (the slot's mailbox) writes them, so there is no lock. `TaskMetrics.snapshot` makes the value that leaves; any
-thread may call it, and sees every number whole, though not all of one moment.
+One thread (the slot's mailbox) writes them, so there is no lock. `TaskMetrics.snapshot` makes the value that leaves;
+any thread may call it, and sees every number whole, though not all of one moment.
 """
 
 from __future__ import annotations
