@@ -80,7 +80,7 @@ class WithInitVar:
     seed: InitVar[int]
 
 
-Untyped = namedtuple("Untyped", ["a"])  # noqa: PYI024 - a class without hints is the point
+Untyped = namedtuple("Untyped", ["a"])
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 text = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -17,7 +17,7 @@ class SubtaskId(NamedTuple):
     """One parallel instance of a job vertex."""
 
     vertex: VertexId
-    index: int
+    index: int  # type: ignore[assignment]  # a field may hide tuple.index
 
 
 class ChannelId(NamedTuple):

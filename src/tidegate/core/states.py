@@ -86,8 +86,8 @@ class StateMachine(Generic[S]):
 
     def __init__(self, subject: str, start: S, table: Mapping[S, frozenset[S]]) -> None:
         self.subject = subject
-        self._state = start
-        self._table = table
+        self._state: S = start
+        self._table: Mapping[S, frozenset[S]] = table
         self.history: list[S] = [start]
 
     @property

@@ -91,11 +91,6 @@ class Batch:
         """Whether columns exist already (so that asking for them costs nothing)."""
         return self._columns is not None
 
-    @property
-    def has_columns(self) -> bool:
-        """Whether columns exist already."""
-        return self._columns is not None
-
     def nbytes(self) -> int:
         """Bytes of these records as columns, or an estimate from the type (rows are not converted for this)."""
         if self._columns is not None:

@@ -110,9 +110,9 @@ def _fits(found: type, t: pa.DataType) -> bool:
     if pa.types.is_boolean(t):
         return issubclass(found, (bool, np.bool_))
     if pa.types.is_integer(t):
-        return issubclass(found, numbers.Integral) and found is not bool
+        return found is not bool and issubclass(found, numbers.Integral)
     if pa.types.is_floating(t):
-        return issubclass(found, (numbers.Real, np.floating)) and found is not bool
+        return found is not bool and issubclass(found, (numbers.Real, np.floating))
     if pa.types.is_string(t) or pa.types.is_large_string(t):
         return issubclass(found, str)
     if pa.types.is_binary(t) or pa.types.is_large_binary(t):
@@ -126,7 +126,7 @@ def _fits(found: type, t: pa.DataType) -> bool:
     if pa.types.is_duration(t):
         return issubclass(found, (dt.timedelta, np.timedelta64))
     if pa.types.is_decimal(t):
-        return issubclass(found, (decimal.Decimal, int)) and found is not bool
+        return found is not bool and issubclass(found, (decimal.Decimal, int))
     if pa.types.is_list(t) or pa.types.is_large_list(t):
         return issubclass(found, Iterable) and not issubclass(found, (str, bytes, dict))
     return True
