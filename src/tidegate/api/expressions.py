@@ -22,6 +22,11 @@ def expression_result_type(record_type: RecordType, form: str, expressions: tupl
         ) from e
     if form == "filter":
         return record_type
+    if result.height:  # from no records at all
+        raise ProgramError(
+            f"{form}({', '.join(map(str, expressions))}) gives one value per batch, not one per record. "
+            f"Use expressions of single records; count, sum, min and max live behind key_by()"
+        )
     return RowType(canonical_schema(result.to_arrow().schema))
 
 

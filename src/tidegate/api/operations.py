@@ -26,6 +26,10 @@ class Key:
     function: Callable[[Any], Any] | None
     record_type: RecordType
 
+    def required_columns(self) -> frozenset[str] | None:
+        """The columns that it reads, or None for all."""
+        return frozenset(self.columns) if self.function is None else None
+
     def describe(self) -> str:
         """The columns or the function's name."""
         return ", ".join(self.columns) if self.function is None else f"{function_name(self.function)}()"
@@ -151,8 +155,8 @@ class ApplyExpressions(Operation):
         return self.form
 
     def required_columns(self) -> frozenset[str] | None:
-        """The roots of a select's expressions; the others pass every column on."""
-        if self.form != "select":
+        """The roots of a select's expressions; the others pass every column on, and `pl.all()` may mean any."""
+        if self.form != "select" or any(e.meta.has_multiple_outputs() for e in self.expressions):
             return None
         return frozenset(name for e in self.expressions for name in e.meta.root_names())
 
@@ -182,9 +186,8 @@ class RollingAggregate(Operation):
 
     def required_columns(self) -> frozenset[str] | None:
         """The key columns and the aggregated one."""
-        if self.key.function is not None:
-            return None
-        return frozenset(self.key.columns) | ({self.column} if self.column else set())
+        key = self.key.required_columns()
+        return key if key is None or self.column is None else key | {self.column}
 
     def detail(self) -> str:
         """The aggregate in words."""

@@ -21,6 +21,10 @@ class Partitioning:
         """The word for plans."""
         return self.name
 
+    def required_columns(self) -> frozenset[str] | None:
+        """The columns that it reads to choose a subtask, or None for all."""
+        return frozenset()
+
 
 @dataclass(frozen=True)
 class Forward(Partitioning):
@@ -40,6 +44,10 @@ class Hash(Partitioning):
     def describe(self) -> str:
         """With the key."""
         return f"hash({self.key.describe()})"
+
+    def required_columns(self) -> frozenset[str] | None:
+        """Those of the key."""
+        return self.key.required_columns()
 
 
 @dataclass(frozen=True)
@@ -89,3 +97,7 @@ class Custom(Partitioning):
     def describe(self) -> str:
         """With the function and the key."""
         return f"custom({function_name(self.function)} of {self.key.describe()})"
+
+    def required_columns(self) -> frozenset[str] | None:
+        """Those of the key."""
+        return self.key.required_columns()

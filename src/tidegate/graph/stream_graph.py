@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidegate.api.operations import Operation, ReadSource
+from tidegate.api.operations import Operation, ReadSource, RollingAggregate
 from tidegate.api.partitioning import Forward, Partitioning, Rebalance
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.core.errors import ProgramError
@@ -72,11 +73,14 @@ def build_stream_graph(
 ) -> StreamGraph:
     """Make the graph of everything that leads to the sinks; `written` are all nodes, to name unused ones."""
     if not sinks:
-        raise ProgramError("the program has no sink, so it would do nothing: end a stream with sink_to() or print()")
+        raise ProgramError(
+            "the program has no sink, so it would do nothing: end a stream with sink_to() or print()"
+        )
     order = _topological_order(sinks)
     nodes: dict[int, StreamNode] = {}
+    equals: Counter[str] = Counter()
     for index, node in enumerate(order):
-        nodes[node.id] = _stream_node(index, node, nodes, options)
+        nodes[node.id] = _stream_node(index, node, nodes, options, equals)
     graph = StreamGraph(name, list(nodes.values()), options, [t.name for t in written if t.id not in nodes])
     _check_uids(graph)
     _push_projections(graph)
@@ -84,21 +88,23 @@ def build_stream_graph(
 
 
 def _stream_node(
-    index: int, node: Transformation, made: dict[int, StreamNode], options: Options
+    index: int, node: Transformation, made: dict[int, StreamNode], options: Options, equals: Counter[str]
 ) -> StreamNode:
-    parallelism = node.parallelism or node.fixed_parallelism or options.parallelism
+    upstream = [made[ref.upstream.id] for refs in node.inputs for ref in refs]
+    parallelism = (
+        node.parallelism or node.fixed_parallelism or _inherited_parallelism(node, upstream, options)
+    )
     max_parallelism = node.max_parallelism or options.max_parallelism
     if max_parallelism < parallelism:
         raise ProgramError(
             f"operator {node.name!r} has parallelism {parallelism} but max parallelism {max_parallelism}. "
             f"Set max_parallelism to at least {parallelism}"
         )
-    upstream = [made[ref.upstream.id] for refs in node.inputs for ref in refs]
     groups = {n.slot_sharing_group for n in upstream}
     group = node.slot_sharing_group or (groups.pop() if len(groups) == 1 else "default")
     result = StreamNode(
         index,
-        _operator_id(node, upstream, index),
+        _operator_id(node, upstream, equals),
         node.uid,
         node.name,
         node.operation,
@@ -130,14 +136,26 @@ def _resolve(ref: StreamRef, source: StreamNode, target: StreamNode) -> Partitio
     return ref.partitioning
 
 
-def _operator_id(node: Transformation, upstream: list[StreamNode], index: int) -> OperatorId:
-    """From the uid, or else from the ids of the inputs, the operation and its place among equals."""
+def _inherited_parallelism(node: Transformation, upstream: list[StreamNode], options: Options) -> int:
+    """A pre-aggregation runs where its input does, so that it comes before the exchange; others: the option."""
+    if isinstance(node.operation, RollingAggregate) and node.operation.stage == "local":
+        return max(n.parallelism for n in upstream)
+    return options.parallelism
+
+
+def _operator_id(node: Transformation, upstream: list[StreamNode], equals: Counter[str]) -> OperatorId:
+    """From the uid, or else from the ids of the inputs, the operation and its place among equals.
+
+    So an operator keeps its id when an unrelated part of the program changes.
+    """
     if node.uid is not None:
         text = f"uid:{node.uid}"
     else:
-        text = f"auto:{node.operation.kind}:{node.operation.detail()}:{index}:" + ",".join(
-            n.operator_id for n in upstream
-        )
+        inputs = ",".join(n.operator_id for n in upstream)
+        text = f"auto:{node.operation.kind}:{node.operation.detail()}:{inputs}"
+        place = equals[text]
+        equals[text] += 1
+        text = f"{text}:{place}"
     return OperatorId(hashlib.sha256(text.encode()).hexdigest()[:32])
 
 
@@ -190,7 +208,12 @@ def _push_projections(graph: StreamGraph) -> None:
         operation = node.operation
         if not isinstance(operation, ReadSource) or node.output_type.is_object:
             continue
-        needs = [e.target.operation.required_columns() for e in node.outputs if e.tag is None]
+        needs = [
+            required.required_columns()
+            for e in node.outputs
+            if e.tag is None
+            for required in (e.target.operation, e.partitioning)
+        ]
         if not needs or any(n is None for n in needs):
             continue
         used = frozenset().union(*(n for n in needs if n is not None))
