@@ -7,11 +7,13 @@ slots need not be able to import them; installed packages travel by name.
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import site
 import sys
 import sysconfig
 from collections.abc import Iterator
-from types import ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -55,13 +57,14 @@ def _local_modules_by_value() -> Iterator[None]:
 
 def _installed_prefixes() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    prefixes = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], sys.prefix, sys.base_prefix}
+    prefixes = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]}
     prefixes.update(site.getsitepackages())
     prefixes.add(site.getusersitepackages())
-    return tuple(prefixes)
+    return tuple(os.path.join(prefix, "") for prefix in prefixes)
 
 
 _INSTALLED = _installed_prefixes()
+_PACKAGES = frozenset(("site-packages", "dist-packages"))
 
 
 def _is_local(name: str, module: ModuleType) -> bool:
@@ -70,12 +73,12 @@ def _is_local(name: str, module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if not file or getattr(module, "__name__", None) != name or not file.endswith(".py"):
         return False
-    return not file.startswith(_INSTALLED) and "site-packages" not in file
+    return not file.startswith(_INSTALLED) and not _PACKAGES.intersection(file.split(os.sep))
 
 
 def _culprit(value: Any) -> str:
-    """Name the closure variable or attribute that does not pickle, one or two levels down; empty if unknown."""
-    for holder in _holders(value, 3):
+    """Name the captured variable, global or attribute that does not pickle, a few levels down; empty if unknown."""
+    for holder in _holders(value, 5):
         for kind, name, item in _parts(holder):
             if not _pickles(item) and not any(not _pickles(i) for _, _, i in _parts(item)):
                 return f"{kind} {name!r} (a {type(item).__name__})"
@@ -91,26 +94,49 @@ def _holders(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, str, Any]]:
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        cells = getattr(value, "__closure__", None) or ()
-        for name, cell in zip(code.co_freevars, cells, strict=False):
-            with contextlib.suppress(ValueError):
-                yield "the captured variable", name, cell.cell_contents
-        names = set(code.co_names)
-        for name in names & set(value.__globals__):
-            item = value.__globals__[name]
-            if not isinstance(item, (ModuleType, type)):
-                yield "the global variable", name, item
+    if isinstance(value, MethodType):
+        yield "the object of the method", value.__name__, value.__self__
+        value = value.__func__
+    if isinstance(value, functools.partial):
+        yield from (("the bound argument", str(i), a) for i, a in enumerate(value.args))
+        yield from (("the bound argument", name, a) for name, a in value.keywords.items())
+        yield "the function", getattr(value.func, "__name__", "?"), value.func
+    elif isinstance(value, FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, dict):
+        yield from (("the entry", str(key), item) for key, item in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        names = getattr(value, "_fields", None)
+        yield from (("the item", names[i] if names else str(i), item) for i, item in enumerate(value))
     elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)):
-        for name, item in vars(value).items():
-            yield "the attribute", name, item
+        yield from (("the attribute", name, item) for name, item in vars(value).items())
+
+
+def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, str, Any]]:
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            yield "the captured variable", name, cell.cell_contents
+    for name in sorted(_global_names(code) & set(function.__globals__)):
+        item = function.__globals__[name]
+        if not isinstance(item, (ModuleType, type)):
+            yield "the global variable", name, item
+    yield from (("the default value", str(i), item) for i, item in enumerate(function.__defaults__ or ()))
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """The names that a function uses, also in the functions written inside it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _global_names(constant)
+    return names
 
 
 def _pickles(value: Any) -> bool:
     try:
         with _local_modules_by_value():
             cloudpickle.dumps(value)
-    except Exception:
+    except Exception:  # noqa: BLE001 - the user's objects may raise anything while they are pickled
         return False
     return True

@@ -53,7 +53,7 @@ def build_job_graph(graph: StreamGraph) -> JobGraph:
     groups = chains(graph)
     place = {n.index: (VertexId(v), i) for v, group in enumerate(groups) for i, n in enumerate(group)}
     vertices = tuple(_vertex(VertexId(v), group, place) for v, group in enumerate(groups))
-    edges = []
+    edges: list[JobEdge] = []
     for edge in graph.edges:
         if not edge.unchained_because:
             continue

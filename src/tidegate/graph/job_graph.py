@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import EdgeId, OperatorId, VertexId
 
 VERSION = 1
@@ -114,8 +115,17 @@ class JobGraph(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(data: bytes) -> JobGraph:
-        """From the wire."""
-        return msgspec.msgpack.decode(data, type=JobGraph)
+        """From the wire; bytes that are no JobGraph of this version are refused."""
+        try:
+            graph = msgspec.msgpack.decode(data, type=JobGraph)
+        except msgspec.MsgspecError as e:
+            raise ProtocolError(f"{len(data)} bytes are not a JobGraph: {e}") from e
+        if graph.version != VERSION:
+            raise ProtocolError(
+                f"the JobGraph has version {graph.version}, but this process reads {VERSION}. "
+                f"Run the same version of tidegate in the driver and the slots"
+            )
+        return graph
 
     def fingerprint(self) -> str:
         """A hash over everything but the blobs: equal graphs have equal fingerprints in every process."""
