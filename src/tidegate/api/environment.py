@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,13 @@ from tidegate.api.config_files import options_from_file
 from tidegate.api.job_client import JobClient
 from tidegate.api.operations import Operation, ReadSource
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource
+from tidegate.api.settings import apply_settings
 from tidegate.api.source import Source
 from tidegate.api.streams import DataStream
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.core.errors import ProgramError
 from tidegate.core.options import Options
-from tidegate.records.types import RecordType, infer_record_type, record_type_of
+from tidegate.records.types import RecordType
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -77,7 +78,7 @@ class Environment:
             raise ProgramError(f"from_source needs a Source, got a {type(source).__name__}: {source!r}")
         return self._read(source, source.describe(), settings)
 
-    def from_collection(self, values: Sequence[Any], *, type: Any = None, **settings: Any) -> DataStream:
+    def from_collection(self, values: Iterable[Any], *, type: Any = None, **settings: Any) -> DataStream:
         """Read a list. Its record type is `type`, or found from the values: one class for all, else objects.
 
         >>> from tidegate import Environment
@@ -85,12 +86,9 @@ class Environment:
         >>> list(env.from_collection(["a", "b"]).execute_and_collect())
         ['a', 'b']
         """
-        values = list(values)
-        record_type = infer_record_type(values) if type is None else record_type_of(type)
-        record_type.check_rows(values)
-        if not record_type.is_object:
-            record_type.to_columns(values)
-        return self._read(CollectionSource(values, record_type), "collection", settings)
+        if not isinstance(values, Iterable):
+            raise ProgramError(f"from_collection needs values to iterate over, got {values!r}")
+        return self._read(CollectionSource(values, type), "collection", settings)
 
     def from_sequence(self, start: int, end: int, **settings: Any) -> DataStream:
         """Read the numbers from `start` to `end`, both included, split over the subtasks."""
@@ -130,12 +128,14 @@ class Environment:
 
     def _program(self, job_name: str | None, sinks: Sequence[Transformation] | None = None) -> Program:
         name = job_name or self.options.job_name or "job"
-        chosen = tuple(self._sinks if sinks is None else sinks)
-        return Program(name, chosen, tuple(self._nodes), self.options)
+        if sinks is not None:  # one stream was asked for: the others are not forgotten ones
+            return Program(name, tuple(sinks), (), self.options)
+        return Program(name, tuple(self._sinks), tuple(self._nodes), self.options)
 
     def _take_program(self, job_name: str | None) -> Program:
         program = self._program(job_name)
         self._sinks.clear()
+        self._nodes.clear()
         return program
 
     def _collect(self, sink: Transformation, job_name: str | None) -> Iterator[Any]:
@@ -147,13 +147,11 @@ class Environment:
         return self._launch().to_dataframe(self, stream, job_name)
 
     def _read(self, source: Source, name: str, settings: dict[str, Any]) -> DataStream:
-        from tidegate.api.streams import _apply_settings
-
         node = self._add(ReadSource(source), name, (), source.record_type)
         node.fixed_parallelism = source.fixed_parallelism
         node.side_outputs.update(source.side_outputs())
         stream = DataStream(self, (StreamRef(node),), node.output_type)
-        _apply_settings(stream, settings)
+        apply_settings(stream, settings)
         return stream
 
     def _add(

@@ -6,6 +6,8 @@ A class is instantiated by the user, sent to every slot, and called there by one
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import typing
 from abc import ABC, abstractmethod
@@ -15,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tidegate.api.source import Counter
 from tidegate.core.errors import ProgramError
+from tidegate.records.type_hints import strip_optional
 from tidegate.records.types import ObjectType, RecordType, record_type_of
 
 T = TypeVar("T")
@@ -70,7 +73,7 @@ class ProcessContext(Protocol):
         ...
 
 
-class Function(ABC):
+class Function(ABC):  # noqa: B024 - each kind below has its abstract method
     """A function with a life cycle."""
 
     def open(self, context: RuntimeContext) -> None:
@@ -172,9 +175,12 @@ def result_type(function: Any, method: str, returns: Any, *, many: bool) -> Reco
 
 def check_callable(function: Any, cls: type[Function], operation: str) -> None:
     """Refuse, while the program is written, what can't be called as `operation` needs it."""
-    if isinstance(function, cls) or (callable(function) and not isinstance(function, (Function, type))):
+    is_class = isinstance(function, type) and issubclass(function, Function)
+    if isinstance(function, cls) or (
+        callable(function) and not is_class and not isinstance(function, Function)
+    ):
         return
-    if isinstance(function, type) and issubclass(function, Function):
+    if is_class:
         raise ProgramError(
             f"{operation} got the class {function.__name__}; give it an instance: {function.__name__}()"
         )
@@ -195,17 +201,32 @@ def function_name(function: Any) -> str:
 
 def _return_hint(function: Any) -> Any:
     target = function
+    while isinstance(target, functools.partial):
+        target = target.func
     if not inspect.isroutine(target) and not isinstance(target, type) and hasattr(target, "__call__"):  # noqa: B004
         target = type(target).__call__
-    if isinstance(function, type):
-        return function
+    if isinstance(target, type):
+        return target
     try:
-        return typing.get_type_hints(target, include_extras=True).get("return")
+        return typing.get_type_hints(target, localns=_captured(target), include_extras=True).get("return")
     except (NameError, TypeError, AttributeError):
         return None
 
 
+def _captured(function: Any) -> dict[str, Any] | None:
+    """What a function captured, by name: the classes that its hints name may be local ones."""
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    if code is None or not cells:
+        return None
+    captured = {}
+    for name, cell in zip(code.co_freevars, cells, strict=True):
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            captured[name] = cell.cell_contents
+    return captured
+
+
 def _element_hint(hint: Any) -> Any:
+    hint, _ = strip_optional(hint)
     args = typing.get_args(hint)
     origin = typing.get_origin(hint)
     if not args or not (isinstance(origin, type) and issubclass(origin, Iterable)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
@@ -26,6 +26,7 @@ from tidegate.api.functions import (
     function_name,
     result_type,
 )
+from tidegate.api.keys import aggregate_type, check_key_types_meet, make_key
 from tidegate.api.operations import (
     ApplyBatchFunction,
     ApplyCoFunction,
@@ -37,16 +38,11 @@ from tidegate.api.operations import (
     RollingReduce,
     WriteSink,
 )
+from tidegate.api.settings import OperatorSettings, apply_settings
 from tidegate.api.sink import FunctionSink, Sink
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.core.errors import ProgramError
-from tidegate.records.types import (
-    ObjectType,
-    RecordType,
-    RowType,
-    ScalarType,
-    record_type_of,
-)
+from tidegate.records.types import RecordType, record_type_of
 
 if TYPE_CHECKING:
     from tidegate.api.environment import Environment
@@ -54,57 +50,7 @@ if TYPE_CHECKING:
 Emit = Literal["each", "batch"]
 
 
-class _Settings:
-    """The settings that every node has; the fluent calls change the node and return the same stream."""
-
-    _node: Transformation
-
-    def uid(self, uid: str) -> Any:
-        """Give the operator an id of your own: state is found by it, so it must never change."""
-        if not isinstance(uid, str) or not uid:
-            raise ProgramError(f"a uid is a text that is not empty, got {uid!r}")
-        self._node.uid = uid
-        return self
-
-    def name(self, name: str) -> Any:
-        """Give the operator a name for plans, metrics and errors."""
-        self._node.name = name
-        return self
-
-    def set_parallelism(self, parallelism: int) -> Any:
-        """How many subtasks the operator has."""
-        _check_positive(parallelism, "parallelism", self._node.name)
-        fixed = self._node.fixed_parallelism
-        if fixed is not None and parallelism != fixed:
-            raise ProgramError(
-                f"operator {self._node.name!r} can only run with parallelism {fixed}, got {parallelism}"
-            )
-        self._node.parallelism = parallelism
-        return self
-
-    def set_max_parallelism(self, max_parallelism: int) -> Any:
-        """How many key groups the operator has; the most it can be rescaled to."""
-        _check_positive(max_parallelism, "max parallelism", self._node.name)
-        self._node.max_parallelism = max_parallelism
-        return self
-
-    def start_new_chain(self) -> Any:
-        """Begin a new chain with this operator, whatever comes before it."""
-        self._node.chaining = "head"
-        return self
-
-    def disable_chaining(self) -> Any:
-        """Never fuse this operator with its neighbours (an expensive function gets its own task)."""
-        self._node.chaining = "never"
-        return self
-
-    def slot_sharing_group(self, group: str) -> Any:
-        """Put the operator in its own group of slots; operators of different groups never share one."""
-        self._node.slot_sharing_group = group
-        return self
-
-
-class DataStream(_Settings):
+class DataStream(OperatorSettings):
     """Records of one type, flowing. Made by an `Environment`; every operation returns a new stream.
 
     >>> from tidegate import Environment
@@ -165,14 +111,19 @@ class DataStream(_Settings):
         return self._apply("filter", predicate, self._type, settings)
 
     def process(
-        self, function: Any, *, returns: Any = None, side_outputs: tuple[OutputTag[Any], ...] = (), **settings: Any
+        self,
+        function: Any,
+        *,
+        returns: Any = None,
+        side_outputs: tuple[OutputTag[Any], ...] = (),
+        **settings: Any,
     ) -> DataStream:
         """Run a `ProcessFunction`: any number of records out, also to the `side_outputs` named here."""
         if not isinstance(function, ProcessFunction):
             check_callable(function, ProcessFunction, "process")
         out = result_type(function, "process", returns, many=True)
         stream = self._apply("process", function, out, settings)
-        stream._node.side_outputs.update({t.id: t.record_type for t in side_outputs})
+        _declare_side_outputs(stream, side_outputs)
         return stream
 
     # ---- per batch ----
@@ -185,7 +136,9 @@ class DataStream(_Settings):
         if not callable(function):
             raise ProgramError(f"map_batches needs a callable, got {function!r}")
         out = self._type if returns is None else record_type_of(returns)
-        return self._then(ApplyBatchFunction(function), f"map_batches {function_name(function)}", out, settings)
+        return self._then(
+            ApplyBatchFunction(function), f"map_batches {function_name(function)}", out, settings
+        )
 
     def select(self, *expressions: Any, **settings: Any) -> DataStream:
         """Make new columns from polars expressions or column names; only these remain.
@@ -216,6 +169,8 @@ class DataStream(_Settings):
         """This stream and others of the same type as one; order holds only within each."""
         refs = self._refs
         for other in others:
+            if not isinstance(other, DataStream):
+                raise ProgramError(f"union needs streams, got a {type(other).__name__}: {other!r}")
             if other._type != self._type:
                 raise ProgramError(
                     f"union needs streams of one type: {self._node.name!r} has {self._type.describe()}, "
@@ -228,13 +183,15 @@ class DataStream(_Settings):
 
     def connect(self, other: DataStream) -> ConnectedStreams:
         """This stream and one of another type, for a function that sees both."""
+        if not isinstance(other, DataStream):
+            raise ProgramError(f"connect needs a stream, got a {type(other).__name__}: {other!r}")
         if other._env is not self._env:
             raise ProgramError("connect needs streams of one environment")
         return ConnectedStreams(self, other)
 
     def get_side_output(self, tag: OutputTag[Any]) -> DataStream:
         """The records that the operator before emitted to this tag."""
-        declared = self._node.side_outputs
+        declared = self._own_node("get_side_output").side_outputs
         if tag.id not in declared:
             names = ", ".join(sorted(declared)) or "none"
             raise ProgramError(
@@ -269,25 +226,31 @@ class DataStream(_Settings):
         """Every record to subtask 0 of the next operator."""
         return self._partitioned(p.Global())
 
-    def partition_custom(self, function: Callable[[Any, int], int], *key: Any, returns: Any = None) -> DataStream:
+    def partition_custom(
+        self, function: Callable[[Any, int], int], *key: Any, returns: Any = None
+    ) -> DataStream:
         """To the subtask that `function(key, number_of_subtasks)` returns."""
         if not callable(function):
             raise ProgramError(f"partition_custom needs a callable, got {function!r}")
-        return self._partitioned(p.Custom(function, make_key(self._type, key, returns)))
+        return self._partitioned(p.Custom(function, make_key(self._type, key, returns, "partition_custom")))
 
     # ---- results ----
 
     def sink_to(self, sink: Sink | Callable[[Any], object], **settings: Any) -> DataStreamSink:
         """End the stream in a sink: an object of the sink contract, or a function called with every record."""
         if not isinstance(sink, Sink):
+            if isinstance(sink, type) and issubclass(sink, Sink):
+                raise ProgramError(f"sink_to got the class {sink.__name__}; give it an instance")
             if not callable(sink):
-                raise ProgramError(f"sink_to needs a Sink or a callable, got a {type(sink).__name__}: {sink!r}")
+                raise ProgramError(
+                    f"sink_to needs a Sink or a callable, got a {type(sink).__name__}: {sink!r}"
+                )
             sink = FunctionSink(sink)
         sink.check_type(self._type)
         operation = WriteSink(sink)
         node = self._env._add(operation, f"sink {sink.describe()}", (self._refs,), self._type)
         stream = DataStreamSink(node)
-        _apply_settings(stream, settings)
+        apply_settings(stream, settings)
         return stream
 
     def print(self, prefix: str = "") -> DataStreamSink:
@@ -309,6 +272,21 @@ class DataStream(_Settings):
         node = self._env._add(WriteSink(CollectSink()), "collect", (self._refs,), self._type, register=False)
         return DataStreamSink(node)
 
+    def _own_node(self, setting: str) -> Transformation:
+        ref = self._refs[0]
+        if (
+            len(self._refs) > 1
+            or ref.tag is not None
+            or ref.partitioning is not None
+            or self._key() is not None
+        ):
+            raise ProgramError(
+                f"{setting} belongs to an operator, but this stream is not one's own output (it comes from key_by, "
+                f"union, a side output or a partitioning). Call it on {self._node.name!r}, or on the operator "
+                f"that follows"
+            )
+        return self._node
+
     def _key(self) -> Key | None:
         return None
 
@@ -322,7 +300,7 @@ class DataStream(_Settings):
     def _then(self, operation: Operation, name: str, out: RecordType, settings: dict[str, Any]) -> DataStream:
         node = self._env._add(operation, name, (self._inputs(),), out)
         stream = DataStream(self._env, (StreamRef(node),), out)
-        _apply_settings(stream, settings)
+        apply_settings(stream, settings)
         return stream
 
     def _partitioned(self, partitioning: p.Partitioning) -> DataStream:
@@ -340,6 +318,8 @@ class DataStream(_Settings):
         self, form: Literal["select", "with_columns"], expressions: Any, settings: dict[str, Any]
     ) -> DataStream:
         self._columnar(form)
+        if not expressions:
+            raise ProgramError(f"{form} needs at least one column name or polars expression")
         resolved = tuple(pl.col(e) if isinstance(e, str) else e for e in expressions)
         for e in resolved:
             if not isinstance(e, pl.Expr):
@@ -351,7 +331,9 @@ class DataStream(_Settings):
 class KeyedStream(DataStream):
     """A stream whose records of one key go to one subtask; rolling aggregates and keyed functions live here."""
 
-    def __init__(self, env: Environment, refs: tuple[StreamRef, ...], record_type: RecordType, key: Key) -> None:
+    def __init__(
+        self, env: Environment, refs: tuple[StreamRef, ...], record_type: RecordType, key: Key
+    ) -> None:
         super().__init__(env, refs, record_type)
         self._key_spec = key
 
@@ -433,11 +415,11 @@ class ConnectedStreams:
 
     def map(self, function: CoMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
         """Run a `CoMapFunction`."""
-        return self._apply("map", CoMapFunction, "map1", function, returns, settings, many=False)
+        return self._apply("map", CoMapFunction, function, returns, settings, many=False)
 
     def flat_map(self, function: CoFlatMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
         """Run a `CoFlatMapFunction`."""
-        return self._apply("flat_map", CoFlatMapFunction, "flat_map1", function, returns, settings, many=True)
+        return self._apply("flat_map", CoFlatMapFunction, function, returns, settings, many=True)
 
     def process(
         self,
@@ -448,15 +430,14 @@ class ConnectedStreams:
         **settings: Any,
     ) -> DataStream:
         """Run a `CoProcessFunction`; name the tags that it may emit to."""
-        stream = self._apply("process", CoProcessFunction, "process1", function, returns, settings, many=True)
-        stream._node.side_outputs.update({t.id: t.record_type for t in side_outputs})
+        stream = self._apply("process", CoProcessFunction, function, returns, settings, many=True)
+        _declare_side_outputs(stream, side_outputs)
         return stream
 
     def _apply(
         self,
         form: Any,
         cls: type[Function],
-        method: str,
         function: Any,
         returns: Any,
         settings: dict[str, Any],
@@ -469,93 +450,42 @@ class ConnectedStreams:
         keys = (first._key(), second._key())
         if (keys[0] is None) != (keys[1] is None):
             raise ProgramError("connect needs both streams keyed or neither")
-        paired = (keys[0], keys[1]) if keys[0] is not None and keys[1] is not None else None
-        out = result_type(function, method, returns, many=many)
+        paired = None
+        if keys[0] is not None and keys[1] is not None:
+            paired = (keys[0], keys[1])
+            check_key_types_meet(*paired)
+        out = _one_result_type(function, form, returns, many=many)
         operation = ApplyCoFunction(form, function, paired)
         name = f"co-{form} {function_name(function)}"
         node = first._env._add(operation, name, (first._inputs(), second._inputs()), out)
         stream = DataStream(first._env, (StreamRef(node),), out)
-        _apply_settings(stream, settings)
+        apply_settings(stream, settings)
         return stream
 
 
-class DataStreamSink(_Settings):
+class DataStreamSink(OperatorSettings):
     """The end of a stream."""
 
     def __init__(self, node: Transformation) -> None:
         self._node = node
 
 
-def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any) -> Key:
-    """The key that `key_by` was given: column names, or one function."""
-    if not key:
-        raise ProgramError("key_by needs at least one column name, or a function")
-    if all(isinstance(k, str) for k in key):
-        if record_type.is_object:
-            raise ProgramError(
-                f"key_by({', '.join(map(repr, key))}) needs columns, but the records are Python objects without a "
-                f"schema. Give the function before it a return type hint, or key by a function"
-            )
-        fields = [record_type.schema.field(record_type.field_index(k, "key_by")) for k in key]
-        for f in fields:
-            if pa.types.is_nested(f.type):
-                raise ProgramError(
-                    f"key_by({f.name!r}): a key cannot be a {f.type}; key by a scalar column or a function"
-                )
-        return Key(tuple(key), None, RowType(pa.schema(fields)))
-    if len(key) == 1 and callable(key[0]):
-        key_type = result_type(key[0], "__call__", returns, many=False)
-        return Key((), key[0], key_type)
-    raise ProgramError(f"key_by takes column names or one function, got {key!r}")
+def _declare_side_outputs(stream: DataStream, tags: Iterable[OutputTag[Any]]) -> None:
+    tags = (tags,) if isinstance(tags, OutputTag) else tuple(tags)
+    for tag in tags:
+        if not isinstance(tag, OutputTag):
+            raise ProgramError(f"side_outputs takes OutputTags, got a {type(tag).__name__}: {tag!r}")
+        if tag.id in stream._node.side_outputs:
+            raise ProgramError(f"operator {stream._node.name!r} declares the side output {tag.id!r} twice")
+        stream._node.side_outputs[tag.id] = tag.record_type
 
 
-def aggregate_type(
-    record_type: RecordType, key: Key, kind: str, column: str | None, output: str
-) -> RecordType:
-    """The type of an aggregate's results: the key columns, then the result; objects for an untyped key function."""
-    value = pa.field(output, pa.int64(), False)
-    if column is not None:
-        if record_type.is_object:
-            raise ProgramError(
-                f"{kind}({column!r}) needs columns, but the records are Python objects without a schema"
-            )
-        field = record_type.schema.field(record_type.field_index(column, kind))
-        value = pa.field(output, _aggregate_value_type(kind, field), True)
-    if key.function is not None and key.record_type.is_object:
-        return ObjectType()
-    fields = [
-        f.with_name("key") if isinstance(key.record_type, ScalarType) else f for f in key.record_type.schema
-    ]
-    if output in (f.name for f in fields):
-        raise ProgramError(f"the result column {output!r} has the name of a key column; pass output=")
-    return RowType(pa.schema([*fields, value]))
-
-
-def _aggregate_value_type(kind: str, field: pa.Field) -> pa.DataType:
-    t = field.type
-    if pa.types.is_boolean(t) or not (pa.types.is_integer(t) or pa.types.is_floating(t)):
-        if kind != "sum" and pa.types.is_temporal(t):
-            return t
-        raise ProgramError(f"{kind}({field.name!r}): the column is {t}, not a number")
-    if kind != "sum":
-        return t
-    return pa.float64() if pa.types.is_floating(t) else pa.int64()
-
-
-def _apply_settings(stream: _Settings, settings: dict[str, Any]) -> None:
-    calls: dict[str, Callable[[Any], Any]] = {
-        "uid": stream.uid,
-        "name": stream.name,
-        "parallelism": stream.set_parallelism,
-        "max_parallelism": stream.set_max_parallelism,
-        "slot_sharing_group": stream.slot_sharing_group,
-    }
-    for key, value in settings.items():
-        if key not in calls:
-            raise ProgramError(f"unknown setting {key!r}; there are {', '.join(sorted(calls))}")
-        calls[key](value)
-
-
-def _check_positive(value: int, what: str, operator: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 32768:
-        raise ProgramError(f"operator {operator!r}: {what} must be a number from 1 to 32768, got {value!r}")
+def _one_result_type(function: Function, form: str, returns: Any, *, many: bool) -> RecordType:
+    """The type of a co-function's results, which both its methods must give."""
+    first, second = (result_type(function, f"{form}{i}", returns, many=many) for i in (1, 2))
+    if first != second:
+        raise ProgramError(
+            f"{function_name(function)}.{form}1 gives {first.describe()} but {form}2 gives {second.describe()}; "
+            f"both must give one type. Change a return hint, or pass returns="
+        )
+    return first

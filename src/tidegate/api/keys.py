@@ -1,0 +1,80 @@
+"""Keys and what is aggregated per key: the types that `key_by`, `count`, `sum`, `min` and `max` give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.api.functions import result_type
+from tidegate.api.operations import Key
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType
+
+
+def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: str = "key_by") -> Key:
+    """The key that `key_by` was given: column names, or one function."""
+    if not key:
+        raise ProgramError(f"{role} needs at least one column name, or a function")
+    if all(isinstance(k, str) for k in key):
+        if record_type.is_object:
+            raise ProgramError(
+                f"{role}({', '.join(map(repr, key))}) needs columns, but the records are Python objects without a "
+                f"schema. Give the function before it a return type hint, or key by a function"
+            )
+        fields = [record_type.schema.field(record_type.field_index(k, role)) for k in key]
+        for f in fields:
+            if pa.types.is_nested(f.type):
+                raise ProgramError(
+                    f"{role}({f.name!r}): a key cannot be a {f.type}; key by a scalar column or a function"
+                )
+        return Key(tuple(key), None, RowType(pa.schema(fields)))
+    if len(key) == 1 and callable(key[0]):
+        key_type = result_type(key[0], "__call__", returns, many=False)
+        return Key((), key[0], key_type)
+    raise ProgramError(f"{role} takes column names or one function, got {key!r}")
+
+
+def aggregate_type(
+    record_type: RecordType, key: Key, kind: str, column: str | None, output: str
+) -> RecordType:
+    """The type of an aggregate's results: the key columns, then the result; objects for an untyped key function."""
+    value = pa.field(output, pa.int64(), False)
+    if column is not None:
+        if record_type.is_object:
+            raise ProgramError(
+                f"{kind}({column!r}) needs columns, but the records are Python objects without a schema"
+            )
+        field = record_type.schema.field(record_type.field_index(column, kind))
+        value = pa.field(output, _aggregate_value_type(kind, field), True)
+    if key.function is not None and key.record_type.is_object:
+        return ObjectType()
+    fields = [
+        f.with_name("key") if isinstance(key.record_type, ScalarType) else f for f in key.record_type.schema
+    ]
+    if output in (f.name for f in fields):
+        raise ProgramError(f"the result column {output!r} has the name of a key column; pass output=")
+    return RowType(pa.schema([*fields, value]))
+
+
+def _aggregate_value_type(kind: str, field: pa.Field) -> pa.DataType:
+    t = field.type
+    if pa.types.is_boolean(t) or not (pa.types.is_integer(t) or pa.types.is_floating(t)):
+        if kind != "sum" and pa.types.is_temporal(t):
+            return t
+        raise ProgramError(f"{kind}({field.name!r}): the column is {t}, not a number")
+    if kind != "sum":
+        return t
+    return pa.float64() if pa.types.is_floating(t) else pa.int64()
+
+
+def check_key_types_meet(first: Key, second: Key) -> None:
+    """Refuse keys of two connected streams that can never be equal."""
+    types = [k.record_type for k in (first, second)]
+    if any(t.is_object for t in types):
+        return
+    if types[0].schema.types != types[1].schema.types:
+        one, other = (", ".join(map(str, t.schema.types)) for t in types)
+        raise ProgramError(
+            f"connected streams need keys of one type: {first.describe()} is {one}, {second.describe()} is {other}"
+        )
