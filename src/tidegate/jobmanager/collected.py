@@ -1,0 +1,106 @@
+"""Records on their way from `collect` and `print` sinks to the program in the driver.
+
+The control server's thread delivers, any other thread takes. The buffer needs no bound of its own: a sink subtask
+sends only a few batches beyond the last one that the program has taken (`CollectedTaken`), so a slow program holds the
+job back.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from tidegate.core.ids import OperatorId
+from tidegate.jobmanager.events import CollectedConsumed, DeliverCollected
+
+T = TypeVar("T")
+
+
+class CollectedBuffer:
+    """What one sink operator has sent and the program has not taken yet."""
+
+    def __init__(self, operator: OperatorId, post: Callable[[CollectedConsumed], None]) -> None:
+        self.operator = operator
+        self._post = post
+        self._changed = threading.Condition()
+        self._batches: collections.deque[DeliverCollected] = collections.deque()
+        self._ended = False
+        self._error: Exception | None = None
+
+    def deliver(self, batch: DeliverCollected) -> None:
+        """Add a batch."""
+        with self._changed:
+            if not self._ended:
+                self._batches.append(batch)
+                self._changed.notify_all()
+
+    def end(self, error: Exception | None) -> None:
+        """Nothing follows; `error` is raised to whoever takes behind the last batch."""
+        with self._changed:
+            if not self._ended:
+                self._ended = True
+                self._error = error
+                self._changed.notify_all()
+
+    def take(self) -> DeliverCollected | None:
+        """Wait for a batch; None at the end of a finished job; raises the job's error at the end of another."""
+        with self._changed:
+            while not self._batches and not self._ended:
+                self._changed.wait()
+            if not self._batches:
+                if self._error is not None:
+                    raise self._error
+                return None
+            batch = self._batches.popleft()
+        self._post(CollectedConsumed(batch.operator, batch.subtask, batch.sequence))
+        return batch
+
+
+class CollectedResults(Iterator[T]):
+    """An iterator over collected batches. Leaving it early (`close`, `with`, dropping it) cancels the job."""
+
+    def __init__(
+        self,
+        buffer: CollectedBuffer,
+        convert: Callable[[DeliverCollected], T],
+        cancel: Callable[[bool], None],
+    ) -> None:
+        self._buffer = buffer
+        self._convert = convert
+        self._cancel = cancel
+        self._done = False
+
+    def __iter__(self) -> CollectedResults[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._done:
+            raise StopIteration
+        try:
+            batch = self._buffer.take()
+        except Exception:
+            self._done = True
+            raise
+        if batch is None:
+            self._done = True
+            raise StopIteration
+        return self._convert(batch)
+
+    def close(self) -> None:
+        """Stop taking: the job is cancelled and gone when this returns, unless it had ended before."""
+        if not self._done:
+            self._done = True
+            self._cancel(True)
+
+    def __enter__(self) -> CollectedResults[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._done:
+            self._done = True
+            self._cancel(False)

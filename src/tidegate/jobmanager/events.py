@@ -1,0 +1,220 @@
+"""What happens to a job (events, past tense) and what is to be done about it (actions, imperative).
+
+`JobMaster.handle` takes the first and returns the second; a driver (the `JobRunner`, a simulation, a test) makes the
+events and performs the actions, in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.core.ids import OperatorId, SlotId
+from tidegate.core.states import JobStatus
+from tidegate.protocol.messages import MasterMessage, SlotMessage
+
+# ---- events ----
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionRequested:
+    """The job is to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsCounted:
+    """The answer to `CountSlots`: how many slots the host offers now, None where it cannot know."""
+
+    available: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CountingFailed:
+    """The host could not count its slots."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangStarted:
+    """The host has taken the gang; its slots will register."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangEnded:
+    """All tasks of the gang are gone; `error` is the host's reason, None when they returned by themselves."""
+
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A slot said something."""
+
+    slot: SlotId
+    message: SlotMessage
+
+
+@dataclass(frozen=True, slots=True)
+class MessageMalformed:
+    """An authenticated slot sent bytes that are no message; its connection was closed."""
+
+    slot: SlotId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDisconnected:
+    """The control connection of a slot ended."""
+
+    slot: SlotId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Someone wants the job to stop."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsAssigned:
+    """An enumerator gives splits (JSON) to a reader."""
+
+    operator: OperatorId
+    subtask: int
+    splits: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsExhausted:
+    """An enumerator has no more splits for a reader."""
+
+    operator: OperatorId
+    subtask: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnumeratorFailed:
+    """An enumerator raised."""
+
+    operator: OperatorId
+    reason: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedConsumed:
+    """The program in the driver has taken all batches of a sink subtask up to and with `sequence`."""
+
+    operator: OperatorId
+    subtask: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; drivers send one every 50 to 100 ms."""
+
+
+EnumeratorEvent = SplitsAssigned | SplitsExhausted | EnumeratorFailed
+Event = (
+    SubmissionRequested
+    | SlotsCounted
+    | CountingFailed
+    | GangStarted
+    | GangEnded
+    | MessageReceived
+    | MessageMalformed
+    | SlotDisconnected
+    | CancelRequested
+    | EnumeratorEvent
+    | CollectedConsumed
+    | Tick
+)
+
+# ---- actions ----
+
+
+@dataclass(frozen=True, slots=True)
+class StartEnumerators:
+    """Start the enumerators of all sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountSlots:
+    """Ask the host how many slots it offers; answered by `SlotsCounted` or `CountingFailed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartGang:
+    """Start this many slots, all or none; answered by `GangStarted` and, in the end, `GangEnded`."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelGang:
+    """End the gang's processes; answered by `GangEnded`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendToSlot:
+    """Send a message to a slot; to one that is gone: drop it."""
+
+    slot: SlotId
+    message: MasterMessage
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSlot:
+    """Close a slot's connection once everything for it is sent; makes no `SlotDisconnected`."""
+
+    slot: SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class AskEnumerator:
+    """A reader is out of splits."""
+
+    operator: OperatorId
+    subtask: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverCollected:
+    """Records for the program in the driver."""
+
+    operator: OperatorId
+    subtask: int
+    sequence: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWaiting:
+    """Tell the user what the job waits for."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job has ended; `message` is the whole text for the user (empty when it finished). Never twice."""
+
+    status: JobStatus
+    message: str
+
+
+Action = (
+    StartEnumerators
+    | CountSlots
+    | StartGang
+    | CancelGang
+    | SendToSlot
+    | CloseSlot
+    | AskEnumerator
+    | DeliverCollected
+    | ReportWaiting
+    | EndJob
+)

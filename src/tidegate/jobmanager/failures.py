@@ -1,0 +1,190 @@
+"""Failures: which of several reports is the root cause, and what the user reads. Pure.
+
+A dying process makes others complain too, often sooner: its peers lose their data connections, Spark ends the stage.
+So reports have a rank, and the JobMaster waits a moment before it believes a low one.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import textwrap
+from dataclasses import dataclass
+
+from tidegate.core.durations import format_duration_ms
+from tidegate.core.ids import OperatorId, SlotId
+from tidegate.graph.job_graph import JobGraph
+from tidegate.protocol.messages import PeerLost, SlotAddress, TaskFailed
+
+
+class FailureRank(enum.IntEnum):
+    """How near a report is to the root cause; the lowest wins, and among equals the first."""
+
+    CAUSE = 0
+    """A task, a source or a slot's own misbehaviour: nothing else can explain it, so there is no waiting."""
+    SLOT_LOST = 1
+    SLOT_SILENT = 2
+    TASK_ENDED = 3
+    """A task said that it failed but (not yet) why."""
+    PEER_LOST = 4
+    GANG_ENDED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One report: its rank and the text behind "job 'x' failed: "."""
+
+    rank: FailureRank
+    text: str
+
+
+class FailureCollector:
+    """Keeps the best report and says when it may be believed."""
+
+    SETTLE_MS = 300
+
+    def __init__(self) -> None:
+        self._best: Failure | None = None
+        self._decide_at_ms = 0
+
+    def add(self, failure: Failure, now_ms: int) -> None:
+        """Take a report; it replaces the one that is there only if it is nearer to the cause."""
+        if self._best is None:
+            self._decide_at_ms = now_ms + self.SETTLE_MS
+        if self._best is None or failure.rank < self._best.rank:
+            self._best = failure
+
+    @property
+    def best(self) -> Failure | None:
+        """The best report so far."""
+        return self._best
+
+    def decided(self, now_ms: int) -> Failure | None:
+        """The failure to act on, or None while there is none or a better report may still come."""
+        if self._best is None:
+            return None
+        return self._best if self._best.rank is FailureRank.CAUSE or now_ms >= self._decide_at_ms else None
+
+
+def slot_name(slot: SlotId, address: SlotAddress | None) -> str:
+    """A slot with its process, if known: `slot 1 (pid 123 on host h)`."""
+    return f"slot {slot}" if address is None else f"slot {slot} (pid {address.pid} on host {address.host})"
+
+
+def task_failed(job_graph: JobGraph, report: TaskFailed) -> Failure:
+    """The user's code (or an operator on their data) raised."""
+    parallelism = 0
+    if 0 <= report.vertex < len(job_graph.vertices):
+        parallelism = job_graph.vertices[report.vertex].parallelism
+    subtask = f" (subtask {report.subtask} of {parallelism})" if parallelism else ""
+    raised = f" raised {report.reason}" if _is_exception(report.reason) else f": {report.reason}"
+    lines = [f"operator {report.operator!r}{subtask}{raised}"]
+    place = ", ".join(
+        part for part in (report.position, f"record {report.record}" if report.record else "") if part
+    )
+    if place:
+        lines.append(f"  at {place}")
+    lines += _traceback_lines(report.reason, report.traceback)
+    return Failure(FailureRank.CAUSE, "\n".join(lines))
+
+
+def enumerator_failed(job_graph: JobGraph, operator: OperatorId, reason: str, traceback: str) -> Failure:
+    """The source could not find its splits."""
+    names = (o.name for v in job_graph.vertices for o in v.operators if o.id == operator)
+    first = f"source {next(names, operator)!r} cannot be read: {reason}"
+    return Failure(FailureRank.CAUSE, "\n".join([first, *_traceback_lines(reason, traceback)]))
+
+
+def slot_lost(name: str, operators: list[str]) -> Failure:
+    """A process ended before it said that it had finished."""
+    return Failure(
+        FailureRank.SLOT_LOST,
+        f"the process of {name} ended without a word{_running(operators)}; "
+        f"it was killed (out of memory, perhaps) or called os._exit",
+    )
+
+
+def slot_silent(name: str, silent_ms: int, operators: list[str], inside: str) -> Failure:
+    """A process still holds its connection but has sent nothing for too long."""
+    last = f"; when last heard it was inside operator {inside!r}" if inside else ""
+    return Failure(
+        FailureRank.SLOT_SILENT,
+        f"{name} has been silent for {silent_ms / 1000:.3g} s{_running(operators)}{last}; "
+        f"its process is stopped or cut off",
+    )
+
+
+def task_ended(operator: str, subtask: int, parallelism: int) -> Failure:
+    """A task reported the state FAILED without a reason."""
+    return Failure(
+        FailureRank.TASK_ENDED, f"operator {operator!r} (subtask {subtask} of {parallelism}) failed"
+    )
+
+
+def peer_lost(reporter: str, peer: str, report: PeerLost) -> Failure:
+    """A data connection broke though both processes seem to live."""
+    return Failure(FailureRank.PEER_LOST, f"{reporter} lost its data connection to {peer}: {report.reason}")
+
+
+def gang_ended(error: str | None) -> Failure:
+    """Spark ended the tasks; its own words, shortened to the first lines, when nobody else said why."""
+    if error is None:
+        return Failure(FailureRank.GANG_ENDED, "Spark's tasks returned before the job had finished")
+    lines = [line for line in error.strip().splitlines() if not line.lstrip().startswith("at ")][:12]
+    return Failure(FailureRank.GANG_ENDED, "Spark ended the job's tasks: " + "\n  ".join(lines))
+
+
+def protocol_broken(name: str, detail: str) -> Failure:
+    """A slot does what no slot of this version does."""
+    return Failure(FailureRank.CAUSE, f"{name} broke the protocol: {detail}")
+
+
+def counting_failed(error: str) -> Failure:
+    """The host cannot say how many slots there are."""
+    return Failure(FailureRank.CAUSE, f"Spark cannot be asked for its slots: {error}")
+
+
+def waiting_text(job: str, needed: int, available: int, timeout_ms: int) -> str:
+    """What the user reads while slots are missing."""
+    return (
+        f"job {job!r} needs {needed} slots but Spark offers {available}; "
+        f"waiting up to {format_duration_ms(timeout_ms)}. Add executors, or lower the parallelism"
+    )
+
+
+def slots_unavailable(needed: int, available: int | None, waited_ms: int) -> Failure:
+    """The slots did not come in time."""
+    offers = "did not say how many it offers" if available is None else f"offers {available}"
+    return Failure(
+        FailureRank.CAUSE,
+        f"it needs {needed} slots but Spark {offers} after {format_duration_ms(waited_ms)} "
+        f"(slots.wait_timeout). Add executors, or lower the parallelism",
+    )
+
+
+def slots_missing(needed: int, missing: list[SlotId], waited_ms: int) -> Failure:
+    """Spark took the gang, but not all of its processes came."""
+    shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+    return Failure(
+        FailureRank.CAUSE,
+        f"it needs {needed} slots but only {needed - len(missing)} have registered within "
+        f"{format_duration_ms(waited_ms)}; missing: {shown}. Check that Spark has free cores, and that its "
+        f"executors can reach the driver's control port",
+    )
+
+
+def _running(operators: list[str]) -> str:
+    return f" while running {', '.join(map(repr, operators))}" if operators else ""
+
+
+def _is_exception(reason: str) -> bool:
+    """Whether a reason is an exception's own line (`ValueError: bad`), not words of ours."""
+    return re.match(r"[^\W\d][\w.]*(:|$)", reason) is not None
+
+
+def _traceback_lines(reason: str, traceback: str) -> list[str]:
+    """The traceback, indented, unless it says no more than the reason does."""
+    text = traceback.strip("\n")
+    if not text.strip() or text.strip() == reason.strip() or reason.strip().endswith(text.strip()):
+        return []
+    return [textwrap.indent(text, "  ")]

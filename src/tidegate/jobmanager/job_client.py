@@ -1,0 +1,136 @@
+"""LocalJobClient: the user's handle on a job whose JobManager is in this process. Any thread may call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from tidegate.core.ids import JobId, OperatorId
+from tidegate.core.states import JobStatus
+from tidegate.jobmanager import events as ev
+from tidegate.jobmanager.collected import CollectedResults
+from tidegate.jobmanager.events import DeliverCollected
+from tidegate.jobmanager.execution_graph import ExecutionGraphDescription
+from tidegate.jobmanager.job_runner import JobRunner
+from tidegate.jobmanager.slots import SlotDescription
+from tidegate.metrics.snapshot import JobMetrics, SubtaskMetrics, VertexMetrics
+
+T = TypeVar("T")
+
+
+class LocalJobClient:
+    """The `JobClient` of a `JobRunner`."""
+
+    def __init__(self, runner: JobRunner) -> None:
+        self._runner = runner
+
+    @property
+    def job_id(self) -> JobId:
+        """The job's id."""
+        return self._runner.job_id
+
+    @property
+    def job_name(self) -> str:
+        """The job's name."""
+        return self._runner.job_graph.name
+
+    def status(self) -> JobStatus:
+        """Where the job stands now; a terminal status means that everything of it is gone."""
+        return self._runner.status()
+
+    def waiting_for(self) -> str:
+        """What the job waits for (missing slots, with both numbers); empty when it does not wait."""
+        return self._runner.master.waiting_for
+
+    def cancel(self, timeout_s: float = 10.0, reason: str = "cancelled by its client") -> None:
+        """Stop the job and wait until everything of it is gone; a job that has ended already is left alone."""
+        self._runner.post(ev.CancelRequested(reason))
+        if not self._runner.wait(timeout_s):
+            raise TimeoutError(
+                f"job {self.job_name!r} has not ended within {timeout_s:g} s of its cancellation"
+            )
+
+    def result(self, timeout_s: float | None = None) -> JobMetrics:
+        """Wait for the end; return the final `JobMetrics`, or raise `JobFailedError` / `JobCanceledError`."""
+        if not self._runner.wait(timeout_s):
+            raise TimeoutError(f"job {self.job_name!r} has not ended within {timeout_s:g} s")
+        self._raise_error()
+        return self.metrics()
+
+    def metrics(self) -> JobMetrics:
+        """The latest metrics, per vertex and subtask, as far as the slots have reported them."""
+        runner = self._runner
+        reported: dict[int, dict[int, SubtaskMetrics]] = {}
+        for vertex, raw in runner.master.subtask_metrics():
+            try:
+                metrics = msgspec.msgpack.decode(raw, type=SubtaskMetrics)
+            except msgspec.MsgspecError:
+                continue  # a display must not fail the job
+            reported.setdefault(vertex, {})[metrics.subtask] = metrics
+        return JobMetrics(
+            name=self.job_name,
+            status=self.status().name,
+            elapsed_ms=runner.elapsed_ms,
+            vertices=tuple(
+                VertexMetrics(
+                    vertex=v.id,
+                    name=v.name,
+                    parallelism=v.parallelism,
+                    subtasks=tuple(m for _, m in sorted(reported.get(v.id, {}).items())),
+                    records_expected=runner.records_expected.get(v.operators[0].id),
+                )
+                for v in runner.job_graph.vertices
+            ),
+            job_id=self.job_id,
+            attempt=runner.attempt,
+        )
+
+    def execution_graph(self) -> ExecutionGraphDescription:
+        """Every subtask with its slot and its state, now."""
+        return self._runner.master.graph.describe()
+
+    def slots(self) -> list[SlotDescription]:
+        """The slot table: which process, on which host and executor, runs which subtasks."""
+        return self._runner.master.slot_table()
+
+    def status_history(self) -> tuple[JobStatus, ...]:
+        """All states that the job went through."""
+        return self._runner.master.status_history
+
+    def collected(self, operator_id: OperatorId) -> CollectedResults[bytes]:
+        """The batches (Arrow streams) of a collect sink as they come; a failed job ends them with its error.
+
+        Taking a batch lets the sink send another. Leaving early (`close()`, or dropping it) cancels the job.
+        """
+        return self._collected(operator_id, lambda batch: batch.data)
+
+    def collected_batches(self, operator_id: OperatorId) -> CollectedResults[DeliverCollected]:
+        """As `collected`, with the subtask and the sequence number of each batch: for print sinks."""
+        return self._collected(operator_id, lambda batch: batch)
+
+    def _collected(
+        self, operator_id: OperatorId, convert: Callable[[DeliverCollected], T]
+    ) -> CollectedResults[T]:
+        def cancel(wait: bool) -> None:
+            reason = "the program stopped taking its results"
+            if wait:
+                self.cancel(reason=reason)
+            else:
+                self._runner.post(ev.CancelRequested(reason))
+
+        return CollectedResults(self._runner.collected(operator_id), convert, cancel)
+
+    def _raise_error(self) -> None:
+        error = self._runner.error
+        if error is not None:
+            # A fresh one each time: several threads may wait, and each adds its own traceback.
+            raise type(error)(*error.args)
+
+
+def run_job(runner: JobRunner) -> LocalJobClient:
+    """Start a job and return the handle on it."""
+    client = LocalJobClient(runner)
+    runner.start()
+    return client

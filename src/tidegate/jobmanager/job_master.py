@@ -1,0 +1,461 @@
+"""JobMaster: the life of one attempt of a job, as a pure state machine. Events and the time in, actions out.
+
+No socket, thread, clock or file: a driver (`JobRunner`, a simulation) makes the events and performs the actions. All
+calls of `handle` come from one thread; the properties may be read from any.
+
+1. CREATED → WAITING_FOR_SLOTS: the enumerators are started, the host is asked for its slots until it has enough (or
+   cannot know), then the gang is started and its slots register.
+2. → RUNNING when the last slot has registered: every slot gets its deployment with the addresses of all.
+3. → FINISHED when every subtask and every slot has said so, and the gang has ended (or after `GANG_END_MS`).
+4. A failure (the nearest to the root cause, see `failures`) → FAILING, a cancellation → CANCELLING: the slots are told,
+   then the gang is cancelled, and the job ends when all are gone, at the latest `cancel.grace` + `STOP_EXTRA_MS` later.
+
+An event that comes late, twice or in an order that makes no sense changes nothing, except that a slot that breaks the
+protocol fails the job by name. After `EndJob` nothing happens any more.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tidegate.core.errors import IllegalTransitionError, ProtocolError
+from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, VertexId
+from tidegate.core.options import Options
+from tidegate.core.states import JOB_TRANSITIONS, ExecutionState, JobStatus, StateMachine
+from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager import events as ev
+from tidegate.jobmanager import failures
+from tidegate.jobmanager.events import Action, Event
+from tidegate.jobmanager.execution_graph import ExecutionGraph
+from tidegate.jobmanager.failures import Failure, FailureCollector
+from tidegate.jobmanager.slots import Slot, SlotDescription, SlotState
+from tidegate.protocol import messages as m
+
+_J, _E = JobStatus, ExecutionState
+
+
+class JobMaster:
+    """Decides everything about one attempt of a job."""
+
+    COUNT_EVERY_MS = 500
+    GANG_END_MS = 5_000
+    STOP_EXTRA_MS = 3_000
+    SHORTEST_START_MS = 30_000
+    """Slots that Spark has promised get at least this long to start, however short `slots.wait_timeout` is."""
+    SAY_WAITING_AFTER_MS = 4_000
+
+    def __init__(self, job_id: JobId, attempt: AttemptNumber, job_graph: JobGraph, options: Options) -> None:
+        self.job_id = job_id
+        self.attempt = attempt
+        self.job_graph = job_graph
+        self.graph = ExecutionGraph(job_graph)
+        self.message = ""
+        """Why the job ended, for the user; empty while it runs and when it finished."""
+        self._options = options
+        self._machine: StateMachine[JobStatus] = StateMachine(
+            f"job {job_graph.name!r}", _J.CREATED, JOB_TRANSITIONS
+        )
+        self._failures = FailureCollector()
+        self._actions: list[Action] = []
+        self._slots: dict[SlotId, Slot] = {}
+        self._gang: Literal["none", "active", "cancelled", "ended"] = "none"
+        self._available: int | None = None
+        self._counting = False
+        self._waiting_said = ""
+        self._submitted_ms = self._counted_ms = self._gang_ms = 0
+        self._finished_ms: int | None = None
+        self._stop_ms = 0
+        self._stop_reason = ""
+        self._last_tick_ms: int | None = None
+        self._last_beat_ms: int | None = None
+        self._beats = 0
+        self._early: list[tuple[SlotId, m.MasterMessage]] = []
+        self._collected: dict[tuple[OperatorId, int], int] = {}
+
+    # ---- what others may read, from any thread ----
+
+    @property
+    def status(self) -> JobStatus:
+        """Where the job stands."""
+        return self._machine.state
+
+    @property
+    def status_history(self) -> tuple[JobStatus, ...]:
+        """All states that it went through."""
+        return tuple(self._machine.history)
+
+    @property
+    def waiting_for(self) -> str:
+        """What the job waits for while slots are missing; empty otherwise."""
+        return self._waiting_said if self.status is _J.WAITING_FOR_SLOTS else ""
+
+    def subtask_metrics(self) -> list[tuple[VertexId, bytes]]:
+        """The latest `SubtaskMetrics` of all subtasks with their vertices, encoded as the slots sent them."""
+        return [entry for s in list(self._slots.values()) if s.heartbeat for entry in s.heartbeat.metrics]
+
+    def slot_table(self) -> list[SlotDescription]:
+        """Every slot of the attempt, also those that have not come yet."""
+        return [self._describe_slot(SlotId(i)) for i in range(self.graph.slots_needed)]
+
+    # ---- the one way in ----
+
+    def handle(self, event: Event, now_ms: int) -> list[Action]:
+        """Take an event and say what is to be done, in order. `now_ms` never goes back."""
+        self._actions = []
+        if self.status.is_terminal:
+            if isinstance(event, ev.MessageReceived) and isinstance(event.message, m.RegisterSlot):
+                self._do(ev.CloseSlot(event.slot))
+            return self._actions
+        match event:
+            case ev.SubmissionRequested():
+                self._submit(now_ms)
+            case ev.SlotsCounted(available):
+                self._on_slots_counted(available, now_ms)
+            case ev.CountingFailed(error):
+                if self._counting:
+                    self._fail(failures.counting_failed(error), now_ms)
+            case ev.GangStarted():
+                pass
+            case ev.GangEnded(error):
+                self._on_gang_ended(error, now_ms)
+            case ev.MessageReceived(slot, message):
+                self._on_message(slot, message, now_ms)
+            case ev.MessageMalformed(slot, reason):
+                self._fail(failures.protocol_broken(self._name(slot), reason), now_ms)
+                self._slot_gone(slot)
+            case ev.SlotDisconnected(slot, _):
+                self._on_disconnected(slot, now_ms)
+            case ev.CancelRequested(reason):
+                self._on_cancel(reason, now_ms)
+            case ev.SplitsAssigned(operator, subtask, splits):
+                self._send_to_reader(operator, subtask, m.AssignSplits(operator, subtask, splits))
+            case ev.SplitsExhausted(operator, subtask):
+                self._send_to_reader(operator, subtask, m.NoMoreSplits(operator, subtask))
+            case ev.EnumeratorFailed(operator, reason, traceback):
+                self._fail(failures.enumerator_failed(self.job_graph, operator, reason, traceback), now_ms)
+            case ev.CollectedConsumed(operator, subtask, sequence):
+                self._send_to_reader(operator, subtask, m.CollectedTaken(operator, subtask, sequence))
+            case ev.Tick():
+                self._on_tick(now_ms)
+        self._move_on(now_ms)
+        return self._actions
+
+    # ---- 1. slots ----
+
+    def _submit(self, now_ms: int) -> None:
+        if self.status is _J.CREATED:
+            self._machine.to(_J.WAITING_FOR_SLOTS)
+            self._submitted_ms = now_ms
+            self._counting = True
+            self._do(ev.StartEnumerators(), ev.CountSlots())
+
+    def _on_slots_counted(self, available: int | None, now_ms: int) -> None:
+        if self.status is not _J.WAITING_FOR_SLOTS or self._gang != "none":
+            return
+        self._counting = False
+        self._counted_ms = now_ms
+        needed = self.graph.slots_needed
+        if available is None or available >= needed:
+            self._gang = "active"
+            self._gang_ms = now_ms
+            self.graph.all_to(_E.SCHEDULED)
+            self._do(ev.StartGang(needed))
+        elif available != self._available:
+            timeout_ms = self._options.slots_wait_timeout
+            self._say_waiting(failures.waiting_text(self.job_graph.name, needed, available, timeout_ms))
+        self._available = available
+
+    def _register(self, slot: SlotId, message: m.RegisterSlot, now_ms: int) -> None:
+        known = self._slots.get(slot)
+        if known is not None:
+            if known.address != message.address:
+                self._break_protocol(slot, "it registered twice, with different addresses", now_ms)
+            return
+        if not 0 <= slot < self.graph.slots_needed or message.address.slot != slot or self._gang == "none":
+            self._do(ev.CloseSlot(slot))
+            return
+        self._slots[slot] = Slot(message.address, message.executor, now_ms)
+        if self.status is not _J.WAITING_FOR_SLOTS:
+            self._send(slot, m.Cancel(self._stop_reason))
+        elif len(self._slots) == self.graph.slots_needed and all(s.lives for s in self._slots.values()):
+            self._deploy()
+
+    def _deploy(self) -> None:
+        self.graph.all_to(_E.DEPLOYING)
+        self._machine.to(_J.RUNNING)
+        encoded, placement = self.job_graph.encode(), self.graph.placement()
+        addresses = tuple(self._slots[slot].address for slot in sorted(self._slots))
+        for slot in sorted(self._slots):
+            self._slots[slot].state = SlotState.RUNNING
+            self._send(slot, m.Deploy(encoded, self.graph.deployments(slot), placement, addresses))
+        for slot, message in self._early:
+            self._send(slot, message)
+        self._early.clear()
+
+    # ---- 2. what slots say ----
+
+    def _on_message(self, slot: SlotId, message: m.SlotMessage, now_ms: int) -> None:
+        if isinstance(message, m.RegisterSlot):
+            self._register(slot, message, now_ms)
+            return
+        record = self._slots.get(slot)
+        if record is None:
+            self._break_protocol(slot, f"it sent {type(message).__name__} before it registered", now_ms)
+            return
+        if not record.lives:
+            return
+        record.last_heard_ms = now_ms
+        record.silent = False
+        match message:
+            case m.SlotHeartbeat():
+                record.beat(message)
+            case m.TaskStateChanged(vertex, subtask, state):
+                self._on_task_state(slot, vertex, subtask, state, now_ms)
+            case m.TaskFailed():
+                self._on_task_failed(slot, message, now_ms)
+            case m.PeerLost(peer, _):
+                self._fail(failures.peer_lost(self._name(slot), self._name(peer), message), now_ms)
+            case m.RequestSplit(operator, subtask):
+                if self._runs(slot, operator, subtask, "asks for a split of", now_ms):
+                    self._do(ev.AskEnumerator(operator, subtask))
+            case m.CollectedBatch(operator, subtask, sequence, data):
+                if self._runs(slot, operator, subtask, "sends records of", now_ms):
+                    self._on_collected(operator, subtask, sequence, data)
+            case m.SlotFinished():
+                self._on_slot_finished(slot, record, now_ms)
+
+    def _on_task_state(
+        self, slot: SlotId, vertex: int, subtask: int, state: ExecutionState, now_ms: int
+    ) -> None:
+        try:
+            execution = self.graph.report(slot, vertex, subtask, state)
+        except (ProtocolError, IllegalTransitionError) as e:
+            self._break_protocol(slot, str(e), now_ms)
+            return
+        if state is _E.FAILED:
+            vertex_name, parallelism = execution.vertex.name, execution.vertex.parallelism
+            self._fail(failures.task_ended(vertex_name, subtask, parallelism), now_ms)
+
+    def _on_task_failed(self, slot: SlotId, report: m.TaskFailed, now_ms: int) -> None:
+        execution = self.graph.find(report.vertex, report.subtask)
+        if execution is not None and execution.slot == slot and execution.machine.can(_E.FAILED):
+            execution.machine.to(_E.FAILED)
+        self._fail(failures.task_failed(self.job_graph, report), now_ms)
+
+    def _on_collected(self, operator: OperatorId, subtask: int, sequence: int, data: bytes) -> None:
+        last = self._collected.get((operator, subtask))
+        if last is None or sequence > last:
+            self._collected[(operator, subtask)] = sequence
+            self._do(ev.DeliverCollected(operator, subtask, sequence, data))
+
+    def _on_slot_finished(self, slot: SlotId, record: Slot, now_ms: int) -> None:
+        unfinished = self.graph.unfinished(slot)
+        if unfinished and self._is_going:
+            said = ", ".join(f"{e.machine.subject} is {e.state.value}" for e in unfinished)
+            self._break_protocol(slot, f"it says that it has finished, but {said}", now_ms)
+        record.state = SlotState.FINISHED
+        self._do(ev.CloseSlot(slot))
+
+    def _on_disconnected(self, slot: SlotId, now_ms: int) -> None:
+        record = self._slots.get(slot)
+        if record is None or not record.lives:
+            return
+        running = self.graph.operator_names(slot) if record.state is SlotState.RUNNING else []
+        self._slot_gone(slot)
+        self._fail(failures.slot_lost(self._name(slot), running), now_ms)
+
+    def _on_gang_ended(self, error: str | None, now_ms: int) -> None:
+        if self._gang in ("none", "ended"):
+            return
+        self._gang = "ended"
+        if self._finished_ms is None:
+            self._fail(failures.gang_ended(error), now_ms)
+
+    def _on_cancel(self, reason: str, now_ms: int) -> None:
+        if not self._is_going or self._finished_ms is not None or self._failures.best is not None:
+            return
+        self._machine.to(_J.CANCELLING)
+        self.message = f"job {self.job_graph.name!r} was cancelled: {reason}"
+        self._stop(reason, now_ms)
+
+    def _send_to_reader(self, operator: OperatorId, subtask: int, message: m.MasterMessage) -> None:
+        """Send to the slot of an operator's subtask; before the deployment the message waits for it."""
+        execution = self.graph.find_operator(operator, subtask)
+        if execution is None:
+            return
+        if self.status is _J.RUNNING:
+            self._send(execution.slot, message)
+        elif self.status is _J.WAITING_FOR_SLOTS:
+            self._early.append((execution.slot, message))
+
+    # ---- 3. time ----
+
+    def _on_tick(self, now_ms: int) -> None:
+        away_ms = 0 if self._last_tick_ms is None else now_ms - self._last_tick_ms
+        self._last_tick_ms = now_ms
+        if away_ms > self._options.heartbeat_timeout // 2:
+            # The driver itself was stopped: the silence may be its own.
+            for slot in self._slots.values():
+                slot.last_heard_ms = now_ms
+        self._send_heartbeats(now_ms)
+        if self._is_going:
+            self._check_heartbeats(now_ms)
+        if self.status is _J.WAITING_FOR_SLOTS:
+            self._check_waiting(now_ms)
+
+    def _send_heartbeats(self, now_ms: int) -> None:
+        if self._last_beat_ms is None or now_ms - self._last_beat_ms >= self._options.heartbeat_interval:
+            self._last_beat_ms = now_ms
+            self._beats += 1
+            for slot in self._slots:
+                self._send(slot, m.MasterHeartbeat(self._beats))
+
+    def _check_heartbeats(self, now_ms: int) -> None:
+        for slot, record in self._slots.items():
+            silent_ms = now_ms - record.last_heard_ms
+            if record.lives and not record.silent and silent_ms >= self._options.heartbeat_timeout:
+                record.silent = True
+                running = self.graph.operator_names(slot) if record.state is SlotState.RUNNING else []
+                inside = record.heartbeat.inside if record.heartbeat else ""
+                self._fail(failures.slot_silent(self._name(slot), silent_ms, running, inside), now_ms)
+
+    def _check_waiting(self, now_ms: int) -> None:
+        needed, timeout_ms = self.graph.slots_needed, self._options.slots_wait_timeout
+        if self._gang == "none":
+            waited_ms = now_ms - self._submitted_ms
+            if waited_ms >= timeout_ms and (
+                self._available is not None or waited_ms >= self.SHORTEST_START_MS
+            ):
+                self._fail(failures.slots_unavailable(needed, self._available, timeout_ms), now_ms)
+            elif not self._counting and now_ms - self._counted_ms >= self.COUNT_EVERY_MS:
+                self._counting = True
+                self._do(ev.CountSlots())
+        elif self._gang == "active":
+            waited_ms = now_ms - self._gang_ms
+            patience_ms = max(timeout_ms, self.SHORTEST_START_MS)
+            missing = [SlotId(i) for i in range(needed) if i not in self._slots]
+            if waited_ms >= patience_ms and missing:
+                self._fail(failures.slots_missing(needed, missing, patience_ms), now_ms)
+            elif (
+                waited_ms >= self.SAY_WAITING_AFTER_MS and self._available is None and not self._waiting_said
+            ):
+                registered = needed - len(missing)
+                self._say_waiting(failures.waiting_text(self.job_graph.name, needed, registered, patience_ms))
+
+    # ---- 4. the end ----
+
+    @property
+    def _is_going(self) -> bool:
+        return self.status in (_J.CREATED, _J.WAITING_FOR_SLOTS, _J.RUNNING)
+
+    def _fail(self, failure: Failure, now_ms: int) -> None:
+        """Report a failure; it counts only while the job is going and has not yet done all its work."""
+        if self._is_going and self._finished_ms is None:
+            self._failures.add(failure, now_ms)
+
+    def _break_protocol(self, slot: SlotId, detail: str, now_ms: int) -> None:
+        self._fail(failures.protocol_broken(self._name(slot), detail), now_ms)
+
+    def _move_on(self, now_ms: int) -> None:
+        """Take the steps that have become possible, after every event."""
+        if self.status is _J.RUNNING and self._finished_ms is None:
+            slots_done = all(s.state is SlotState.FINISHED for s in self._slots.values())
+            if slots_done and self.graph.all_finished:
+                self._finished_ms = now_ms
+        if self._finished_ms is not None:
+            if self._gang == "ended" or now_ms - self._finished_ms >= self.GANG_END_MS:
+                self._cancel_gang()
+                self._end(_J.FINISHED)
+            return
+        if self._is_going:
+            failure = self._failures.decided(now_ms)
+            if failure is not None:
+                self._machine.to(_J.FAILING)
+                self.message = f"job {self.job_graph.name!r} failed: {failure.text}"
+                self._stop("the job has failed", now_ms)
+        if self.status in (_J.FAILING, _J.CANCELLING):
+            self._finish_stopping(now_ms)
+
+    def _stop(self, reason: str, now_ms: int) -> None:
+        self._stop_ms = now_ms
+        self._stop_reason = reason
+        self._early.clear()
+        for slot in self._slots:
+            self._send(slot, m.Cancel(reason))
+
+    def _finish_stopping(self, now_ms: int) -> None:
+        stopping_ms = now_ms - self._stop_ms
+        grace_ms = self._options.cancel_grace
+        living = [s for s in self._slots.values() if s.lives]
+        # Slots that were never told cannot stop by themselves; silent ones will not.
+        deployed = _J.RUNNING in self._machine.history
+        heeding = deployed and any(not s.silent for s in living)
+        if not heeding or stopping_ms >= grace_ms:
+            self._cancel_gang()
+        gone = not living and self._gang in ("none", "ended")
+        if gone or stopping_ms >= grace_ms + self.STOP_EXTRA_MS:
+            self._end(_J.FAILED if self.status is _J.FAILING else _J.CANCELED)
+
+    def _end(self, status: JobStatus) -> None:
+        self._machine.to(status)
+        self.graph.close()
+        self._do(ev.EndJob(status, self.message))
+
+    def _cancel_gang(self) -> None:
+        if self._gang == "active":
+            self._gang = "cancelled"
+            self._do(ev.CancelGang())
+
+    # ---- small parts ----
+
+    def _do(self, *actions: Action) -> None:
+        self._actions.extend(actions)
+
+    def _send(self, slot: SlotId, message: m.MasterMessage) -> None:
+        if self._slots[slot].lives:
+            self._do(ev.SendToSlot(slot, message))
+
+    def _say_waiting(self, text: str) -> None:
+        self._waiting_said = text
+        self._do(ev.ReportWaiting(text))
+
+    def _slot_gone(self, slot: SlotId) -> None:
+        record = self._slots.get(slot)
+        if record is not None and record.lives:
+            record.state = SlotState.LOST
+            self.graph.slot_lost(slot)
+
+    def _runs(self, slot: SlotId, operator: OperatorId, subtask: int, what: str, now_ms: int) -> bool:
+        """Whether a slot may speak for an operator's subtask now; one that may not breaks the protocol."""
+        execution = self.graph.find_operator(operator, subtask)
+        if execution is None or execution.slot != slot:
+            self._break_protocol(
+                slot, f"it {what} operator {operator}/{subtask}, which it does not run", now_ms
+            )
+            return False
+        return self.status is _J.RUNNING
+
+    def _name(self, slot: SlotId) -> str:
+        record = self._slots.get(slot)
+        return failures.slot_name(slot, None if record is None else record.address)
+
+    def _describe_slot(self, slot: SlotId) -> SlotDescription:
+        subtasks = tuple(
+            f"{e.vertex.name} ({e.id.index}/{e.vertex.parallelism})" for e in self.graph.in_slot(slot)
+        )
+        record = self._slots.get(slot)
+        if record is None:
+            return SlotDescription(slot, SlotState.AWAITED, "", 0, 0, "", subtasks)
+        beat = record.heartbeat
+        address = record.address
+        return SlotDescription(
+            slot,
+            record.state,
+            address.host,
+            address.port,
+            address.pid,
+            record.executor,
+            subtasks,
+            beat.stuck_ms if beat else 0,
+            beat.inside if beat else "",
+        )
