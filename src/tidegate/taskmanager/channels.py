@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidegate.core.ids import ChannelId
 from tidegate.records.batch import Batch
+from tidegate.records.elements import EndOfInput
 from tidegate.records.wire import Event
 from tidegate.taskmanager.credits import ReceiverCredits, SenderCredits
 
@@ -44,6 +45,8 @@ class OutputChannel:
         self._queue: deque[Batch | Event] = deque()
         self._batches_queued = 0
         self.bytes_out = 0
+        self.ended = False
+        """Whether the end of input was sent: the consumer needs nothing more."""
 
     @property
     def backlog(self) -> int:
@@ -108,6 +111,8 @@ class OutputChannel:
                 if not self.credits.take():
                     return
                 self._batches_queued -= 1
+            elif isinstance(element, EndOfInput):
+                self.ended = True
             queue.popleft()
             self.bytes_out += self._deliver(self.id, element, self._batches_queued)
 

@@ -109,7 +109,7 @@ class Slot:
     @property
     def is_done(self) -> bool:
         """Whether every task has finished."""
-        return all(t.is_finished for t in self.tasks)
+        return self.failure is None and all(t.is_finished for t in self.tasks)
 
     def close(self) -> None:
         """Close every task; unfinished ones are reported as canceled (or failed, if one did)."""
@@ -200,9 +200,16 @@ class Slot:
         gate.bytes_in += header.length
         gate.receive(channel, element, header.extra)
 
-    def expects_from(self, peer: SlotId) -> bool:
-        """Whether a peer still owes something: one of its channels into this slot has not ended."""
-        return self.failure is None and self._open_channels.get(peer, 0) > 0
+    def needs(self, peer: SlotId) -> bool:
+        """Whether a channel from or to this peer has not ended: losing it now loses data."""
+        if self.failure is not None:
+            return False
+        if self._open_channels.get(peer, 0) > 0:
+            return True
+        return any(
+            not output.ended and self._slot_of(self._graph.edges[c.edge].target, c.consumer) == peer
+            for c, output in self._outputs.items()
+        )
 
     def peers(self) -> set[SlotId]:
         """The other slots that this one exchanges data with."""

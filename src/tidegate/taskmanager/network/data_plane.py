@@ -59,6 +59,7 @@ class DataPlane:
         self._waiting: dict[SlotId, list[tuple[bytes, object]]] = {}
         self._dirty: set[int] = set()
         self.expected: set[SlotId] = set()
+        self._gone: set[SlotId] = set()
 
     # ---- sending ----
 
@@ -76,6 +77,8 @@ class DataPlane:
     def send(self, peer: SlotId, header: bytes, body: object) -> None:
         """Queue a frame for a peer; before its connection exists, keep it."""
         connection = self._peers.get(peer)
+        if peer in self._gone:
+            return
         if connection is None:
             self._waiting.setdefault(peer, []).append((header, body))
         else:
@@ -107,6 +110,11 @@ class DataPlane:
             self._close_late_strangers()
         self._write_dirty()
         return bool(events)
+
+    def wait_for_wake(self, timeout_s: float) -> None:
+        """Wait for `wake` only; nothing is received (peers may connect before this slot is deployed)."""
+        if select.select([self._wake_fd], [], [], timeout_s)[0]:
+            os.eventfd_read(self._wake_fd)
 
     def wake(self) -> None:
         """End the current or the next wait; may be called from any thread."""
@@ -235,6 +243,7 @@ class DataPlane:
         self._remove(connection)
         if peer is not None and self._peers.get(peer) is connection:
             del self._peers[peer]
+            self._gone.add(peer)
             self.on_lost(peer, reason)
 
     def _refuse(self, connection: Connection, error: ProtocolError) -> None:
@@ -247,6 +256,7 @@ class DataPlane:
         self._remove(connection)
         if peer is not None and self._peers.get(peer) is connection:
             del self._peers[peer]
+            self._gone.add(peer)
             self.on_lost(peer, str(error))
 
     def _close_late_strangers(self) -> None:

@@ -1,0 +1,166 @@
+"""The top of the house: takes a program, plans it, and runs it where the options say.
+
+`Environment` reaches this module by name when a program is explained or run; nothing else imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from tidegate.api.basic_sinks import CollectSink, PrintSink, print_batch
+from tidegate.api.environment import Environment, Program
+from tidegate.api.operations import WriteSink
+from tidegate.api.streams import DataStream
+from tidegate.cli.progress import ProgressDisplay
+from tidegate.core.ids import OperatorId
+from tidegate.core.options import Options
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.explain import explain as explain_graph
+from tidegate.graph.job_graph import JobGraph
+from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
+from tidegate.metrics.snapshot import JobMetrics
+from tidegate.records.types import RecordType
+from tidegate.records.wire import decode_batch
+
+
+def explain(program: Program, format: str) -> str:
+    """The plan of a program in one of the formats."""
+    return explain_graph(_stream_graph(program), format)
+
+
+def execute(program: Program, spark: Any) -> JobMetrics:
+    """Run a program to its end, with the display that the option `progress` asks for."""
+    graph = _stream_graph(program)
+    shown = _shows_progress(program.options)
+    if shown:
+        print(explain_graph(graph, "text"), flush=True)  # noqa: T201
+    client = _start(graph, program, spark)
+    try:
+        if not shown or program.options.runtime != "spark":
+            return client.result()
+        with ProgressDisplay(client.metrics):
+            return client.result()
+    except KeyboardInterrupt:
+        client.cancel()
+        raise
+
+
+def execute_async(program: Program, spark: Any) -> Any:
+    """Start a program and return its client."""
+    return _start(_stream_graph(program), program, spark)
+
+
+def collect(program: Program, spark: Any) -> Iterator[Any]:
+    """Start a program whose only sink collects, and yield its records as they come; closing early cancels it."""
+    graph = _stream_graph(program)
+    node = next(n for n in graph.nodes if _is_sink(n.operation, CollectSink))
+    client = _start(graph, program, spark)
+    return _rows(client, node.operator_id, node.output_type)
+
+
+def stage_dataframe(dataframe: Any, env: Environment) -> Any:
+    """A source that reads a Spark DataFrame, staged as Parquet files."""
+    from tidegate.spark.dataframes import stage
+
+    source, location = stage(dataframe, env.options)
+    weakref.finalize(env, _remove, location)
+    return source
+
+
+def to_dataframe(env: Environment, stream: DataStream, job_name: str | None) -> Any:
+    """Run a bounded stream into Parquet files and read them as a Spark DataFrame."""
+    from tidegate.spark.dataframes import dataframe_of, new_staging_dir, staging_sink
+    from tidegate.spark.session import obtain_session
+
+    location = new_staging_dir(env.options)
+    weakref.finalize(env, _remove, location)
+    node = env._add(WriteSink(staging_sink(location)), "to_dataframe", (stream._refs,), stream.record_type, register=False)
+    node.operation.sink.check_type(stream.record_type)  # type: ignore[attr-defined]
+    execute(env._program(job_name, (node,)), env.spark)
+    session = obtain_session(env.spark, env.options, 1)
+    return dataframe_of(session, location, stream.record_type)
+
+
+# ---- inside ----
+
+
+def _stream_graph(program: Program) -> StreamGraph:
+    return build_stream_graph(program.name, program.sinks, program.transformations, program.options)
+
+
+def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
+    job_graph = build_job_graph(graph)
+    for node in graph.nodes:
+        if isinstance(node.operation, WriteSink):
+            node.operation.sink.prepare(node.parallelism)
+    if program.options.runtime == "in-process":
+        return _start_in_process(graph, job_graph, program.options)
+    client = _start_on_spark(job_graph, program.options, spark)
+    for node in graph.nodes:
+        operation = node.operation
+        if isinstance(operation, WriteSink) and isinstance(operation.sink, PrintSink):
+            batches = client.collected_batches(node.operator_id)
+            thread = threading.Thread(
+                target=_print_all, args=(operation.sink, node.output_type, batches), name="tidegate-print", daemon=True
+            )
+            thread.start()
+            client.before_result.append(thread.join)
+    return client
+
+
+def _start_on_spark(job_graph: JobGraph, options: Options, spark: Any) -> Any:
+    from tidegate.jobmanager.job_client import run_job
+    from tidegate.jobmanager.job_runner import JobRunner
+    from tidegate.spark.gang import SparkGang
+    from tidegate.spark.session import obtain_session
+
+    session = obtain_session(spark, options, job_graph.slots_needed)
+    return run_job(JobRunner(job_graph, options, SparkGang(session, options)))
+
+
+def _start_in_process(graph: StreamGraph, job_graph: JobGraph, options: Options) -> Any:
+    from tidegate.testing.simulation import InProcessClient, Simulation
+
+    client = InProcessClient(Simulation(job_graph, options, options.seed))
+    for node in graph.nodes:
+        operation = node.operation
+        if isinstance(operation, WriteSink) and isinstance(operation.sink, PrintSink):
+            client.printers.append((node.operator_id, operation.sink, node.output_type))
+    return client
+
+
+def _rows(client: Any, operator: OperatorId, record_type: RecordType) -> Iterator[Any]:
+    with contextlib.closing(client.collected_batches(operator)) as batches:
+        for batch in batches:
+            yield from decode_batch(batch.data, record_type).rows
+
+
+def _print_all(sink: PrintSink, record_type: RecordType, batches: Any) -> None:
+    left = sink.limit
+    with contextlib.suppress(Exception):  # the job's own error is raised where its result is awaited
+        for batch in batches:
+            printed = print_batch(
+                sink.prefix, batch.subtask, decode_batch(batch.data, record_type), sys.stdout, left
+            )
+            left = None if left is None else left - printed
+
+
+def _is_sink(operation: object, kind: type) -> bool:
+    return isinstance(operation, WriteSink) and isinstance(operation.sink, kind)
+
+
+def _shows_progress(options: Options) -> bool:
+    return options.progress == "on" or (options.progress == "auto" and sys.stdout.isatty())
+
+
+def _remove(location: str) -> None:
+    from tidegate.spark.dataframes import remove_staging
+
+    remove_staging(location)
+
+

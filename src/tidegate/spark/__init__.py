@@ -1,0 +1,1 @@
+"""Spark as resource manager and supervisor: the only folder that imports pyspark."""

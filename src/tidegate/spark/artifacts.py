@@ -1,0 +1,43 @@
+"""Shipping tidegate itself to the executors of a cluster, so that only its dependencies must be installed there."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import shutil
+import tempfile
+import threading
+import weakref
+import zipfile
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_lock = threading.Lock()
+_shipped: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def ship_package(spark: Any) -> None:
+    """Send this package to the executors of a session, once per session; a local master needs nothing."""
+    if not hasattr(spark, "_jsparkSession") or spark.sparkContext.master.startswith("local["):
+        return
+    with _lock:
+        context = spark.sparkContext
+        if context in _shipped:
+            return
+        # Spark serves the file from where it is, for executors that come later too: it stays until we end.
+        folder = tempfile.mkdtemp(prefix="tidegate-package-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        archive = Path(folder) / "tidegate_package.zip"
+        _write_archive(archive)
+        context.addPyFile(str(archive))
+        _shipped.add(context)
+
+
+def _write_archive(target: Path) -> None:
+    package = Path(__file__).resolve().parent.parent
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(package.rglob("*")):
+            if file.suffix in (".py", ".typed") or file.name == "py.typed":
+                archive.write(file, Path("tidegate") / file.relative_to(package))

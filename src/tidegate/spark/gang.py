@@ -1,0 +1,121 @@
+"""A gang of slots: one Spark job whose only stage is a barrier stage; each of its tasks is a slot.
+
+Spark gang-schedules the tasks (all or none), supervises their processes and never retries the stage by itself, because
+a failed barrier result stage is final. The JobManager decides what happens next.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import InheritableThread
+
+from tidegate.core.ids import SlotId
+from tidegate.core.options import Options
+from tidegate.protocol.bootstrap import SlotBootstrap
+from tidegate.spark.artifacts import ship_package
+
+log = logging.getLogger(__name__)
+
+
+class SparkGang:
+    """The `GangHost` of Spark: counts slots, starts the gang, cancels it. One gang at a time."""
+
+    def __init__(self, spark: Any, options: Options) -> None:
+        self._spark = spark
+        self._options = options
+        self._tag = ""
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether the session is a Spark Connect client (no access to the scheduler from here)."""
+        return not hasattr(self._spark, "_jsparkSession")
+
+    def count_slots(self) -> int | None:
+        """Tasks that can run at the same time on the executors there are now; None: not known."""
+        if self.is_connect:
+            return None
+        scala_context = self._spark.sparkContext._jsc.sc()
+        profile = scala_context.resourceProfileManager().defaultResourceProfile()
+        return int(scala_context.maxNumConcurrentTasks(profile))
+
+    def control_host(self) -> tuple[str, str]:
+        """Where the JobManager listens, and the name under which executors reach it."""
+        bind = self._options.bind_host
+        if self.is_connect:
+            return bind or "127.0.0.1", bind or "127.0.0.1"
+        if self._spark.sparkContext.master.startswith("local"):
+            return bind or "127.0.0.1", bind or "127.0.0.1"
+        configuration = self._spark.sparkContext.getConf()
+        host = configuration.get("spark.driver.host", "127.0.0.1")
+        return bind or configuration.get("spark.driver.bindAddress", host), host
+
+    def start(
+        self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]
+    ) -> None:
+        """Submit the Spark job and return; `on_end` is called from its thread with Spark's error, or None."""
+        self._tag = f"tidegate-{bootstrap.job_id}-{bootstrap.attempt}"
+        ship_package(self._spark)
+        run = functools.partial(self._run, slots, bootstrap, on_end)
+        self._thread = InheritableThread(target=run, session=self._spark, name="tidegate-gang", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Have Spark kill what is left of the gang; returns at once, repeated calls do no harm."""
+        if self._tag:
+            try:
+                self._spark.interruptTag(self._tag)
+            except Exception as e:
+                log.warning("Spark could not be told to cancel %s: %s", self._tag, e)
+
+    def close(self) -> None:
+        """Wait for the thread of an ended gang."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=10)
+
+    def _run(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
+        error: str | None = None
+        try:
+            self._spark.addTag(self._tag)
+            if not self.is_connect:
+                self._spark.sparkContext.setJobDescription(f"tidegate {bootstrap.job_name}")
+            slot_main = functools.partial(_slot_main, bootstrap.encode())
+            frame = self._spark.range(0, slots, 1, slots).mapInArrow(slot_main, "slot long", barrier=True)
+            frame.collect()
+        except BaseException as e:
+            error = brief_spark_error(e)
+        on_end(error)
+
+
+def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The body of a Spark task: be a slot until the job ends."""
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    from pyspark import BarrierTaskContext
+
+    from tidegate.taskmanager.mailbox import run_slot
+
+    for _ in batches:
+        pass
+    context = BarrierTaskContext.get()
+    slot = SlotId(context.partitionId())
+    run_slot(SlotBootstrap.decode(bootstrap), slot, os.environ.get("SPARK_EXECUTOR_ID", ""))
+    yield pa.RecordBatch.from_pydict({"slot": pa.array([slot], pa.int64())})
+
+
+def brief_spark_error(error: BaseException) -> str:
+    """The line of a Spark error that says something."""
+    text = str(error)
+    for pattern in (r"(tidegate\.[\w.]+(?:Error|Lost): .*)", r"(\w*(?:Exception|Error): .*)"):
+        found = re.findall(pattern, text)
+        if found:
+            return str(found[-1]).strip()[:500]
+    first = text.strip().splitlines()
+    return (first[0] if first else type(error).__name__)[:500]

@@ -1,0 +1,89 @@
+"""The Spark session of a job: the user's own, the active one, or a local one with settings that suit a gang of slots."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import sys
+import threading
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tidegate.core.options import Options
+
+log = logging.getLogger(__name__)
+
+LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For a session on this machine only."""
+
+GANG_SETTINGS = {
+    "spark.python.worker.reuse": "true",
+    # A cancelled slot has this long to end by itself before Spark kills its process.
+    "spark.python.task.killTimeout": "100ms",
+    # Too few slots is noticed in seconds, not in ten minutes.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "10",
+}
+"""For any session that tidegate starts."""
+
+_lock = threading.Lock()
+_own: SparkSession | None = None
+
+
+def obtain_session(given: Any, options: Options, slots_needed: int) -> Any:
+    """The session to run on. A local one that tidegate started is replaced when it has too few slots."""
+    if given is not None:
+        return given
+    with _lock:
+        active = SparkSession.getActiveSession()
+        if active is not None and active is not _own:
+            return active
+        return _own_session(options, slots_needed)
+
+
+def _own_session(options: Options, slots_needed: int) -> SparkSession:
+    global _own
+    if _own is not None:
+        context = _own.sparkContext
+        alive = getattr(context, "_jsc", None) is not None
+        if alive and (not context.master.startswith("local[") or context.defaultParallelism >= slots_needed):
+            return _own
+        if alive:
+            _own.stop()
+        _own = None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    master = _master(options.spark_master, slots_needed)
+    builder = SparkSession.builder.appName("tidegate").master(master)
+    settings = {**GANG_SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {})}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    _own = builder.getOrCreate()
+    _own.sparkContext.setLogLevel("FATAL" if master.startswith("local[") else "ERROR")
+    atexit.register(stop_own_session)
+    return _own
+
+
+def stop_own_session() -> None:
+    """Stop the session that tidegate started, if there is one."""
+    global _own
+    with _lock:
+        if _own is not None:
+            _own.stop()
+            _own = None
+
+
+def _master(master: str, slots_needed: int) -> str:
+    """`local[*]` means as many slots as there are cores, and never fewer than the job needs."""
+    if re.fullmatch(r"local(\[\*\])?", master):
+        return f"local[{max(os.cpu_count() or 1, slots_needed)}]"
+    return master

@@ -1,0 +1,168 @@
+"""The control connection of a slot: a small thread of its own, so that a long call in user code is not taken for death.
+
+The thread sends heartbeats and what the mailbox thread posts, receives the JobManager's messages into `inbox`, and
+watches three things that the mailbox thread may be too busy to see: the JobManager's silence, the end of the
+connection, and a cancellation that the mailbox thread does not answer in time. In the last case it ends the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tidegate.core.errors import ProtocolError, TidegateError
+from tidegate.core.options import Options
+from tidegate.protocol import messages as m
+from tidegate.protocol.frames import ControlDecoder, control_frame
+from tidegate.protocol.handshake import ClientHandshake, Hello
+
+log = logging.getLogger(__name__)
+
+
+class ControlLost(TidegateError):
+    """The JobManager is gone: its connection ended or it fell silent. The slot ends itself."""
+
+
+class ControlClient:
+    """Talks to the JobManager. `send` and `close` from the mailbox thread; `inbox` is filled by the own thread."""
+
+    def __init__(self, host: str, port: int, secret: bytes, hello: Hello, options: Options) -> None:
+        self._options = options
+        self._socket = socket.create_connection((host, port), timeout=options.handshake_timeout / 1000)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._decoder = ControlDecoder()
+            self._early = self._shake_hands(secret, hello)
+        except BaseException:
+            self._socket.close()
+            raise
+        self.local_host: str = self._socket.getsockname()[0]
+        self.inbox: deque[m.MasterMessage] = deque()
+        self.lost: str | None = None
+        """Why there is no JobManager any more; None while there is one."""
+        self.cancel_requested: str | None = None
+        self.on_arrival: Callable[[], None] = _nothing
+        self.metrics: Callable[[], tuple[tuple[int, bytes], ...]] = tuple
+        self.activity: Callable[[], tuple[int, str]] = _no_activity
+        """How long (ms) the mailbox thread is inside one step, and whose."""
+        self._outbox: deque[bytes] = deque()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tidegate-control", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def send(self, message: m.SlotMessage) -> None:
+        """Post a message; it leaves at once, in order."""
+        self._outbox.append(control_frame(m.encode_message(message)))
+        os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """Send what is posted, end the connection and the thread."""
+        self._closing.set()
+        os.eventfd_write(self._wake_fd, 1)
+        self._thread.join(timeout=5)
+        self._socket.close()
+        os.close(self._wake_fd)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except (OSError, ProtocolError, ControlLost) as e:
+            self.lost = str(e) or type(e).__name__
+        self.on_arrival()
+        if self.lost is not None or self.cancel_requested is not None:
+            self._end_process_if_stuck()
+
+    def _loop(self) -> None:
+        interval = min(self._options.heartbeat_interval, self._options.metrics_interval) / 1000
+        timeout = self._options.heartbeat_timeout / 1000
+        last_heard = time.monotonic()
+        next_beat = 0.0
+        sequence = 0
+        self._socket.settimeout(timeout)
+        self._take(self._early)
+        while not (self._closing.is_set() and not self._outbox):
+            now = time.monotonic()
+            if now >= next_beat:
+                sequence += 1
+                stuck_ms, inside = self.activity()
+                beat = m.SlotHeartbeat(sequence, self.metrics(), stuck_ms, inside)  # type: ignore[arg-type]
+                self._outbox.append(control_frame(m.encode_message(beat)))
+                next_beat = now + interval
+            while self._outbox:
+                self._socket.sendall(self._outbox.popleft())
+            ready, _, _ = select.select([self._socket, self._wake_fd], [], [], max(0.0, next_beat - now))
+            if self._wake_fd in ready:
+                os.eventfd_read(self._wake_fd)
+            if self._socket in ready:
+                data = self._socket.recv(1 << 16)
+                if not data:
+                    raise ControlLost("the JobManager closed the connection")
+                last_heard = time.monotonic()
+                self._take(data)
+            elif time.monotonic() - last_heard > timeout:
+                raise ControlLost(f"the JobManager has been silent for {timeout:g} s")
+            if self.cancel_requested is not None and not self._closing.is_set():
+                self._wait_for_cancel()
+                return
+
+    def _take(self, data: bytes) -> None:
+        for body in self._decoder.feed(data):
+            message = m.decode_master_message(body)
+            if isinstance(message, m.MasterHeartbeat):
+                continue
+            if isinstance(message, m.Cancel):
+                self.cancel_requested = message.reason
+            self.inbox.append(message)
+            self.on_arrival()
+
+    def _wait_for_cancel(self) -> None:
+        """After a cancellation only what the mailbox thread still posts is sent, until it closes or is too late."""
+        deadline = time.monotonic() + self._options.cancel_grace / 1000
+        while time.monotonic() < deadline:
+            while self._outbox:
+                self._socket.sendall(self._outbox.popleft())
+            if self._closing.is_set():
+                return
+            select.select([self._wake_fd], [], [], 0.05)
+            try:
+                os.eventfd_read(self._wake_fd)
+            except BlockingIOError:
+                continue
+
+    def _end_process_if_stuck(self) -> None:
+        if self._closing.wait(self._options.cancel_grace / 1000):
+            return
+        stuck_ms, inside = self.activity()
+        log.error("user code does not return (%d ms inside %s); ending the process", stuck_ms, inside)
+        os._exit(70)
+
+    def _shake_hands(self, secret: bytes, hello: Hello) -> bytes:
+        handshake = ClientHandshake(secret, hello)
+        while not handshake.done:
+            data = self._socket.recv(4096)
+            if not data:
+                raise ControlLost("the JobManager refused the connection")
+            reply = handshake.feed(data)
+            if reply:
+                self._socket.sendall(reply)
+        return handshake.rest
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_activity() -> tuple[int, str]:
+    return 0, ""

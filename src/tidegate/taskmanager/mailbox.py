@@ -1,0 +1,199 @@
+"""The mailbox loop of a slot on Spark: the one thread that owns its tasks, their state and their data sockets."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+
+import pyarrow as pa
+
+from tidegate.core.clock import SystemClock
+from tidegate.core.ids import SlotId
+from tidegate.core.options import Options
+from tidegate.protocol import messages as m
+from tidegate.protocol.bootstrap import SlotBootstrap
+from tidegate.protocol.frames import DataHeader
+from tidegate.protocol.handshake import Hello
+from tidegate.taskmanager.control import ControlClient, ControlLost
+from tidegate.taskmanager.network.data_plane import DataPlane
+from tidegate.taskmanager.slot import Slot
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT_S = 1.0
+_GOODBYE_S = 10.0
+
+
+def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
+    """Be a slot of one job attempt until it ends. Called in the Spark task's own thread.
+
+    Returns normally when the job finished, failed or was cancelled (the JobManager knows which); raises only if there
+    is no JobManager to tell, so that Spark ends the task.
+    """
+    pa.set_cpu_count(1)
+    options = Options().with_values(bootstrap.options, "the driver")
+    hello = Hello("control", bootstrap.job_id, bootstrap.attempt, slot_id)
+    control = ControlClient(
+        bootstrap.control_host, bootstrap.control_port, bootstrap.secret, hello, options
+    )
+    host = options.bind_host or control.local_host
+    data = DataPlane(
+        host,
+        bootstrap.secret,
+        bootstrap.job_id,
+        bootstrap.attempt,
+        slot_id,
+        SystemClock(),
+        options.handshake_timeout,
+    )
+    try:
+        address = m.SlotAddress(slot_id, host, data.port, os.getpid())
+        _Mailbox(bootstrap, slot_id, options, control, data).run(address, executor)
+    finally:
+        control.close()
+        data.close()
+
+
+class _Mailbox:
+    def __init__(
+        self,
+        bootstrap: SlotBootstrap,
+        slot_id: SlotId,
+        options: Options,
+        control: ControlClient,
+        data: DataPlane,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._slot_id = slot_id
+        self._options = options
+        self._control = control
+        self._data = data
+        self._clock = SystemClock()
+        self._slot: Slot | None = None
+        self._step_since = 0.0
+        control.on_arrival = data.wake
+        control.metrics = self._metrics
+        control.activity = self._activity
+        data.on_frame = self._on_frame
+        data.on_lost = self._on_lost
+
+    def run(self, address: m.SlotAddress, executor: str) -> None:
+        self._control.start()
+        self._control.send(m.RegisterSlot(address, executor))
+        deploy = self._wait_for_deploy()
+        if deploy is None:
+            return
+        self._step_since = time.monotonic()
+        slot = self._slot = Slot(
+            self._slot_id,
+            self._bootstrap.job_id,
+            self._bootstrap.attempt,
+            deploy,
+            self._options,
+            self._clock,
+            self._data,
+            self._control.send,
+            self._data.wake,
+        )
+        try:
+            if slot.failure is None:
+                slot.open()
+            if slot.failure is None and self._connect(slot, deploy):
+                gc.collect()
+                gc.freeze()
+                self._loop(slot)
+        finally:
+            slot.close()
+            gc.unfreeze()
+        if slot.failure is not None:
+            self._wait_for_cancel()
+        self._control.send(m.SlotFinished())
+
+    def _connect(self, slot: Slot, deploy: m.Deploy) -> bool:
+        """Open the data connections; a peer that cannot be reached is the JobManager's to judge."""
+        addresses = {a.slot: a for a in deploy.addresses}
+        peers = {peer: addresses[peer] for peer in slot.peers()}
+        try:
+            self._data.connect(peers)
+        except OSError as e:
+            unreached = ", ".join(f"slot {a.slot} at {a.host}:{a.port}" for a in peers.values())
+            self._control.send(m.PeerLost(min(peers), f"cannot connect to one of {unreached}: {e}"))
+            self._wait_for_cancel()
+            return False
+        return True
+
+    def _wait_for_deploy(self) -> m.Deploy | None:
+        while True:
+            while self._control.inbox:
+                message = self._control.inbox.popleft()
+                if isinstance(message, m.Deploy):
+                    return message
+                if isinstance(message, m.Cancel):
+                    return None
+            self._raise_if_lost()
+            self._data.wait_for_wake(_LONGEST_WAIT_S)
+
+    def _loop(self, slot: Slot) -> None:
+        control, data, clock = self._control, self._data, self._clock
+        inbox = control.inbox
+        shut = False
+        while True:
+            while inbox:
+                message = inbox.popleft()
+                if isinstance(message, m.Cancel):
+                    return
+                slot.receive_message(message)
+            self._raise_if_lost()
+            self._step_since = time.monotonic()
+            moved = slot.step() or slot.flush()
+            self._step_since = 0.0
+            if slot.failure is not None:
+                return
+            if slot.is_done:
+                if not shut:
+                    data.shut()
+                    shut = True
+                if data.is_quiet:
+                    return
+            if moved:
+                data.poll(0)
+                continue
+            wake_ns = slot.next_wake_ns()
+            wait_s = _LONGEST_WAIT_S
+            if wake_ns is not None:
+                wait_s = min(wait_s, (wake_ns - clock.monotonic_ns()) / 1e9)
+            data.poll(max(0.0, wait_s))
+
+    def _wait_for_cancel(self) -> None:
+        """After a failure the JobManager cancels every slot; wait for it, so that the cause arrives first."""
+        deadline = time.monotonic() + _GOODBYE_S
+        while self._control.cancel_requested is None and time.monotonic() < deadline:
+            self._raise_if_lost()
+            self._data.poll(0.1)
+
+    def _on_frame(self, peer: SlotId, header: DataHeader, body: memoryview) -> None:
+        if self._slot is not None:
+            self._slot.receive_frame(header, body)
+
+    def _on_lost(self, peer: SlotId, reason: str) -> None:
+        if self._slot is not None and self._slot.needs(peer):
+            self._control.send(m.PeerLost(peer, reason))
+
+    def _raise_if_lost(self) -> None:
+        if self._control.lost is not None:
+            raise ControlLost(
+                f"slot {self._slot_id} of job {self._bootstrap.job_id} ends itself: {self._control.lost}"
+            )
+
+    def _metrics(self) -> tuple[tuple[int, bytes], ...]:
+        slot = self._slot
+        return () if slot is None else slot.metrics()
+
+    def _activity(self) -> tuple[int, str]:
+        since, slot = self._step_since, self._slot
+        if not since or slot is None:
+            return 0, ""
+        task = slot.current
+        return int((time.monotonic() - since) * 1000), "" if task is None else task.name
