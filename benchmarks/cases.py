@@ -1,0 +1,102 @@
+"""What is measured: the engines, and the cases that each of them runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OURS = "tidegate"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to run a case: a script prefix, the environment it runs in, and arguments of its own."""
+
+    name: str
+    prefix: str
+    environment: str | None
+    """None is the interpreter that runs the harness."""
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The name that `--only` takes: `spark` for all of Spark's settings."""
+        return self.prefix
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine(OURS, OURS, None),
+        # Everything in one micro-batch is Spark's best throughput; one file each is a stream of micro-batches.
+        Engine("spark, 1 micro-batch", "spark", "spark", ("--files-per-trigger", "8")),
+        Engine("spark, 8 micro-batches", "spark", "spark", ("--files-per-trigger", "1")),
+        Engine("flink", "flink", "flink"),
+        Engine("bytewax", "bytewax", "bytewax"),
+        Engine("pathway", "pathway", "pathway"),
+        Engine("pyflink, process mode", "pyflink", "flink", ("--execution-mode", "process")),
+        Engine("pyflink, thread mode", "pyflink", "flink", ("--execution-mode", "thread")),
+    )
+}
+FAMILIES = tuple(dict.fromkeys(engine.family for engine in ENGINES.values()))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload in one variant, with the engines that have its kind."""
+
+    workload: str
+    variant: str
+    script: str
+    """The runner is `engines/<prefix>_<script>.py`."""
+    engines: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    records: int | None = None
+    """None: as many as the harness was asked for."""
+    slow_records: tuple[tuple[str, int], ...] = ()
+    """Fewer records for families that would take minutes; the rate is what counts."""
+
+    @property
+    def name(self) -> str:
+        """`workload/variant`, as it stands in the results."""
+        return f"{self.workload}/{self.variant}" if self.variant else self.workload
+
+    def records_for(self, engine: Engine, asked: int) -> int:
+        """How many records that engine reads in this case."""
+        wanted = min(asked, self.records or asked)
+        return min(wanted, dict(self.slow_records).get(engine.family, wanted))
+
+
+_SPARK = ("spark, 1 micro-batch", "spark, 8 micro-batches")
+_PYFLINK = ("pyflink, process mode", "pyflink, thread mode")
+
+CASES = (
+    *(
+        Case(
+            f"pv_{form}",
+            mode,
+            "pv",
+            (OURS, *(_SPARK if mode == "mini_batch" else ()), "flink"),
+            ("--format", form, "--mode", mode),
+        )
+        for form in ("json", "parquet")
+        for mode in ("each", "mini_batch")
+    ),
+    Case(
+        "python_chain",
+        "",
+        "python_chain",
+        (OURS, "bytewax", "pathway", *_PYFLINK),
+        records=2_000_000,
+        slow_records=(("pyflink", 200_000),),
+    ),
+    Case("latency", "", "latency", (OURS, "flink", "bytewax")),
+    *(
+        Case("scaling", f"parallelism_{slots}", "scaling", (OURS,), ("--parallelism", str(slots)))
+        for slots in (1, 2)
+    ),
+    *(
+        Case("scaling", f"chain_{length}", "scaling", (OURS,), ("--chain-length", str(length)))
+        for length in (1, 4, 16)
+    ),
+)
+WORKLOADS = tuple(dict.fromkeys(case.workload for case in CASES))

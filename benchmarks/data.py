@@ -1,0 +1,130 @@
+"""Seeded click data, written once and read by every engine: the same rows as Parquet and as JSON lines.
+
+Run as a script to make it ahead of a benchmark: `python benchmarks/data.py --records 10000000`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROOT = Path(__file__).parent / ".data"
+SEED = 20240229
+FILES = 8
+ROW_GROUPS_PER_FILE = 10
+APPS = 1_000
+PAGES = 100
+USERS = 200_000
+ZIPF_EXPONENT = 1.1
+FIRST_TS_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class Clicks:
+    """Where one generated data set lives, and what every engine must find in it."""
+
+    directory: Path
+    records: int
+    apps: int
+    """Distinct values of `app_id` that occur."""
+    top_app: str
+    top_count: int
+
+    @property
+    def parquet(self) -> Path:
+        """Directory of the Parquet files."""
+        return self.directory / "parquet"
+
+    @property
+    def json_lines(self) -> Path:
+        """Directory of the JSON lines files."""
+        return self.directory / "json"
+
+    def warm(self) -> None:
+        """Read every file once, so that the first engine to run does not pay for the disk."""
+        for path in sorted(self.directory.rglob("part-*")):
+            with path.open("rb") as file:
+                while file.read(1 << 24):
+                    pass
+
+
+def zipf_indices(rng: np.random.Generator, count: int, distinct: int) -> np.ndarray:
+    """`count` indices below `distinct`, index i with weight 1 / (i + 1) ** ZIPF_EXPONENT."""
+    weights = 1.0 / np.arange(1, distinct + 1) ** ZIPF_EXPONENT
+    cumulative = np.cumsum(weights / weights.sum())
+    drawn = np.searchsorted(cumulative, rng.random(count), side="right")
+    return np.minimum(drawn, distinct - 1)
+
+
+def click_frame(first: int, count: int) -> pl.DataFrame:
+    """Rows `first` to `first + count` of the click stream; a function of SEED and `first` alone."""
+    rng = np.random.default_rng([SEED, first])
+    # A fixed shuffle of the ids, so that frequent apps and pages are not neighbours in any hash or range.
+    names = np.random.default_rng(SEED)
+    apps = np.array([f"app-{i:04d}" for i in names.permutation(APPS)])
+    pages = np.array([f"/page/{i:02d}" for i in names.permutation(PAGES)])
+    return pl.DataFrame(
+        {
+            "ts": FIRST_TS_MS + first + np.arange(count, dtype=np.int64),
+            "app_id": apps[zipf_indices(rng, count, APPS)],
+            "user_id": rng.integers(0, USERS, count, dtype=np.int64),
+            "page": pages[zipf_indices(rng, count, PAGES)],
+            "duration_ms": rng.gamma(2.0, 400.0, count).astype(np.int32),
+        }
+    )
+
+
+def clicks(records: int = 10_000_000) -> Clicks:
+    """The click data with that many records; generated under `benchmarks/.data` when it is not there yet."""
+    directory = ROOT / f"clicks-{records}"
+    truth = directory / "truth.json"
+    if not truth.exists():
+        _generate(directory, records)
+    return Clicks(directory=directory, **json.loads(truth.read_text()))
+
+
+def _generate(directory: Path, records: int) -> None:
+    partial = directory.with_suffix(f".partial-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    for name in ("parquet", "json"):
+        (partial / name).mkdir(parents=True)
+    bounds = np.linspace(0, records, FILES + 1).astype(int)
+    counts: dict[str, int] = {}
+    for index in range(FILES):
+        first, count = int(bounds[index]), int(bounds[index + 1] - bounds[index])
+        frame = click_frame(first, count)
+        frame.write_ndjson(partial / "json" / f"part-{index}.json")
+        plain_strings = [
+            pa.field(field.name, pa.string() if pa.types.is_large_string(field.type) else field.type)
+            for field in (frame.to_arrow(compat_level=pl.CompatLevel.oldest()).schema)
+        ]
+        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.schema(plain_strings))
+        group = max(1, -(-count // ROW_GROUPS_PER_FILE))
+        pq.write_table(table, partial / "parquet" / f"part-{index}.parquet", row_group_size=group)
+        for app, app_count in frame.group_by("app_id").len().iter_rows():
+            counts[app] = counts.get(app, 0) + app_count
+    top_app = max(counts, key=lambda app: (counts[app], app))
+    truth = {"records": records, "apps": len(counts), "top_app": top_app, "top_count": counts[top_app]}
+    (partial / "truth.json").write_text(json.dumps(truth))
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+
+
+def main() -> None:
+    """Generate the data and say what it holds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=10_000_000)
+    print(clicks(parser.parse_args().records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""A Flink mini cluster inside this process's JVM that outlives its jobs, so that their times can be asked for.
+
+Every Flink and PyFlink runner uses it: start-up ends when the cluster and the job's vertices are running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+HEAP = "2g"
+MANAGED_MEMORY = "256m"
+NETWORK_MEMORY = "128m"
+
+
+class FlinkCluster:
+    """One task manager with `slots` slots, reachable through the REST interface of the mini cluster."""
+
+    def __init__(self, slots: int, options: dict[str, str] | None = None) -> None:
+        os.environ.setdefault("JVM_ARGS", f"-Xmx{HEAP}")
+        from pyflink.java_gateway import get_gateway
+
+        self.jvm = get_gateway().jvm
+        self.options = {
+            "rest.bind-port": "0",
+            "taskmanager.memory.managed.size": MANAGED_MEMORY,
+            "taskmanager.memory.network.min": NETWORK_MEMORY,
+            "taskmanager.memory.network.max": NETWORK_MEMORY,
+            "execution.attached": "true",
+            "pipeline.object-reuse": "true",
+            "parallelism.default": str(slots),
+            "python.executable": sys.executable,
+            "python.client.executable": sys.executable,
+            **(options or {}),
+        }
+        flink = self.jvm.org.apache.flink
+        self.configuration = flink.configuration.Configuration()
+        for key, value in self.options.items():
+            self.configuration.setString(key, value)
+        builder = flink.runtime.minicluster.MiniClusterConfiguration.Builder()
+        builder.setConfiguration(self.configuration).setNumTaskManagers(1).setNumSlotsPerTaskManager(slots)
+        self.mini_cluster = flink.runtime.minicluster.MiniCluster(builder.build())
+        self.mini_cluster.start()
+        address = self.mini_cluster.getRestAddress().get()
+        self.configuration.setString("execution.target", "remote")
+        self.configuration.setString("rest.address", "localhost")
+        self.configuration.setString("rest.port", str(address.getPort()))
+        self.options |= {
+            "execution.target": "remote",
+            "rest.address": "localhost",
+            "rest.port": str(address.getPort()),
+        }
+        self._rest = f"http://localhost:{address.getPort()}"
+
+    def get(self, path: str) -> Any:
+        """The JSON answer of one REST path."""
+        with urllib.request.urlopen(self._rest + path, timeout=10) as answer:
+            return json.load(answer)
+
+    def finished_job(self) -> dict[str, Any]:
+        """The job that ran last, when it has finished and its final metrics have arrived."""
+        (job_id,) = [job["id"] for job in self.get("/jobs")["jobs"]]
+        for _ in range(50):
+            job: dict[str, Any] = self.get(f"/jobs/{job_id}")
+            if all(vertex["metrics"]["write-records-complete"] for vertex in job["vertices"]):
+                break
+            time.sleep(0.1)
+        if job["state"] != "FINISHED":
+            raise RuntimeError(f"Flink job {job_id} is {job['state']}, not FINISHED")
+        return job
+
+    def source_running_ns(self, job: dict[str, Any]) -> int:
+        """When the first subtask of the source was running: no record is read before."""
+        times = self.get(f"/jobs/{job['jid']}/vertices/{job['vertices'][0]['id']}/subtasktimes")
+        running = [subtask["timestamps"]["RUNNING"] for subtask in times["subtasks"]]
+        return int(min(running)) * 1_000_000
+
+    def close(self) -> None:
+        """Stop the cluster."""
+        self.mini_cluster.close()
+
+
+def jar_urls() -> str:
+    """The extra jars of this environment, as `pipeline.jars` wants them."""
+    jars = sorted((Path(sys.prefix) / "jars").glob("*.jar"))
+    return ";".join(jar.as_uri() for jar in jars)
