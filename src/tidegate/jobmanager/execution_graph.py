@@ -59,7 +59,7 @@ class VertexDescription(msgspec.Struct, frozen=True):
 
 
 class EdgeDescription(msgspec.Struct, frozen=True):
-    """An exchange between two chains, and how many channels it has between subtasks."""
+    """An exchange between two chains."""
 
     source: VertexId
     target: VertexId
@@ -128,10 +128,6 @@ class ExecutionGraph:
         """The slot of every subtask, as in `Deploy.placement`."""
         return tuple(tuple(execution.slot for execution in row) for row in self._executions)
 
-    def in_slot(self, slot: SlotId) -> list[Execution]:
-        """The subtasks of one slot, by vertex and index."""
-        return self._in_slot[slot]
-
     def deployments(self, slot: SlotId) -> tuple[SubtaskDeployment, ...]:
         """The subtasks of one slot, as in `Deploy.subtasks`."""
         return tuple(SubtaskDeployment(e.id.vertex, e.id.index) for e in self._in_slot[slot])
@@ -140,6 +136,10 @@ class ExecutionGraph:
         """The names of all operators that run in a slot, each once, for messages."""
         names = (operator.name for e in self._in_slot[slot] for operator in e.vertex.operators)
         return list(dict.fromkeys(names))
+
+    def subtask_names(self, slot: SlotId) -> tuple[str, ...]:
+        """The subtasks of a slot as `name (index/parallelism)`, for tables."""
+        return tuple(f"{e.vertex.name} ({e.id.index}/{e.vertex.parallelism})" for e in self._in_slot[slot])
 
     def find(self, vertex: int, subtask: int) -> Execution | None:
         """A subtask, or None where a peer names one that does not exist."""

@@ -152,6 +152,14 @@ def waiting_text(job: str, needed: int, available: int, timeout_ms: int) -> str:
     )
 
 
+def starting_text(job: str, needed: int, came: int, timeout_ms: int) -> str:
+    """What the user reads while Spark takes its time to start the slots."""
+    return (
+        f"job {job!r} needs {needed} slots and {came} have started so far; waiting up to "
+        f"{format_duration_ms(timeout_ms)}. If this lasts, add executors, or lower the parallelism"
+    )
+
+
 def slots_unavailable(needed: int, available: int | None, waited_ms: int) -> Failure:
     """The slots did not come in time."""
     offers = "did not say how many it offers" if available is None else f"offers {available}"

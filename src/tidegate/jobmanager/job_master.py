@@ -28,7 +28,7 @@ from tidegate.jobmanager import failures
 from tidegate.jobmanager.events import Action, Event
 from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.failures import Failure, FailureCollector
-from tidegate.jobmanager.slots import Slot, SlotDescription, SlotState
+from tidegate.jobmanager.slots import Slot, SlotDescription, SlotState, SlotTable
 from tidegate.protocol import messages as m
 
 _J, _E = JobStatus, ExecutionState
@@ -42,7 +42,10 @@ class JobMaster:
     STOP_EXTRA_MS = 3_000
     SHORTEST_START_MS = 30_000
     """Slots that Spark has promised get at least this long to start, however short `slots.wait_timeout` is."""
-    SAY_WAITING_AFTER_MS = 4_000
+    SAY_UNKNOWN_AFTER_MS = 4_000
+    """When to say that slots are awaited, if the host cannot count them ..."""
+    SAY_SLOW_AFTER_MS = 10_000
+    """... and if it said that there are enough: a cold start of Spark takes some seconds."""
 
     def __init__(self, job_id: JobId, attempt: AttemptNumber, job_graph: JobGraph, options: Options) -> None:
         self.job_id = job_id
@@ -57,11 +60,12 @@ class JobMaster:
         )
         self._failures = FailureCollector()
         self._actions: list[Action] = []
-        self._slots: dict[SlotId, Slot] = {}
+        self._slots = SlotTable(self.graph.slots_needed)
         self._gang: Literal["none", "active", "cancelled", "ended"] = "none"
         self._available: int | None = None
         self._counting = False
         self._waiting_said = ""
+        self._starting_said = False
         self._submitted_ms = self._counted_ms = self._gang_ms = 0
         self._finished_ms: int | None = None
         self._stop_ms = 0
@@ -91,11 +95,12 @@ class JobMaster:
 
     def subtask_metrics(self) -> list[tuple[VertexId, bytes]]:
         """The latest `SubtaskMetrics` of all subtasks with their vertices, encoded as the slots sent them."""
-        return [entry for s in list(self._slots.values()) if s.heartbeat for entry in s.heartbeat.metrics]
+        return self._slots.metrics()
 
     def slot_table(self) -> list[SlotDescription]:
         """Every slot of the attempt, also those that have not come yet."""
-        return [self._describe_slot(SlotId(i)) for i in range(self.graph.slots_needed)]
+        slots = (SlotId(i) for i in range(self.graph.slots_needed))
+        return [self._slots.describe(slot, self.graph.subtask_names(slot)) for slot in slots]
 
     # ---- the one way in ----
 
@@ -167,26 +172,27 @@ class JobMaster:
 
     def _register(self, slot: SlotId, message: m.RegisterSlot, now_ms: int) -> None:
         known = self._slots.get(slot)
-        if known is not None:
+        if known is not None and known.lives:
             if known.address != message.address:
                 self._break_protocol(slot, "it registered twice, with different addresses", now_ms)
             return
-        if not 0 <= slot < self.graph.slots_needed or message.address.slot != slot or self._gang == "none":
+        stranger = not 0 <= slot < self.graph.slots_needed or message.address.slot != slot
+        if known is not None or stranger or self._gang == "none":
             self._do(ev.CloseSlot(slot))
             return
-        self._slots[slot] = Slot(message.address, message.executor, now_ms)
+        self._slots.add(slot, Slot(message.address, message.executor, now_ms))
         if self.status is not _J.WAITING_FOR_SLOTS:
             self._send(slot, m.Cancel(self._stop_reason))
-        elif len(self._slots) == self.graph.slots_needed and all(s.lives for s in self._slots.values()):
+        elif self._slots.all_live:
             self._deploy()
 
     def _deploy(self) -> None:
         self.graph.all_to(_E.DEPLOYING)
         self._machine.to(_J.RUNNING)
         encoded, placement = self.job_graph.encode(), self.graph.placement()
-        addresses = tuple(self._slots[slot].address for slot in sorted(self._slots))
-        for slot in sorted(self._slots):
-            self._slots[slot].state = SlotState.RUNNING
+        addresses = self._slots.addresses()
+        for slot, record in self._slots:
+            record.state = SlotState.RUNNING
             self._send(slot, m.Deploy(encoded, self.graph.deployments(slot), placement, addresses))
         for slot, message in self._early:
             self._send(slot, message)
@@ -200,7 +206,8 @@ class JobMaster:
             return
         record = self._slots.get(slot)
         if record is None:
-            self._break_protocol(slot, f"it sent {type(message).__name__} before it registered", now_ms)
+            if not isinstance(message, m.SlotHeartbeat):
+                self._break_protocol(slot, f"it sent {type(message).__name__} before it registered", now_ms)
             return
         if not record.lives:
             return
@@ -260,7 +267,7 @@ class JobMaster:
         record = self._slots.get(slot)
         if record is None or not record.lives:
             return
-        running = self.graph.operator_names(slot) if record.state is SlotState.RUNNING else []
+        running = self._running_in(slot, record)
         self._slot_gone(slot)
         self._fail(failures.slot_lost(self._name(slot), running), now_ms)
 
@@ -294,30 +301,21 @@ class JobMaster:
         away_ms = 0 if self._last_tick_ms is None else now_ms - self._last_tick_ms
         self._last_tick_ms = now_ms
         if away_ms > self._options.heartbeat_timeout // 2:
-            # The driver itself was stopped: the silence may be its own.
-            for slot in self._slots.values():
-                slot.last_heard_ms = now_ms
-        self._send_heartbeats(now_ms)
+            self._slots.forgive(now_ms)
+        if self._last_beat_ms is None or now_ms - self._last_beat_ms >= self._options.heartbeat_interval:
+            self._last_beat_ms = now_ms
+            self._beats += 1
+            self._send_to_all(m.MasterHeartbeat(self._beats))
         if self._is_going:
             self._check_heartbeats(now_ms)
         if self.status is _J.WAITING_FOR_SLOTS:
             self._check_waiting(now_ms)
 
-    def _send_heartbeats(self, now_ms: int) -> None:
-        if self._last_beat_ms is None or now_ms - self._last_beat_ms >= self._options.heartbeat_interval:
-            self._last_beat_ms = now_ms
-            self._beats += 1
-            for slot in self._slots:
-                self._send(slot, m.MasterHeartbeat(self._beats))
-
     def _check_heartbeats(self, now_ms: int) -> None:
-        for slot, record in self._slots.items():
-            silent_ms = now_ms - record.last_heard_ms
-            if record.lives and not record.silent and silent_ms >= self._options.heartbeat_timeout:
-                record.silent = True
-                running = self.graph.operator_names(slot) if record.state is SlotState.RUNNING else []
-                inside = record.heartbeat.inside if record.heartbeat else ""
-                self._fail(failures.slot_silent(self._name(slot), silent_ms, running, inside), now_ms)
+        for slot, record, silent_ms in self._slots.newly_silent(now_ms, self._options.heartbeat_timeout):
+            inside = record.heartbeat.inside if record.heartbeat else ""
+            running = self._running_in(slot, record)
+            self._fail(failures.slot_silent(self._name(slot), silent_ms, running, inside), now_ms)
 
     def _check_waiting(self, now_ms: int) -> None:
         needed, timeout_ms = self.graph.slots_needed, self._options.slots_wait_timeout
@@ -333,14 +331,14 @@ class JobMaster:
         elif self._gang == "active":
             waited_ms = now_ms - self._gang_ms
             patience_ms = max(timeout_ms, self.SHORTEST_START_MS)
-            missing = [SlotId(i) for i in range(needed) if i not in self._slots]
+            missing = self._slots.missing()
+            say_after_ms = self.SAY_UNKNOWN_AFTER_MS if self._available is None else self.SAY_SLOW_AFTER_MS
             if waited_ms >= patience_ms and missing:
                 self._fail(failures.slots_missing(needed, missing, patience_ms), now_ms)
-            elif (
-                waited_ms >= self.SAY_WAITING_AFTER_MS and self._available is None and not self._waiting_said
-            ):
-                registered = needed - len(missing)
-                self._say_waiting(failures.waiting_text(self.job_graph.name, needed, registered, patience_ms))
+            elif waited_ms >= say_after_ms and not self._starting_said:
+                self._starting_said = True
+                name, came = self.job_graph.name, needed - len(missing)
+                self._say_waiting(failures.starting_text(name, needed, came, patience_ms))
 
     # ---- 4. the end ----
 
@@ -358,10 +356,9 @@ class JobMaster:
 
     def _move_on(self, now_ms: int) -> None:
         """Take the steps that have become possible, after every event."""
-        if self.status is _J.RUNNING and self._finished_ms is None:
-            slots_done = all(s.state is SlotState.FINISHED for s in self._slots.values())
-            if slots_done and self.graph.all_finished:
-                self._finished_ms = now_ms
+        done = self._slots.all_finished and self.graph.all_finished
+        if done and self.status is _J.RUNNING and self._finished_ms is None:
+            self._finished_ms = now_ms
         if self._finished_ms is not None:
             if self._gang == "ended" or now_ms - self._finished_ms >= self.GANG_END_MS:
                 self._cancel_gang()
@@ -380,19 +377,17 @@ class JobMaster:
         self._stop_ms = now_ms
         self._stop_reason = reason
         self._early.clear()
-        for slot in self._slots:
-            self._send(slot, m.Cancel(reason))
+        self._send_to_all(m.Cancel(reason))
 
     def _finish_stopping(self, now_ms: int) -> None:
         stopping_ms = now_ms - self._stop_ms
         grace_ms = self._options.cancel_grace
-        living = [s for s in self._slots.values() if s.lives]
-        # Slots that were never told cannot stop by themselves; silent ones will not.
+        # Slots that have not come cannot be told, and silent ones do not listen. Before the deployment there is
+        # nothing to close.
         deployed = _J.RUNNING in self._machine.history
-        heeding = deployed and any(not s.silent for s in living)
-        if not heeding or stopping_ms >= grace_ms:
+        if not deployed or self._slots.all_silent or stopping_ms >= grace_ms:
             self._cancel_gang()
-        gone = not living and self._gang in ("none", "ended")
+        gone = not self._slots.living() and self._gang in ("none", "ended")
         if gone or stopping_ms >= grace_ms + self.STOP_EXTRA_MS:
             self._end(_J.FAILED if self.status is _J.FAILING else _J.CANCELED)
 
@@ -412,8 +407,12 @@ class JobMaster:
         self._actions.extend(actions)
 
     def _send(self, slot: SlotId, message: m.MasterMessage) -> None:
-        if self._slots[slot].lives:
+        record = self._slots.get(slot)
+        if record is not None and record.lives:
             self._do(ev.SendToSlot(slot, message))
+
+    def _send_to_all(self, message: m.MasterMessage) -> None:
+        self._do(*(ev.SendToSlot(slot, message) for slot in self._slots.living()))
 
     def _say_waiting(self, text: str) -> None:
         self._waiting_said = text
@@ -435,27 +434,9 @@ class JobMaster:
             return False
         return self.status is _J.RUNNING
 
+    def _running_in(self, slot: SlotId, record: Slot) -> list[str]:
+        return self.graph.operator_names(slot) if record.state is SlotState.RUNNING else []
+
     def _name(self, slot: SlotId) -> str:
         record = self._slots.get(slot)
         return failures.slot_name(slot, None if record is None else record.address)
-
-    def _describe_slot(self, slot: SlotId) -> SlotDescription:
-        subtasks = tuple(
-            f"{e.vertex.name} ({e.id.index}/{e.vertex.parallelism})" for e in self.graph.in_slot(slot)
-        )
-        record = self._slots.get(slot)
-        if record is None:
-            return SlotDescription(slot, SlotState.AWAITED, "", 0, 0, "", subtasks)
-        beat = record.heartbeat
-        address = record.address
-        return SlotDescription(
-            slot,
-            record.state,
-            address.host,
-            address.port,
-            address.pid,
-            record.executor,
-            subtasks,
-            beat.stuck_ms if beat else 0,
-            beat.inside if beat else "",
-        )

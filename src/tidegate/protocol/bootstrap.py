@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -34,9 +33,9 @@ class SlotBootstrap(msgspec.Struct, frozen=True):
             f"control {self.control_host}:{self.control_port}, {self.num_slots} slots)"
         )
 
-    def __rich_repr__(self) -> Any:
-        shown: Mapping[str, Any] = {"job": self.job_id, "attempt": self.attempt, "slots": self.num_slots}
-        yield from shown.items()
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        # msgspec's own, which rich uses in tracebacks, would show every field.
+        return [("job", self.job_id), ("attempt", self.attempt), ("slots", self.num_slots)]
 
     def encode(self) -> bytes:
         """As MessagePack; holds the secret, so it goes only into the closure that starts the slots."""
