@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
 from tidegate.core.errors import TidegateError
 
+_log = logging.getLogger(__name__)
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -32,6 +34,18 @@ def blame(operator: str, position: str = "") -> Iterator[None]:
         raise
     except BaseException as e:
         raise OperatorError(operator, position) from e
+
+
+def close_blamed(operator: str, close: Callable[[], object], *, clean: bool) -> None:
+    """Call the user's `close`. After a clean end its failure is the operator's; after another failure it is logged."""
+    if clean:
+        with blame(operator):
+            close()
+        return
+    try:
+        close()
+    except BaseException:  # noqa: BLE001 - the first failure is the one to report, whatever this one is
+        _log.warning("operator %r: close() raised as well", operator, exc_info=True)
 
 
 def user_traceback(error: BaseException) -> str:

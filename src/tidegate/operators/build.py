@@ -1,0 +1,68 @@
+"""From an operator's spec to the running operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.api import operations as ops
+from tidegate.api.sink import FunctionSink
+from tidegate.core.errors import SerializationError
+from tidegate.graph.blobs import load_blob
+from tidegate.graph.job_graph import OperatorPayload, OperatorSpec
+from tidegate.operators.co_functions import CO_FORMS
+from tidegate.operators.columns import BatchFunctionOperator, ExpressionFilterOperator, ExpressionOperator
+from tidegate.operators.functions import FORMS
+from tidegate.operators.operator import Operator, OperatorContext
+from tidegate.operators.rolling import aggregate_operator
+from tidegate.operators.rolling_reduce import ReduceOperator
+from tidegate.operators.sink import FunctionSinkOperator, SinkOperator
+from tidegate.operators.source import SourceOperator
+
+
+def build_operator(spec: OperatorSpec, context: OperatorContext) -> Operator:
+    """Load a spec's blob and make its operator; raises `SerializationError` naming the operator.
+
+    Called in the slot by the task, on the mailbox thread. `open` has not been called yet.
+    """
+    try:
+        payload = load_blob(spec.blob)
+        if not isinstance(payload, OperatorPayload):
+            raise TypeError(f"the blob holds a {type(payload).__name__}, not an OperatorPayload")
+    except BaseException as e:
+        advice = (
+            "Install the module on every executor, or ship it with the job"
+            if isinstance(e, ImportError)
+            else "The slot must have the same Python and package versions as the driver"
+        )
+        raise SerializationError(
+            f"operator {spec.name!r} cannot be loaded in the slot: {type(e).__name__}: {e}. {advice}"
+        ) from e
+    return make_operator(payload, context)
+
+
+def make_operator(payload: OperatorPayload, context: OperatorContext) -> Operator:
+    """Make the operator of an operation that is at hand already."""
+    cls = operator_class(payload.operation)
+    return cls(payload.operation, payload.input_types, payload.output_type, payload.side_outputs, context)
+
+
+def operator_class(operation: Any) -> type[Operator]:
+    """The operator that performs an operation."""
+    match operation:
+        case ops.ReadSource():
+            return SourceOperator
+        case ops.WriteSink(sink):
+            return FunctionSinkOperator if type(sink) is FunctionSink else SinkOperator
+        case ops.ApplyFunction(form):
+            return FORMS[form]
+        case ops.ApplyCoFunction(form):
+            return CO_FORMS[form]
+        case ops.ApplyBatchFunction():
+            return BatchFunctionOperator
+        case ops.ApplyExpressions(form):
+            return ExpressionFilterOperator if form == "filter" else ExpressionOperator
+        case ops.RollingAggregate():
+            return aggregate_operator(operation)
+        case ops.RollingReduce():
+            return ReduceOperator
+    raise TypeError(f"no operator performs a {type(operation).__name__}")

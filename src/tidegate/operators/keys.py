@@ -1,0 +1,55 @@
+"""The keys of a batch's records as Python values, taken from whichever form the batch already has."""
+
+from __future__ import annotations
+
+from math import nan
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.records.batch import Batch
+from tidegate.records.types import ScalarType, StructType, column_values
+
+
+def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
+    """The values of one key column, or tuples of the values of several. None is a key like any other.
+
+    >>> from tidegate.records.types import record_type_of
+    >>> batch = Batch.of_rows(record_type_of(tuple[str, int]), [("a", 1), ("b", 2)])
+    >>> key_values(batch, ("f1",)), key_values(batch, ("f0", "f1"))
+    ([1, 2], [('a', 1), ('b', 2)])
+    """
+    if not batch.has_columns:
+        return _from_rows(batch, columns)
+    parts = [_values(batch.columns.column(_position(batch, name))) for name in columns]
+    return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    values = column_values(column, None)
+    if pa.types.is_floating(column.type):  # one object for all NaN: a dict finds it by identity
+        return [nan if v != v else v for v in values]
+    return values
+
+
+def _from_rows(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
+    rows = batch.rows
+    if isinstance(batch.type, ScalarType):
+        return rows if len(columns) == 1 else [(row,) * len(columns) for row in rows]
+    first = rows[0]
+    positions = [_position(batch, name) for name in columns]
+    get: Any
+    if isinstance(batch.type, StructType):
+        get = attrgetter(*columns)
+    elif isinstance(first, dict):
+        get = itemgetter(*columns)
+    elif hasattr(first, "_fields"):  # a Row: its own [] is written in Python, its attributes are not
+        get = attrgetter(*(first._fields[i] for i in positions))
+    else:
+        get = itemgetter(*positions)
+    return list(map(get, rows))
+
+
+def _position(batch: Batch, column: str) -> int:
+    return batch.type.field_index(column, "the key")

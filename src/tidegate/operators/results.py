@@ -1,0 +1,67 @@
+"""Results of user functions: are they of the declared type, which one is not, and what to say then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.core.errors import SchemaError
+from tidegate.records.rows import row_class
+from tidegate.records.types import RecordType, RowType
+
+
+class ResultType:
+    """Checks the records that a function made, cheaply, and gives `Row` records their class."""
+
+    def __init__(self, record_type: RecordType) -> None:
+        self.record_type = record_type
+        self._unchecked = record_type.is_object
+        self._row: Any = row_class(tuple(record_type.names)) if isinstance(record_type, RowType) else None
+
+    @property
+    def exact_class(self) -> type | None:
+        """The class that records have, if that alone makes them right; a record of another one needs `adopt`."""
+        if self._row is not None:
+            row: type = self._row
+            return row
+        cls: type | None = getattr(self.record_type, "python_class", None)
+        cls = cls or getattr(self.record_type, "python_type", None)
+        return None if cls is object else cls
+
+    def adopt(self, rows: list[Any]) -> list[Any]:
+        """The same records, once they are known to be of the type; raises `SchemaError`.
+
+        A tuple or a dict where a `Row` is declared becomes one, so that the next function can read it by name
+        whether or not there is an exchange between.
+        """
+        if self._unchecked:
+            return rows
+        if self._row is not None:
+            return self._as_rows(rows)
+        self.record_type.check_rows(rows)
+        return rows
+
+    def _as_rows(self, rows: list[Any]) -> list[Any]:
+        if set(map(type, rows)) <= {self._row}:
+            return rows
+        self.record_type.check_rows(rows)
+        names, make = self.record_type.names, self._row._make
+        if isinstance(rows[0], dict):
+            return [make([row.get(name) for name in names]) for row in rows]
+        return list(map(make, rows))
+
+
+def first_misfit(record_type: RecordType, rows: Sequence[Any]) -> int:
+    """Index of the first record that is not of the type, its fields included; -1 if all are."""
+    for index, row in enumerate(rows):
+        try:
+            record_type.check_rows([row])
+            record_type.to_columns([row])
+        except SchemaError:
+            return index
+    return -1
+
+
+def wrong_type(error: SchemaError, where: str) -> SchemaError:
+    """The same error with what went wrong in front of it."""
+    return type(error)(f"{where}: {error}")

@@ -1,0 +1,290 @@
+"""What all operators that run the user's Python per record share: life cycle, the three loops, results, blame.
+
+The loops carry no bookkeeping. When the user's function raises, the index of its record is read from the iterator
+that the loop was driven by, and the error gets the operator's name, the record and its position.
+
+A record whose fields do not fit its type is found only when somebody asks for columns: behind `emit`, perhaps three
+operators later. So a bare `SchemaError` that comes out of `emit` belongs to the operator that made the records, and
+operators that only pass records on let it through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import length_hint
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.api.functions import Function, OutputTag
+from tidegate.api.operations import Key
+from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.operators.failures import OperatorError, blame, close_blamed
+from tidegate.operators.keys import key_values
+from tidegate.operators.operator import Operator
+from tidegate.operators.results import ResultType, first_misfit, wrong_type
+from tidegate.records.batch import Batch, Origin
+from tidegate.records.types import brief
+
+RETURNED = "the function returned the wrong type"
+
+
+class RowOperator(Operator):
+    """Runs a user's function for every record; `operation.function` is a callable or a `Function`."""
+
+    _opened = False
+    _finished = False
+
+    def open(self) -> None:
+        """Open the user's function, and know the types of its results."""
+        self.name = self.context.operator_name
+        self.results = ResultType(self.output_type)
+        self._side_results = {tag: ResultType(t) for tag, t in self.side_outputs.items()}
+        function = self.user_function()
+        if isinstance(function, Function):
+            self._opened = True
+            with blame(self.name):
+                function.open(self.context.runtime_context())
+
+    def finish(self) -> None:
+        """The input has ended; from now on a failing `close` fails the job."""
+        self._finished = True
+
+    def close(self) -> None:
+        """Close the user's function if `open` was tried. After an earlier failure its own is only logged."""
+        if not self._opened:
+            return
+        self._opened = False
+        close_blamed(self.name, self.user_function().close, clean=self._finished)
+
+    def user_function(self) -> Any:
+        """The user's function as it is in the operation."""
+        return self.operation.function
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """The user's callable: the function itself, or this method of a `Function`."""
+        function = self.user_function()
+        found: Callable[..., Any] = getattr(function, name) if isinstance(function, Function) else function
+        return found
+
+    # ---- the loops ----
+
+    def run_map(self, batch: Batch, function: Callable[[Any], Any]) -> None:
+        """Emit `function(record)` for every record."""
+        rows = self.rows(batch)
+        records = iter(rows)
+        try:
+            out = [function(r) for r in records]
+        except BaseException as e:
+            raise self.failure(batch, rows, records) from e
+        self.emit_results(out, batch.origin, batch.timestamps, rows)
+
+    def run_flat_map(self, batch: Batch, function: Callable[[Any], Any]) -> None:
+        """Emit everything in `function(record)` for every record."""
+        rows = self.rows(batch)
+        records = iter(rows)
+        out: list[Any] = []
+        extend = out.extend
+        ends: list[int] | None = None if batch.timestamps is None else []
+        try:
+            for r in records:
+                part = function(r)
+                if part.__class__ is not list and part.__class__ is not GeneratorType:
+                    part = _records_of(part)
+                extend(part)
+                if ends is not None:
+                    ends.append(len(out))
+        except BaseException as e:
+            raise self.failure(batch, rows, records) from e
+        self._emit_many(batch, out, ends)
+
+    def run_process(self, batch: Batch, function: Callable[[Any, Any], Any], key: Key | None) -> None:
+        """Emit everything in `function(record, context)`, then what went to side outputs, tag by tag."""
+        rows = self.rows(batch)
+        if key is None:
+            context: Any = UnkeyedContext(self.side_outputs)
+            keys = rows
+        else:
+            context = KeyedContext(self.side_outputs)
+            keys = self.keys(batch, key)
+        records = iter(rows)
+        out: list[Any] = []
+        extend = out.extend
+        ends: list[int] | None = None if batch.timestamps is None else []
+        keyed = key is not None
+        try:
+            # The keys come second: zip then has taken the record when it finds the key.
+            for r, k in zip(records, keys, strict=True):
+                if keyed:
+                    context.current_key = k
+                part = function(r, context)
+                if part is not None:
+                    if part.__class__ is not list and part.__class__ is not GeneratorType:
+                        part = _records_of(part)
+                    extend(part)
+                if ends is not None:
+                    ends.append(len(out))
+        except BaseException as e:
+            raise self.failure(batch, rows, records) from e
+        self._emit_many(batch, out, ends)
+        for tag, values in context.buffers.items():
+            if values:
+                self._emit_side(tag, values)
+
+    # ---- in and out ----
+
+    def rows(self, batch: Batch) -> list[Any]:
+        """The batch's records; making them may run the user's own constructor."""
+        try:
+            return batch.rows
+        except BaseException as e:
+            raise OperatorError(self.name, batch_position(batch)) from e
+
+    def keys(self, batch: Batch, key: Key) -> list[Any]:
+        """The key of every record."""
+        if key.function is None:
+            return key_values(batch, key.columns)
+        rows = self.rows(batch)
+        records = iter(rows)
+        function = key.function
+        try:
+            return [function(r) for r in records]
+        except BaseException as e:
+            raise self.failure(batch, rows, records) from e
+
+    def emit_results(
+        self,
+        out: list[Any],
+        origin: Origin | None = None,
+        timestamps: Any = None,
+        inputs: list[Any] | None = None,
+    ) -> None:
+        """Check and send what the user's function made; `inputs` where it made one result for each of them."""
+        try:
+            out = self.results.adopt(out)
+        except SchemaError as e:
+            raise self._misfit(origin, first_misfit(self.output_type, out), inputs) from wrong_type(
+                e, RETURNED
+            )
+        self.emit_checked(out, origin, timestamps, inputs)
+
+    def emit_checked(
+        self, out: list[Any], origin: Origin | None, timestamps: Any, inputs: list[Any] | None
+    ) -> None:
+        """Send records of the right class. If their fields turn out wrong later, this operator is to blame."""
+        try:
+            self.context.emit(Batch(self.output_type, None, out, origin, timestamps))
+        except SchemaError as e:
+            index = first_misfit(self.output_type, out)
+            if index < 0:
+                raise
+            raise self._misfit(origin, index, inputs) from wrong_type(e, RETURNED)
+
+    def _emit_many(self, batch: Batch, out: list[Any], ends: list[int] | None) -> None:
+        if not out:
+            return
+        stamps = None
+        if ends is not None and batch.timestamps is not None:
+            counts: npt.NDArray[np.int64] = np.diff(np.array([0, *ends]))
+            stamps = batch.timestamps.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+        self.emit_results(out, timestamps=stamps)
+
+    def _emit_side(self, tag: str, values: list[Any]) -> None:
+        record_type = self.side_outputs[tag]
+        where = f"the function gave side output {tag!r} the wrong type"
+        try:
+            values = self._side_results[tag].adopt(values)
+        except SchemaError as e:
+            raise OperatorError(self.name) from wrong_type(e, where)
+        try:
+            self.context.emit_side(tag, Batch.of_rows(record_type, values))
+        except SchemaError as e:
+            if first_misfit(record_type, values) < 0:
+                raise
+            raise OperatorError(self.name) from wrong_type(e, where)
+
+    # ---- blame ----
+
+    def failure(self, batch: Batch, rows: list[Any], records: Iterator[Any]) -> OperatorError:
+        """Blame the record that the loop over `records` (an iterator of `rows`) had taken last."""
+        index = max(0, len(rows) - length_hint(records) - 1)
+        return OperatorError(self.name, _at(batch.origin, index), brief(rows[index]))
+
+    def _misfit(self, origin: Origin | None, index: int, inputs: list[Any] | None) -> OperatorError:
+        """Blame the input whose result has this index; the result itself is in the error's cause."""
+        record = "" if inputs is None or index < 0 else brief(inputs[index])
+        return OperatorError(self.name, _at(origin, index), record)
+
+
+class SideOutputs:
+    """What a `ProcessContext` has on any stream; one per batch."""
+
+    __slots__ = ("buffers",)
+
+    def __init__(self, tags: Iterable[str]) -> None:
+        self.buffers: dict[str, list[Any]] = {tag: [] for tag in tags}
+
+    def output(self, tag: OutputTag[Any], value: Any) -> None:
+        """Keep a value for a side output; it leaves when the batch is done."""
+        try:
+            self.buffers[tag.id].append(value)
+        except (KeyError, AttributeError):
+            raise ProgramError(self._refusal(tag)) from None
+
+    def _refusal(self, tag: Any) -> str:
+        if not isinstance(tag, OutputTag):
+            return f"context.output needs an OutputTag, got a {type(tag).__name__}: {brief(tag)}"
+        names = ", ".join(map(repr, sorted(self.buffers))) or "none"
+        return (
+            f"side output {tag.id!r} is not declared (declared: {names}). "
+            f"Name it in process(..., side_outputs=(tag,))"
+        )
+
+
+class UnkeyedContext(SideOutputs):
+    """The `ProcessContext` of a stream without keys."""
+
+    __slots__ = ()
+
+    @property
+    def current_key(self) -> Any:
+        """Refused: there is no key."""
+        raise ProgramError("context.current_key: the stream has no key. Call key_by before process")
+
+
+class KeyedContext(SideOutputs):
+    """The `ProcessContext` of a keyed stream; the loop sets the key before each record."""
+
+    __slots__ = ("current_key",)
+    current_key: Any
+
+
+def batch_position(batch: Batch) -> str:
+    """Where a batch as a whole comes from; empty if unknown."""
+    return "" if batch.origin is None else f"the batch that starts at {batch.origin.at(0)}"
+
+
+def _at(origin: Origin | None, index: int) -> str:
+    return "" if origin is None or index < 0 else origin.at(index)
+
+
+def _records_of(result: Any) -> Iterable[Any]:
+    """The records that a flat_map or process function returned; what is surely a mistake is refused."""
+    if isinstance(result, (str, bytes, dict)) or hasattr(result, "_fields"):
+        raise SchemaError(
+            f"the function must return an iterable of records, but returned a {type(result).__name__}: "
+            f"{brief(result)}. Return a list, or yield it"
+        )
+    if not isinstance(result, Iterable):
+        try:
+            return iter(result)
+        except TypeError:
+            raise SchemaError(
+                f"the function must return an iterable of records, but returned "
+                f"{'None' if result is None else f'a {type(result).__name__}: {brief(result)}'}. "
+                f"Return a list (empty for no records), or yield"
+            ) from None
+    return result

@@ -1,0 +1,127 @@
+"""Reads a source in one slot: polls the reader, checks what it gives, hands on splits and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from tidegate.api.source import Finished, Idle, ReaderContext, SourceReader
+from tidegate.core.errors import SchemaError
+from tidegate.operators.conform import conform
+from tidegate.operators.failures import OperatorError, blame, close_blamed
+from tidegate.operators.operator import Operator
+from tidegate.operators.results import ResultType
+from tidegate.records.batch import Batch
+from tidegate.records.types import RowType
+
+
+class SourceOperator(Operator):
+    """The head of a source task. The task calls `advance` while its outputs have room, instead of `process`.
+
+    Restored splits are added between `open` and the first `advance`, which starts the reader.
+    """
+
+    _reader: SourceReader | None = None
+    _started = False
+    _finished = False
+
+    def open(self) -> None:
+        """Make the reader."""
+        c = self.context
+        self._results = ResultType(self.output_type)
+        self._split_type = self.operation.source.split_type
+        with blame(c.operator_name):
+            self._reader = self.operation.source.create_reader(
+                ReaderContext(
+                    operator_name=c.operator_name,
+                    subtask_index=c.subtask_index,
+                    parallelism=c.parallelism,
+                    clock=c.clock,
+                    batch_rows=c.options.batch_rows,
+                    request_split=c.request_split,
+                    wake=c.wake,
+                    counter=c.counter,
+                    side_output=c.emit_side,
+                )
+            )
+
+    def advance(self) -> Idle | Finished | None:
+        """Poll once. Emits the batch if there is one and returns None (call again); else says why there is none."""
+        try:
+            if not self._started:
+                self._started = True
+                self.reader.start()
+            polled = self.reader.poll()
+            batch = self._checked(polled) if isinstance(polled, Batch) else None
+        except OperatorError:
+            raise
+        except BaseException as e:
+            raise OperatorError(self.context.operator_name) from e
+        if batch is not None:
+            if batch.num_rows:
+                self.context.emit(batch)
+            return None
+        if isinstance(polled, (Idle, Finished)):
+            return polled
+        raise OperatorError(self.context.operator_name) from TypeError(
+            f"poll() of {type(self.reader).__name__} must return a Batch, Idle or Finished, "
+            f"but returned a {type(polled).__name__}"
+        )
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Hand splits (JSON of the source's split type) to the reader."""
+        with blame(self.context.operator_name):
+            self.reader.add_splits([msgspec.json.decode(s, type=self._split_type) for s in splits])
+
+    def no_more_splits(self) -> None:
+        """Tell the reader that no splits follow."""
+        with blame(self.context.operator_name):
+            self.reader.no_more_splits()
+
+    def snapshot(self) -> list[bytes]:
+        """The unfinished splits at their positions, as `add_splits` takes them."""
+        with blame(self.context.operator_name):
+            return [msgspec.json.encode(split) for split in self.reader.snapshot()]
+
+    def process(self, batch: Batch, input_index: int) -> NoReturn:
+        """Refused: a source has no input."""
+        raise AssertionError(f"source {self.context.operator_name!r} has no input")
+
+    def finish(self) -> None:
+        """Everything is read; from now on a failing `close` fails the job."""
+        self._finished = True
+
+    def close(self) -> None:
+        """Close the reader."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            close_blamed(self.context.operator_name, reader.close, clean=self._finished)
+
+    @property
+    def reader(self) -> SourceReader:
+        """The reader; exists from `open` to `close`."""
+        assert self._reader is not None, "the source is not open"
+        return self._reader
+
+    def _checked(self, batch: Batch) -> Batch:
+        """The batch with exactly the declared columns; `Row` records where the reader gave tuples or dicts."""
+        declared = self.output_type
+        if batch.has_columns:
+            columns = batch.columns
+            names_fit = columns.schema.names == declared.schema.names
+            if names_fit and columns.schema.types == declared.schema.types and batch.type is declared:
+                return batch
+            fitting = conform(columns, declared.schema)
+            if fitting is not columns or batch.type is not declared:
+                return Batch(declared, fitting, None, batch.origin, batch.timestamps)
+            return batch
+        if batch.type is not declared and batch.type != declared:
+            raise SchemaError(
+                f"{type(self.reader).__name__} gave {batch.type.describe()}, declared is {declared.describe()}"
+            )
+        rows: list[Any] = batch.rows
+        if isinstance(declared, RowType):
+            rows = self._results.adopt(rows)
+        return Batch(declared, None, rows, batch.origin, batch.timestamps)

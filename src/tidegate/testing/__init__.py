@@ -1,0 +1,1 @@
+"""Shipped to users: what tests of streaming programs need."""

@@ -1,0 +1,178 @@
+"""`OperatorHarness`: one operator of a program in a test, without a cluster: push records, look at what comes out.
+
+One thread, a clock that stands still unless the test moves it, and every output kept in lists.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from tidegate.api.operations import Operation
+from tidegate.api.source import Finished, Idle
+from tidegate.api.streams import DataStream, DataStreamSink
+from tidegate.core.clock import ManualClock
+from tidegate.core.options import Options
+from tidegate.graph.blobs import dump_blob, load_blob
+from tidegate.graph.job_graph import OperatorPayload
+from tidegate.operators.build import make_operator
+from tidegate.operators.operator import OperatorContext
+from tidegate.operators.results import ResultType
+from tidegate.operators.source import SourceOperator
+from tidegate.records.batch import Batch, Origin
+from tidegate.records.types import RecordType, record_type_of
+
+
+class OperatorHarness:
+    """Runs one operator; use it in a `with` block, which opens and closes it.
+
+    >>> from tidegate import Environment
+    >>> words = Environment().from_collection([], type=str)
+    >>> with OperatorHarness.of(words.map(str.upper, returns=str)) as harness:
+    ...     harness.push(["tide", "gate"])
+    ...     harness.rows
+    ['TIDE', 'GATE']
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        input_types: Sequence[Any],
+        output_type: Any,
+        *,
+        side_outputs: dict[str, Any] | None = None,
+        name: str = "operator",
+        options: Options | None = None,
+        clock: ManualClock | None = None,
+        subtask_index: int = 0,
+        parallelism: int = 1,
+    ) -> None:
+        """Take an operation and its types; `of` finds them in a program. The operation is copied by pickling."""
+        self.clock = clock or ManualClock()
+        self.name = name
+        self.batches: list[Batch] = []
+        """What came out of the main output."""
+        self.counters: Tally[str] = Tally()
+        """The metrics that the operator or the user's function counted, by name."""
+        self.driver_batches: list[Batch] = []
+        """What a sink sent to the driver."""
+        self.driver_backlog = 0
+        """How many batches the driver seems not to have taken; a test may set it."""
+        self.splits_requested = 0
+        """How often a source's reader asked for a split."""
+        self._side: dict[str, list[Batch]] = {}
+        payload = OperatorPayload(
+            operation,
+            tuple(record_type_of(t) for t in input_types),
+            record_type_of(output_type),
+            {tag: record_type_of(t) for tag, t in (side_outputs or {}).items()},
+        )
+        payload = load_blob(dump_blob(payload, name))
+        self.input_types: tuple[RecordType, ...] = payload.input_types
+        context = OperatorContext(
+            job_id="test-job",
+            attempt=0,
+            operator_id="test-operator",
+            operator_name=name,
+            subtask_index=subtask_index,
+            parallelism=parallelism,
+            max_parallelism=max(128, parallelism),
+            clock=self.clock,
+            options=options or Options(),
+            counter=lambda counter: _Counter(self.counters, counter),
+            emit=self.batches.append,
+            emit_side=lambda tag, batch: self._side.setdefault(tag, []).append(batch),
+            request_split=self._request_split,
+            wake=lambda: None,
+            send_to_driver=self.driver_batches.append,
+            driver_backlog=lambda: self.driver_backlog,
+        )
+        self.operator = make_operator(payload, context)
+
+    @classmethod
+    def of(cls, stream: DataStream | DataStreamSink, **settings: Any) -> OperatorHarness:
+        """The operator that makes this stream (or that is this sink), with the types of the program around it."""
+        node = stream._node
+        inputs = [
+            refs[0].upstream.output_type
+            if refs[0].tag is None
+            else refs[0].upstream.side_outputs[refs[0].tag]
+            for refs in node.inputs
+        ]
+        settings.setdefault("name", node.name)
+        return cls(node.operation, inputs, node.output_type, side_outputs=dict(node.side_outputs), **settings)
+
+    def push(self, rows: Iterable[Any], *, input_index: int = 0, origin: Origin | None = None) -> None:
+        """Send one batch of records into an input; tuples and dicts become `Row` records where those are declared."""
+        record_type = self.input_types[input_index]
+        batch = Batch.of_rows(record_type, ResultType(record_type).adopt(list(rows)), origin)
+        self.push_batch(batch, input_index=input_index)
+
+    def push_columns(self, columns: Any, *, input_index: int = 0, origin: Origin | None = None) -> None:
+        """Send one Arrow record batch into an input."""
+        self.push_batch(
+            Batch.of_columns(self.input_types[input_index], columns, origin), input_index=input_index
+        )
+
+    def push_batch(self, batch: Batch, *, input_index: int = 0) -> None:
+        """Send a batch into an input; an empty one is left out, as the runtime would."""
+        if batch.num_rows:
+            self.operator.process(batch, input_index)
+
+    def poll(self) -> Idle | Finished | None:
+        """Let a source read once: None if it gave records, else why it did not."""
+        return self._source.advance()
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Give splits to a source, as JSON."""
+        self._source.add_splits(splits)
+
+    def finish(self) -> None:
+        """End every input and let the operator emit what is left."""
+        for index in range(len(self.input_types)):
+            self.operator.end_input(index)
+        self.operator.finish()
+
+    @property
+    def rows(self) -> list[Any]:
+        """All records of the main output so far."""
+        return [row for batch in self.batches for row in batch.rows]
+
+    def side_rows(self, tag: str) -> list[Any]:
+        """All records of a side output so far, by the tag's id."""
+        return [row for batch in self._side.get(tag, []) for row in batch.rows]
+
+    def take_rows(self) -> list[Any]:
+        """The records of the main output since the last call."""
+        rows = self.rows
+        self.batches.clear()
+        return rows
+
+    def __enter__(self) -> OperatorHarness:
+        self.operator.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.operator.close()
+
+    @property
+    def _source(self) -> SourceOperator:
+        if not isinstance(self.operator, SourceOperator):
+            raise TypeError(f"operator {self.name!r} is not a source")
+        return self.operator
+
+    def _request_split(self) -> None:
+        self.splits_requested += 1
+
+
+class _Counter:
+    def __init__(self, counters: Tally[str], name: str) -> None:
+        self._counters = counters
+        self._name = name
+
+    def inc(self, n: int = 1) -> None:
+        self._counters[self._name] += n
