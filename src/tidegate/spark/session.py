@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -34,6 +35,8 @@ GANG_SETTINGS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "10",
 }
 """For any session that tidegate starts."""
+
+_QUIET_LOGGING = Path(__file__).with_name("log4j2-quiet.properties").as_uri()
 
 _lock = threading.Lock()
 _own: SparkSession | None = None
@@ -64,7 +67,11 @@ def _own_session(options: Options, slots_needed: int) -> SparkSession:
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     master = _master(options.spark_master, slots_needed)
     builder = SparkSession.builder.appName("tidegate").master(master)
-    settings = {**GANG_SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {})}
+    settings = dict(GANG_SETTINGS)
+    if master.startswith("local"):
+        settings.update(LOCAL_SETTINGS)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOGGING}"
     for key, value in settings.items():
         builder = builder.config(key, value)
     _own = builder.getOrCreate()

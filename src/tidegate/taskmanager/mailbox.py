@@ -9,6 +9,7 @@ import time
 
 import pyarrow as pa
 
+from tidegate.core.allocator import keep_freed_memory
 from tidegate.core.clock import SystemClock
 from tidegate.core.ids import SlotId
 from tidegate.core.options import Options
@@ -32,6 +33,7 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
     Returns normally when the job finished, failed or was cancelled (the JobManager knows which); raises only if there
     is no JobManager to tell, so that Spark ends the task.
     """
+    keep_freed_memory()
     pa.set_cpu_count(1)
     options = Options().with_values(bootstrap.options, "the driver")
     hello = Hello("control", bootstrap.job_id, bootstrap.attempt, slot_id)

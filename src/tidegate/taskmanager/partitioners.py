@@ -78,6 +78,7 @@ class _HashPartitioner:
 
     def __call__(self, batch: Batch) -> Parts:
         if self._key.function is None:
+            batch = _without_large_dictionaries(batch)
             columns = batch.columns
             hashes = hash_columns([columns.column(name) for name in self._key.columns])
         else:
@@ -85,6 +86,18 @@ class _HashPartitioner:
                 hashes = hash_values(list(map(self._key.function, batch.rows)))
         groups = key_groups(hashes, self._max_parallelism)
         return split(batch, channel_for_key_groups(groups, self._table), self._consumers)
+
+
+def _without_large_dictionaries(batch: Batch) -> Batch:
+    """Decode a dictionary that is longer than the batch: hashing and sending it would cost more than its rows."""
+    columns = batch.columns
+    arrays = [
+        c.dictionary_decode() if pa.types.is_dictionary(c.type) and len(c.dictionary) > batch.num_rows else c
+        for c in columns.columns
+    ]
+    if all(new is old for new, old in zip(arrays, columns.columns, strict=True)):
+        return batch
+    return Batch.of_columns(batch.type, pa.RecordBatch.from_arrays(arrays, names=columns.schema.names))
 
 
 class _RoundRobin:

@@ -28,18 +28,21 @@ from tidegate.taskmanager.slot import Slot
 
 _TICK_NS = 50_000_000
 _EVENT_NS = 1_000
-_IDLE_NS = 1_000_000_000
 
 
 class Simulation:
     """One attempt of a job. `run_one_event` until `status` is terminal; `trace` tells what happened."""
 
-    def __init__(self, job_graph: JobGraph, options: Options, seed: int = 0, available_slots: int | None = None) -> None:
+    def __init__(
+        self, job_graph: JobGraph, options: Options, seed: int = 0, available_slots: int | None = None
+    ) -> None:
         self.clock = ManualClock(start_ms=1)
         self.job_graph = job_graph
         self.master = JobMaster(JobId("simulated"), AttemptNumber(0), job_graph, options)
         self.message = ""
         self.collected: dict[OperatorId, deque[ev.DeliverCollected]] = {}
+        self.consumers: dict[OperatorId, Callable[[ev.DeliverCollected], None]] = {}
+        """Who takes the batches of a sink at once (print sinks)."""
         self.waiting: list[str] = []
         self.trace: list[str] = []
         self._options = options
@@ -50,6 +53,7 @@ class Simulation:
         self._events: deque[ev.Event] = deque()
         self._frames: dict[tuple[SlotId, SlotId], deque[tuple[bytes, bytes]]] = {}
         self._next_tick_ns = 0
+        self._gang_ended = False
         self._post(ev.SubmissionRequested())
 
     @property
@@ -102,7 +106,9 @@ class Simulation:
         for (source, target), queue in self._frames.items():
             slot = self._slots[target]
             if queue and slot.slot is not None:
-                choices.append((f"frame {source}->{target}", lambda q=queue, s=slot: s.take_frame(*q.popleft())))  # type: ignore[misc]
+                choices.append(
+                    (f"frame {source}->{target}", lambda q=queue, s=slot: s.take_frame(*q.popleft()))
+                )  # type: ignore[misc]
         return choices
 
     def _let_time_pass(self) -> None:
@@ -153,15 +159,19 @@ class Simulation:
                     simulated.end()
             case ev.DeliverCollected():
                 self.collected.setdefault(action.operator, deque()).append(action)
+                consume = self.consumers.get(action.operator)
+                if consume is not None and (batch := self.take_collected(action.operator)) is not None:
+                    consume(batch)
             case ev.ReportWaiting(text):
                 self.waiting.append(text)
             case ev.EndJob(_, message):
                 self.message = message
-        if self._slots and all(s.ended for s in self._slots.values()) and not self._gang_ended:
+        self._check_gang()
+
+    def _check_gang(self) -> None:
+        if self._slots and not self._gang_ended and all(s.ended for s in self._slots.values()):
             self._gang_ended = True
             self._post(ev.GangEnded(None))
-
-    _gang_ended = False
 
     def _start_slot(self, id: SlotId) -> None:
         slot = _SimulatedSlot(id, self._options, self.clock, self._send_frame)
@@ -173,9 +183,7 @@ class Simulation:
         self._handle(ev.MessageReceived(slot.id, message))
         if isinstance(message, m.SlotFinished):
             slot.end()
-            if all(s.ended for s in self._slots.values()) and not self._gang_ended:
-                self._gang_ended = True
-                self._post(ev.GangEnded(None))
+            self._check_gang()
 
     def _send_frame(self, source: SlotId, target: SlotId, header: bytes, body: bytes) -> None:
         self._frames.setdefault((source, target), deque()).append((header, body))

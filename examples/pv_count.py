@@ -1,0 +1,90 @@
+"""Page views per app: clicks, keyed by app, counted as they come. `make run` runs this.
+
+    python examples/pv_count.py [--records 5000000] [--out DIRECTORY] [--parallelism 2] [any tidegate option]
+
+The clicks come from the embedded generator (1,000 apps, zipf), the running counts go to JSON lines files, and the last
+count of every app is printed beside the truth, which is computed without tidegate: straight from the generator's
+random numbers, with numpy. The exit code is 0 only if they are equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+from tidegate import Environment
+from tidegate.connectors.datagen import DataGeneratorSource
+from tidegate.connectors.files import FileSink
+
+APPS = [f"app-{i:04d}" for i in range(1000)]
+BLOCK = 8192
+
+
+def apps_of_block(block: int) -> np.ndarray:
+    """Which app each click of a block belongs to: numbers that depend on nothing but the block's number."""
+    ranks = np.random.default_rng([2024, block]).zipf(1.3, BLOCK)
+    return (ranks - 1) % len(APPS)
+
+
+def click(indices: np.ndarray, rng: np.random.Generator) -> dict[str, object]:
+    """The clicks with these indices."""
+    first, last = int(indices[0]) // BLOCK, int(indices[-1]) // BLOCK
+    apps = np.concatenate([apps_of_block(b) for b in range(first, last + 1)])[indices - first * BLOCK]
+    return {"app_id": np.array(APPS)[apps], "user_id": rng.integers(0, 1_000_000, len(indices))}
+
+
+def true_counts(records: int) -> Counter[str]:
+    """The number of clicks of every app, counted without tidegate."""
+    totals = np.zeros(len(APPS), dtype=np.int64)
+    for block in range((records + BLOCK - 1) // BLOCK):
+        apps = apps_of_block(block)[: records - block * BLOCK]
+        totals += np.bincount(apps, minlength=len(APPS))
+    return Counter({app: int(n) for app, n in zip(APPS, totals, strict=True) if n})
+
+
+def last_counts(directory: Path) -> Counter[str]:
+    """The largest, and so the last, running count of every app in the files of the sink."""
+    files = sorted(directory.glob("part-*.jsonl"))
+    found = pl.scan_ndjson(files).group_by("app_id").agg(pl.col("count").max()).collect()
+    return Counter(dict(found.iter_rows()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=5_000_000, help="clicks to generate (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="directory for the result files (default: a temporary one)")
+    own, options = parser.parse_known_args()
+    out = own.out or Path(tempfile.mkdtemp(prefix="pv-count-"))
+
+    env = Environment(parallelism=2, progress="on", args=options)
+    clicks = env.from_source(DataGeneratorSource(click, count=own.records), uid="clicks", name="clicks")
+    counts = clicks.key_by("app_id").count(uid="pv", name="pv")
+    counts.sink_to(FileSink(out, format="json", overwrite=True), uid="files", name="files")
+    metrics = env.execute("pv count")
+
+    found, truth = last_counts(out), true_counts(own.records)
+    table = Table("app", "counted", "truth", title=f"Page views of {own.records:,} clicks (first 10 apps)")
+    for app, true in truth.most_common(10):
+        table.add_row(app, f"{found[app]:,}", f"{true:,}")
+    Console().print(table)
+    equal = found == truth
+    print(f"{len(truth)} apps, {own.records:,} clicks in {metrics.elapsed_ms / 1000:.1f} s: ", end="")
+    print("equal to the truth" if equal else "NOT equal to the truth")
+    if own.out is None:
+        shutil.rmtree(out)
+    else:
+        print(f"results: {out}")
+    return 0 if equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
