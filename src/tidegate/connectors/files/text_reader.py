@@ -1,0 +1,189 @@
+"""Reads a split of a text file: chunks of lines to batches, bad lines to where the user wants them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.api.source import ReaderContext, SourceSplit
+from tidegate.connectors.files import bad_records
+from tidegate.connectors.files.bad_records import BadRecord
+from tidegate.connectors.files.paths import FoundFile, Location, check_unchanged
+from tidegate.connectors.files.reader import OpenSplit
+from tidegate.connectors.files.splits import TextSplit
+from tidegate.connectors.files.text_files import LineChunks, TextFile
+from tidegate.core.errors import BadRecordError, SchemaError
+from tidegate.formats.format import TextFormat
+from tidegate.formats.lines import BadLine, DecodedLines, decode_lines
+from tidegate.records.batch import Batch, Origin
+from tidegate.records.types import RecordType
+
+
+@dataclass(frozen=True)
+class TextReading:
+    """How to read: what all splits of a source have in common."""
+
+    location: Location
+    text_format: TextFormat
+    record_type: RecordType
+    declared_columns: tuple[str, ...]
+    """All columns of the files when they have no header; `record_type` may name some of them only."""
+    dictionary_columns: tuple[str, ...]
+    on_bad_record: str
+    chunk_size: int
+    max_line_size: int
+
+
+class OpenTextSplit(OpenSplit):
+    """A text split that is being read.
+
+    A chunk is decoded as a whole and handed out in slices. Its bad lines are reported with the slice that they
+    precede or end, never earlier, so that a position between two slices has exactly the lines before it behind it.
+    """
+
+    def __init__(
+        self, reading: TextReading, context: ReaderContext, line_counts: LineCounts, split: SourceSplit
+    ) -> None:
+        assert isinstance(split, TextSplit)
+        self._line_counts = line_counts
+        self._reading = reading
+        self._context = context
+        self._split = split
+        self._listed = FoundFile(split.path, split.size, split.mtime_ns)
+        check_unchanged(reading.location, self._listed)
+        self._file = TextFile(reading.location, split.path, split.size)
+        schema = reading.record_type.schema
+        text_format = reading.text_format
+        first_line = self._file.first_line()[0] if text_format.has_header else b""
+        try:
+            columns = text_format.file_columns(first_line, reading.declared_columns)
+            self._decoder = text_format.decoder(schema, columns, reading.dictionary_columns)
+        except SchemaError as e:
+            self._file.close()
+            raise SchemaError(f"{self._file.name}: {e}") from e
+        self._empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+        self._chunks = LineChunks(
+            self._file,
+            split.start,
+            split.end,
+            split.position,
+            chunk_size=reading.chunk_size,
+            max_line_size=reading.max_line_size,
+            has_header=text_format.has_header,
+        )
+        self._lines: DecodedLines | None = None
+        self._chunk = b""
+        self._chunk_start = self._chunks.position
+        # Numbers of the first line of this chunk and of the next, from 1; None while nobody counted.
+        self._chunk_line: int | None = None
+        self._next_line: int | None = None
+        if split.start == 0 and split.position is None:
+            self._next_line = 2 if text_format.has_header else 1
+        self._row = 0
+        self._bad_reported = 0
+        self._done = False
+
+    @property
+    def finished(self) -> bool:
+        return self._done
+
+    def current(self) -> TextSplit:
+        position = self._chunks.position
+        if self._lines is not None:
+            position = self._chunk_start + self._lines.start_of(self._row)
+        return msgspec.structs.replace(self._split, position=position)
+
+    def next_batch(self, max_rows: int) -> Batch | None:
+        if self._lines is None:
+            self._read_chunk()
+        batch = self._take(max_rows) if self._lines is not None else None
+        if self._lines is None and self._chunks.finished:
+            # What was read came from one and the same file only if it still is the listed one.
+            check_unchanged(self._reading.location, self._listed)
+            self._done = True
+        return batch
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read_chunk(self) -> None:
+        if self._chunks.finished:
+            return
+        self._chunk_start = self._chunks.position
+        chunk = self._chunks.next_chunk()
+        if not chunk:
+            return
+        lines = decode_lines(self._decoder, chunk, self._empty)
+        self._row = self._bad_reported = 0
+        self._chunk = chunk
+        self._chunk_line = self._next_line
+        if self._next_line is not None:
+            self._next_line += len(lines.lines)
+        if lines.bad and self._reading.on_bad_record == bad_records.FAIL:
+            raise BadRecordError(bad_records.describe(self._bad_records(lines, lines.bad[:1])[0]))
+        if lines.columns.num_rows:
+            self._lines = lines
+        else:
+            self._report_bad(lines, lines.bad)
+
+    def _take(self, max_rows: int) -> Batch:
+        assert self._lines is not None
+        lines, first = self._lines, self._row
+        total = lines.columns.num_rows
+        last = min(total, first + max_rows)
+        columns = lines.columns if last - first == total else lines.columns.slice(first, last - first)
+        if self._chunk_line is not None and total == len(lines.lines):
+            origin = Origin(self._file.name, self._chunk_line + first, "line")
+        else:
+            origin = Origin(f"{self._file.name} from byte {self._chunk_start}", first + 1, "record")
+        if lines.bad:
+            due = [b for b in lines.bad[self._bad_reported :] if b.rows_before <= last]
+            self._bad_reported += len(due)
+            self._report_bad(lines, due)
+        self._row = last
+        if last == total:
+            self._lines = None
+        return Batch.of_columns(self._reading.record_type, columns, origin)
+
+    def _report_bad(self, lines: DecodedLines, bad: list[BadLine]) -> None:
+        if not bad:
+            return
+        self._context.counter("bad_records").inc(len(bad))
+        tag = bad_records.side_output_tag(self._reading.on_bad_record)
+        if tag is not None:
+            self._context.side_output(tag, bad_records.to_batch(self._bad_records(lines, bad)))
+
+    def _bad_records(self, lines: DecodedLines, bad: list[BadLine]) -> list[BadRecord]:
+        if self._chunk_line is None:
+            self._chunk_line = self._line_counts.lines_before(self._split, self._chunk_start) + 1
+            self._next_line = self._chunk_line + len(lines.lines)
+        records, line, at = [], self._chunk_line, 0
+        for one in bad:
+            line += self._chunk.count(b"\n", at, one.offset)
+            at = one.offset
+            text = one.text.decode("utf-8", "backslashreplace")
+            records.append(BadRecord(self._file.name, line, one.reason, text))
+        return records
+
+
+class LineCounts:
+    """How many lines come before an offset of a file; counts on from where it last stopped in that file."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def lines_before(self, split: TextSplit, offset: int) -> int:
+        """Lines that end before the offset. Reads that much of the file: for messages about bad lines alone."""
+        start, lines = self._known.get(split.path, (0, 0))
+        if start > offset:
+            start, lines = 0, 0
+        file = TextFile(self._location, split.path, split.size)
+        try:
+            lines += file.count_lines(start, offset)
+        finally:
+            file.close()
+        self._known = {split.path: (offset, lines)}
+        return lines

@@ -1,0 +1,136 @@
+"""What a format must offer: text formats decode whole lines and encode batches; every format opens a writer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.core.errors import SchemaError
+from tidegate.formats.lines import LineDecoder
+
+
+class FormatWriter(ABC):
+    """Writes the records of one file into an open binary stream; the stream belongs to the caller."""
+
+    @abstractmethod
+    def write(self, columns: pa.RecordBatch) -> None:
+        """Add records with exactly the writer's schema; may buffer."""
+
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """About how large the file is by now, with what is still buffered."""
+
+    def flush(self) -> None:
+        """Hand what is buffered to the stream, where the format allows it."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is buffered and the file's end; nothing follows."""
+
+
+class TextFormat(ABC):
+    """A format of one record per line: files of it are read from any line on, and split by bytes."""
+
+    name: str
+    extension: str
+    has_header: bool = False
+    """Whether the first line of a file names its columns."""
+
+    @abstractmethod
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise `SchemaError` naming the first column that cannot be written in this format."""
+
+    @abstractmethod
+    def file_columns(self, first_line: bytes, declared: Sequence[str]) -> list[str]:
+        """The columns of a file in their order, from its first line if that is a header, else as declared."""
+
+    @abstractmethod
+    def decoder(
+        self, schema: pa.Schema, columns: Sequence[str], dictionary_columns: Sequence[str] = ()
+    ) -> LineDecoder:
+        """Make the decoder of a file with these columns; it gives the schema's fields, in their order.
+
+        The string columns named in `dictionary_columns` come dictionary-encoded.
+        """
+
+    @abstractmethod
+    def infer_schema(self, sample: bytes) -> pa.Schema:
+        """The schema of some whole lines from the start of a file; all columns nullable."""
+
+    @abstractmethod
+    def encode(self, columns: pa.RecordBatch) -> bytes:
+        """The records as lines, the last one ended too."""
+
+    def header(self, schema: pa.Schema) -> bytes:
+        """What a file begins with."""
+        return b""
+
+    def open_writer(self, stream: Any, schema: pa.Schema) -> FormatWriter:
+        """Start a file in an open binary stream."""
+        return _TextWriter(self, stream, schema)
+
+
+class _TextWriter(FormatWriter):
+    """Collects small batches, because encoding has a price per call, then encodes and writes them at once."""
+
+    ENCODE_ROWS = 16_384
+    ENCODE_BYTES = 4 << 20
+
+    def __init__(self, text_format: TextFormat, stream: Any, schema: pa.Schema) -> None:
+        self._format = text_format
+        self._stream = stream
+        self._schema = schema
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        header = text_format.header(schema)
+        self._written = len(header)
+        if header:
+            stream.write(header)
+
+    def write(self, columns: pa.RecordBatch) -> None:
+        self._pending.append(columns)
+        self._pending_rows += columns.num_rows
+        self._pending_bytes += columns.nbytes
+        if self._pending_rows >= self.ENCODE_ROWS or self._pending_bytes >= self.ENCODE_BYTES:
+            self._encode()
+
+    def size_bytes(self) -> int:
+        return self._written + self._pending_bytes
+
+    def flush(self) -> None:
+        self._encode()
+        self._stream.flush()
+
+    def finish(self) -> None:
+        self._encode()
+
+    def _encode(self) -> None:
+        if not self._pending:
+            return
+        one = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+        text = self._format.encode(one)
+        self._stream.write(text)
+        self._written += len(text)
+
+
+def refuse_column(format_name: str, field: pa.Field, reason: str) -> SchemaError:
+    """The error for a column that a format cannot hold."""
+    return SchemaError(f"column {field.name!r} is {field.type}, but {format_name} {reason}")
+
+
+def check_no_nulls(columns: pa.RecordBatch, schema: pa.Schema) -> str | None:
+    """Say which column has a null without being declared nullable, or None if all is well."""
+    for field, column in zip(schema, columns.columns, strict=True):
+        if not field.nullable and column.null_count:
+            return f"field {field.name!r} is empty, but its type is {field.type} without null"
+    return None
+
+
+def as_dictionary(column: pa.Array) -> pa.Array:
+    """A string column dictionary-encoded (values plain strings, indices int32)."""
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()

@@ -1,0 +1,176 @@
+"""Whole lines to records, with the bad ones named: what all text formats share.
+
+A `LineDecoder` takes all lines or none: it is fast because it need not say which line is wrong. `decode_lines` asks
+it for everything first; if it refuses, the lines are halved until each bad line stands alone. So a line is bad exactly
+if the decoder refuses it by itself, however the input was cut into chunks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_NEWLINE = 10
+_CARRIAGE_RETURN = 13
+
+
+class LinesRefused(Exception):
+    """At least one of the lines is not a record of the schema; the message is the reason, for a single line."""
+
+
+class LineTable:
+    """The lines of a chunk: how many, whether they look as they should, and, once asked, where they are."""
+
+    def __init__(self, chunk: bytes) -> None:
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(chunk, np.uint8)
+        self._is_newline: npt.NDArray[np.bool_] = self.bytes == _NEWLINE
+        self._newlines = int(np.count_nonzero(self._is_newline))
+        self._unended = len(chunk) > 0 and not self._is_newline[-1]
+
+    def __len__(self) -> int:
+        return self._newlines + self._unended
+
+    def enclosed_by(self, first: int, last: int) -> bool:
+        """Whether every line starts with one byte and ends with another (before its line end)."""
+        if not len(self) or self.bytes[0] != first:
+            return False
+        newline, text = self._is_newline, self.bytes
+        # Neighbours of all newlines at once: half the price of looking up where the newlines are.
+        if np.count_nonzero(newline[:-1] & (text[1:] == first)) != len(self) - 1:
+            return False
+        if np.count_nonzero(newline[1:] & (text[:-1] == last)) == self._newlines:
+            return not self._unended or bool(text[-1] == last)
+        return not self.has_blank_lines() and bool((text[self.ends - 1] == last).all())
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Where each line starts."""
+        starts = np.zeros(len(self), np.int64)
+        starts[1:] = self._line_ends[:-1] + 1
+        return starts
+
+    @cached_property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """Where each line ends, without newline and carriage return."""
+        ends = self._line_ends
+        if not len(ends):
+            return ends
+        returns = (self.bytes[ends - 1] == _CARRIAGE_RETURN) & (ends > self.starts)
+        return ends - returns
+
+    @cached_property
+    def _line_ends(self) -> npt.NDArray[np.int64]:
+        newlines = np.flatnonzero(self._is_newline)
+        return np.append(newlines, len(self.bytes)) if self._unended else newlines
+
+    def has_blank_lines(self) -> bool:
+        """Whether a line is empty (one of spaces alone is not)."""
+        return bool((self.ends == self.starts).any())
+
+
+class LineDecoder(ABC):
+    """Decodes lines to the columns of a schema, strictly; used by one thread."""
+
+    blank: bytes
+    """A line of these bytes alone is no record."""
+
+    @abstractmethod
+    def decode(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
+        """Decode a chunk of whole lines, none of them blank, to one row per line.
+
+        Raises `LinesRefused` if any line is not exactly one record, or if it cannot tell (blank lines).
+        """
+
+
+class BadLine(NamedTuple):
+    """A line that is no record."""
+
+    offset: int
+    """Where the line starts in the chunk."""
+    rows_before: int
+    """How many rows of the chunk come before it."""
+    reason: str
+    text: bytes
+
+
+@dataclass(frozen=True)
+class DecodedLines:
+    """The records of a chunk, and the lines that are no records."""
+
+    columns: pa.RecordBatch
+    bad: list[BadLine]
+    lines: LineTable
+    """All lines, the bad and the blank ones too."""
+    row_starts: npt.NDArray[np.int64] | None = None
+    """Where the line of each row starts in the chunk; None if every line is a row."""
+
+    def start_of(self, row: int) -> int:
+        """Where the line of a row starts in the chunk."""
+        starts = self.lines.starts if self.row_starts is None else self.row_starts
+        return int(starts[row])
+
+
+def decode_lines(decoder: LineDecoder, chunk: bytes, empty: pa.RecordBatch) -> DecodedLines:
+    """Decode a chunk of whole lines; blank lines are no records and not bad. `empty`: columns of no rows."""
+    table = LineTable(chunk)
+    try:
+        return DecodedLines(decoder.decode(chunk, table), [], table)
+    except LinesRefused:
+        pass
+    starts: list[int] = []
+    lines: list[bytes] = []
+    for start, end in zip(table.starts.tolist(), table.ends.tolist(), strict=True):
+        line = chunk[start:end].strip(decoder.blank)
+        if line:
+            starts.append(start)
+            lines.append(line)
+    good: list[tuple[int, int, pa.RecordBatch]] = []
+    refused: dict[int, str] = {}
+    if lines:
+        _halve(decoder, lines, 0, len(lines), good, refused)
+    bad = []
+    for rank, index in enumerate(sorted(refused)):
+        bad.append(BadLine(starts[index], index - rank, refused[index], lines[index]))
+    kept = [s for i, s in enumerate(starts) if i not in refused] if refused else starts
+    batches = [batch for _, _, batch in good]
+    columns = concat(batches, empty)
+    return DecodedLines(columns, bad, table, np.array(kept, np.int64))
+
+
+def _halve(
+    decoder: LineDecoder,
+    lines: list[bytes],
+    start: int,
+    stop: int,
+    good: list[tuple[int, int, pa.RecordBatch]],
+    refused: dict[int, str],
+) -> None:
+    """Decode `lines[start:stop]` into `good`, in order, or find the single lines that are refused."""
+    chunk = b"\n".join(lines[start:stop]) + b"\n"
+    try:
+        good.append((start, stop, decoder.decode(chunk, LineTable(chunk))))
+    except LinesRefused as reason:
+        if stop - start == 1:
+            refused[start] = str(reason)
+            return
+        middle = (start + stop) // 2
+        _halve(decoder, lines, start, middle, good, refused)
+        _halve(decoder, lines, middle, stop, good, refused)
+
+
+def concat(batches: list[pa.RecordBatch], empty: pa.RecordBatch) -> pa.RecordBatch:
+    """Put batches of one schema together; dictionaries are unified."""
+    if not batches:
+        return empty
+    if len(batches) == 1:
+        return batches[0]
+    if any(pa.types.is_dictionary(t) for t in batches[0].schema.types):
+        table: Any = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+        return table.to_batches()[0]
+    return pa.concat_batches(batches)
