@@ -1,0 +1,39 @@
+"""`explain`: what a program will become, for people and for programs, before anything runs.
+
+The formats say the same: text for a terminal, JSON for tools, Mermaid for documents, SVG to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tidegate.core.errors import ProgramError
+from tidegate.graph.explain_mermaid import mermaid_of
+from tidegate.graph.explain_plan import Plan, plan_of
+from tidegate.graph.explain_svg import svg_of
+from tidegate.graph.explain_text import text_of
+from tidegate.graph.stream_graph import StreamGraph
+
+
+def explain(stream_graph: StreamGraph, format: str = "text") -> str:
+    """Describe the tasks of a graph, why each exchange is one, the slots needed, and what is slow.
+
+    `format` is "text", "json" (the fields of `explain_plan.Plan`), "mermaid" or "svg".
+    """
+    if format not in FORMATS:
+        raise ProgramError(f"explain knows the formats {', '.join(FORMATS)}, not {format!r}")
+    return FORMATS[format](plan_of(stream_graph))
+
+
+def _json_of(plan: Plan) -> str:
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
+
+
+FORMATS: dict[str, Callable[[Plan], str]] = {
+    "text": text_of,
+    "json": _json_of,
+    "mermaid": mermaid_of,
+    "svg": svg_of,
+}

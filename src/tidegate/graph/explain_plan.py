@@ -1,0 +1,209 @@
+"""The plan as data: what every format of `explain` shows. The field names are the keys of the JSON format.
+
+They are stable: a field may be added, none changes its meaning. `VERSION` grows if that must be broken.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from tidegate.api.functions import function_name
+from tidegate.api.operations import ApplyFunction, Key, ReadSource, RollingAggregate, RollingReduce, WriteSink
+from tidegate.api.sink import FunctionSink
+from tidegate.graph.chaining import chains
+from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
+
+VERSION = 1
+
+Runs = Literal["reads", "writes", "vectorised", "per record"]
+
+
+class PlannedOperator(msgspec.Struct, frozen=True):
+    """An operator of a task. `runs`: the user's Python per record, or whole batches."""
+
+    id: str
+    uid: str | None
+    name: str
+    kind: str
+    detail: str
+    runs: Runs
+    output_type: str
+    side_outputs: dict[str, str]
+
+
+class PlannedCall(msgspec.Struct, frozen=True):
+    """Inside a task: operator `source` calls operator `target` (positions) with its main or a side output."""
+
+    source: int
+    target: int
+    tag: str | None
+
+
+class PlannedTask(msgspec.Struct, frozen=True):
+    """A chain of operators that runs as one task, in `parallelism` subtasks."""
+
+    id: int
+    name: str
+    parallelism: int
+    max_parallelism: int
+    slot_sharing_group: str
+    operators: list[PlannedOperator]
+    calls: list[PlannedCall]
+
+
+class PlannedExchange(msgspec.Struct, frozen=True):
+    """Records between two tasks; `because` says why the two are not one. `pickled`: records without a schema."""
+
+    source_task: int
+    source_operator: int
+    tag: str | None
+    target_task: int
+    input: int
+    partitioning: str
+    record_type: str
+    because: str
+    pickled: bool
+
+
+class PlannedSlots(msgspec.Struct, frozen=True):
+    """Slots that the job needs: per sharing group its largest parallelism, and their sum."""
+
+    total: int
+    by_group: dict[str, int]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The whole job as planned."""
+
+    version: int
+    name: str
+    slots: PlannedSlots
+    tasks: list[PlannedTask]
+    exchanges: list[PlannedExchange]
+    unused: list[str]
+    """Operators that lead to no sink and so are not run."""
+    warnings: list[str]
+
+    def operators(self, runs: Runs) -> list[PlannedOperator]:
+        """The operators that run in this way, in order."""
+        return [o for t in self.tasks for o in t.operators if o.runs == runs]
+
+
+def plan_of(graph: StreamGraph) -> Plan:
+    """Make the plan of a graph."""
+    groups = chains(graph)
+    place = {
+        n.index: (task, position) for task, group in enumerate(groups) for position, n in enumerate(group)
+    }
+    exchanges = [_exchange(e, place) for e in graph.edges if e.unchained_because]
+    by_group: dict[str, int] = {}
+    for node in graph.nodes:
+        group = node.slot_sharing_group
+        by_group[group] = max(by_group.get(group, 0), node.parallelism)
+    return Plan(
+        VERSION,
+        graph.name,
+        PlannedSlots(sum(by_group.values()), by_group),
+        [_task(i, group, place) for i, group in enumerate(groups)],
+        exchanges,
+        list(graph.unused),
+        _warnings(graph),
+    )
+
+
+def _task(id: int, group: list[StreamNode], place: dict[int, tuple[int, int]]) -> PlannedTask:
+    head = group[0]
+    calls = [
+        PlannedCall(place[e.source.index][1], i, e.tag)
+        for i, node in enumerate(group)
+        for e in node.inputs
+        if not e.unchained_because
+    ]
+    return PlannedTask(
+        id,
+        " -> ".join(n.name for n in group),
+        head.parallelism,
+        head.max_parallelism,
+        head.slot_sharing_group,
+        [_operator(n) for n in group],
+        calls,
+    )
+
+
+def _operator(node: StreamNode) -> PlannedOperator:
+    return PlannedOperator(
+        node.operator_id,
+        node.uid,
+        node.name,
+        node.operation.kind,
+        node.operation.detail(),
+        _runs(node.operation),
+        "" if isinstance(node.operation, WriteSink) else node.output_type.describe(),
+        {tag: t.describe() for tag, t in node.side_outputs.items()},
+    )
+
+
+def _runs(operation: Any) -> Runs:
+    if isinstance(operation, ReadSource):
+        return "reads"
+    if isinstance(operation, WriteSink):
+        return "per record" if isinstance(operation.sink, FunctionSink) else "writes"
+    return "per record" if operation.rows else "vectorised"
+
+
+def _exchange(edge: StreamEdge, place: dict[int, tuple[int, int]]) -> PlannedExchange:
+    task, operator = place[edge.source.index]
+    return PlannedExchange(
+        task,
+        operator,
+        edge.tag,
+        place[edge.target.index][0],
+        edge.input,
+        edge.partitioning.describe(),
+        edge.record_type.describe(),
+        edge.unchained_because,
+        edge.record_type.is_object,
+    )
+
+
+def _warnings(graph: StreamGraph) -> list[str]:
+    found: dict[str, None] = {}
+    for edge in graph.edges:
+        if edge.unchained_because and edge.record_type.is_object:
+            found[
+                f"slow: {edge.source.name!r} sends records without a schema to {edge.target.name!r}, as pickled "
+                f"objects; {_remedy(edge.source, edge.tag)}"
+            ] = None
+        key = getattr(edge.partitioning, "key", None)
+        if isinstance(key, Key) and key.function is not None and key.record_type.is_object:
+            found[
+                f"slow: keys for {edge.target.name!r} have no schema; "
+                f"give `{function_name(key.function)}` a return type hint"
+            ] = None
+    return list(found)
+
+
+def _remedy(node: StreamNode, tag: str | None) -> str:
+    """How to give these records a schema, at the operator that lost it."""
+    while tag is None and node.inputs and _keeps_type(node):
+        node, tag = node.inputs[0].source, node.inputs[0].tag
+    if tag is not None:
+        return f"give OutputTag({tag!r}) a type"
+    operation = node.operation
+    if isinstance(operation, ReadSource):
+        return f"give the source {node.name!r} a type"
+    function = operation.key.function if isinstance(operation, RollingAggregate) else None
+    if function is None:
+        function = getattr(operation, "function", None)
+    if function is None:
+        return f"give {node.name!r} a type"
+    return f"give `{function_name(function)}` a return type hint"
+
+
+def _keeps_type(node: StreamNode) -> bool:
+    operation = node.operation
+    return isinstance(operation, RollingReduce) or (
+        isinstance(operation, ApplyFunction) and operation.form == "filter"
+    )

@@ -1,0 +1,80 @@
+"""The plan as text for a terminal."""
+
+from __future__ import annotations
+
+from tidegate.graph.explain_plan import Plan, PlannedExchange, PlannedOperator, PlannedTask
+
+LONGEST_DETAIL = 100
+
+
+def text_of(plan: Plan) -> str:
+    """The plan, task by task, then what runs how, what is not run, and what is slow."""
+    groups = ", ".join(f"{group} {slots}" for group, slots in plan.slots.by_group.items())
+    lines = [
+        (
+            f"job {plan.name!r}: {_count(len(plan.tasks), 'task')}, "
+            f"{_count(plan.slots.total, 'slot')} needed ({groups})"
+        )
+    ]
+    outgoing: dict[int, list[PlannedExchange]] = {}
+    for exchange in plan.exchanges:
+        outgoing.setdefault(exchange.source_task, []).append(exchange)
+    for task in plan.tasks:
+        lines += ["", *_task(task, outgoing.get(task.id, []), plan)]
+    lines += ["", *_summary(plan)]
+    return "\n".join(lines) + "\n"
+
+
+def _task(task: PlannedTask, outgoing: list[PlannedExchange], plan: Plan) -> list[str]:
+    lines = [
+        (
+            f"task {task.id}, parallelism {task.parallelism} of at most {task.max_parallelism}, "
+            f"slot-sharing group {task.slot_sharing_group}"
+        )
+    ]
+    callers = {c.target: c for c in task.calls}
+    for position, operator in enumerate(task.operators):
+        call = callers.get(position)
+        arrow = "" if call is None else "-> "
+        if call is not None and (call.source != position - 1 or call.tag is not None):
+            tag = f" side output {call.tag!r}" if call.tag is not None else ""
+            arrow = f"-> (from {task.operators[call.source].name}{tag}) "
+        lines.append(f"  {arrow}{operator.name}{_facts(operator)}")
+        lines += [f"       side output {tag}: {t}" for tag, t in operator.side_outputs.items()]
+    for e in outgoing:
+        tag = f" side output {e.tag!r} of" if e.tag is not None else ""
+        source = (
+            f" from{tag} {task.operators[e.source_operator].name}" if len(task.operators) > 1 or tag else ""
+        )
+        slot = f" (input {e.input})" if e.input else ""
+        lines.append(f"  => task {e.target_task}{slot}{source} by {e.partitioning}, not chained: {e.because}")
+    return lines
+
+
+def _facts(operator: PlannedOperator) -> str:
+    detail = operator.detail
+    if len(detail) > LONGEST_DETAIL:
+        detail = f"{detail[: LONGEST_DETAIL - 1]}…"
+    facts = [f"{operator.kind}: {detail}" if detail else operator.kind]
+    if operator.uid is not None:
+        facts.append(f"uid {operator.uid}")
+    if operator.runs in ("vectorised", "per record"):
+        facts.append(operator.runs)
+    out = f" : {operator.output_type}" if operator.output_type else ""
+    return f" [{'; '.join(facts)}]{out}"
+
+
+def _summary(plan: Plan) -> list[str]:
+    lines = []
+    per_record, vectorised = plan.operators("per record"), plan.operators("vectorised")
+    if per_record:
+        lines.append(f"your Python, per record: {', '.join(o.name for o in per_record)}")
+    if vectorised:
+        lines.append(f"vectorised: {', '.join(o.name for o in vectorised)}")
+    if plan.unused:
+        lines.append(f"not run, because they lead to no sink: {', '.join(plan.unused)}")
+    return lines + plan.warnings
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

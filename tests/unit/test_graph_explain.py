@@ -1,0 +1,247 @@
+"""`explain` in its four formats."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import polars as pl
+import pytest
+
+from tidegate import CoMapFunction, Environment, OutputTag, ProcessFunction, ProgramError
+from tidegate.api.sink import BlackholeSink
+from tidegate.graph.explain import explain
+from tidegate.graph.explain_layout import Box, Link, lay_out
+from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
+
+
+class Click(NamedTuple):
+    app: str
+    user: int
+
+
+BAD = OutputTag("bad", str)
+
+
+class Parse(ProcessFunction):
+    def process(self, value: str, context: Any) -> Iterator[Click]:
+        yield Click(value, 1)
+
+
+class Join(CoMapFunction):
+    def map1(self, value: Click) -> str:
+        return value.app
+
+    def map2(self, value: Any) -> str:
+        return ""
+
+
+def enrich(click: Click):  # type: ignore[no-untyped-def]  # no return hint is the point
+    return {click}
+
+
+def graph_of(env: Environment, name: str = "job") -> StreamGraph:
+    program = env._program(name)
+    return build_stream_graph(program.name, program.sinks, program.transformations, program.options)
+
+
+def clicks_and_cities() -> StreamGraph:
+    env = Environment(parallelism=4)
+    lines = env.from_collection(["a"], name="lines", parallelism=1)
+    parsed = lines.process(Parse(), side_outputs=(BAD,), name="parse", uid="parse-1")
+    parsed.get_side_output(BAD).sink_to(BlackholeSink(), name="bad lines")
+    good = parsed.filter(pl.col("user") > 0)
+    good.key_by("app").count(emit="batch", name="views").print("pv")
+    good.map(enrich).rebalance().sink_to(BlackholeSink(), name="nowhere")
+    cities = env.from_collection([{"user": 1}], name="cities", parallelism=2, slot_sharing_group="slow")
+    good.connect(cities).key_by("user", "user").map(Join(), name="join").sink_to(print)
+    good.map(lambda c: 1, name="left over")
+    return graph_of(env, "clicks & cities")
+
+
+@pytest.fixture
+def graph() -> StreamGraph:
+    return clicks_and_cities()
+
+
+class TestText:
+    def test_names_the_slots_of_each_sharing_group_and_in_all(self, graph: StreamGraph) -> None:
+        assert "6 slots needed (default 4, slow 2)" in explain(graph).splitlines()[0]
+
+    def test_lists_every_operator_with_its_facts(self, graph: StreamGraph) -> None:
+        text = explain(graph)
+        assert "parse [process: Parse; uid parse-1; per record] : Click(app: string, user: int64)" in text
+        assert "side output bad: str" in text
+        assert "-> local count [aggregate: count per app, per batch, local; vectorised]" in text
+        for node in graph.nodes:
+            assert node.name in text
+
+    def test_says_for_every_exchange_how_and_why(self, graph: StreamGraph) -> None:
+        text = explain(graph)
+        assert "=> task 1 by rebalance, not chained: parallelism 1 and 4 differ" in text
+        assert "from local count by hash(app), not chained: hash(app) needs an exchange" in text
+        assert "(input 1) by hash(user), not chained: 'join' has 2 inputs" in text
+
+    def test_says_what_runs_per_record_and_what_on_columns(self, graph: StreamGraph) -> None:
+        lines = explain(graph).splitlines()
+        assert "your Python, per record: parse, map enrich, join, sink function print" in lines
+        assert "vectorised: filter, local count, views" in lines
+
+    def test_names_operators_that_are_not_run(self, graph: StreamGraph) -> None:
+        assert "not run, because they lead to no sink: left over" in explain(graph)
+
+    def test_warns_of_records_that_travel_as_pickles_with_the_remedy(self, graph: StreamGraph) -> None:
+        assert (
+            "slow: 'map enrich' sends records without a schema to 'nowhere', as pickled objects; "
+            "give `enrich` a return type hint"
+        ) in explain(graph)
+
+    def test_does_not_warn_of_objects_that_stay_in_their_task(self) -> None:
+        env = Environment()
+        env.from_collection([Click("a", 1)]).map(enrich).sink_to(BlackholeSink())
+        assert "slow" not in explain(graph_of(env))
+
+
+@pytest.mark.parametrize("kind", ["filter", "source", "side output", "key"])
+def test_the_remedy_names_the_operator_that_lost_the_schema(kind: str) -> None:
+    env = Environment()
+    stream = env.from_collection([Click("a", 1)])
+    if kind == "filter":
+        stream.map(enrich).filter(bool).rebalance().sink_to(BlackholeSink())
+        remedy = "give `enrich` a return type hint"
+    elif kind == "source":
+        env.from_collection([1, "a"], name="mixed").rebalance().sink_to(BlackholeSink())
+        remedy = "give the source 'mixed' a type"
+    elif kind == "side output":
+        tag: OutputTag[Any] = OutputTag("rest")
+        out = stream.process(Parse(), side_outputs=(tag,)).get_side_output(tag)
+        out.rebalance().sink_to(BlackholeSink())
+        remedy = "give OutputTag('rest') a type"
+    else:
+        stream.key_by(enrich).count().sink_to(BlackholeSink())
+        remedy = "keys for 'count' have no schema; give `enrich` a return type hint"
+    assert remedy in explain(graph_of(env))
+
+
+class TestJson:
+    def test_has_the_documented_keys(self, graph: StreamGraph) -> None:
+        plan = json.loads(explain(graph, "json"))
+        assert list(plan) == ["version", "name", "slots", "tasks", "exchanges", "unused", "warnings"]
+        assert plan["slots"] == {"total": 6, "by_group": {"default": 4, "slow": 2}}
+        task = plan["tasks"][0]
+        assert set(task) == {
+            "id", "name", "parallelism", "max_parallelism", "slot_sharing_group", "operators", "calls",
+        }  # fmt: skip
+        assert set(task["operators"][0]) == {
+            "id", "uid", "name", "kind", "detail", "runs", "output_type", "side_outputs",
+        }  # fmt: skip
+        assert set(plan["exchanges"][0]) == {
+            "source_task", "source_operator", "tag", "target_task", "input", "partitioning", "record_type",
+            "because", "pickled",
+        }  # fmt: skip
+
+    def test_positions_point_at_what_they_mean(self, graph: StreamGraph) -> None:
+        plan = json.loads(explain(graph, "json"))
+        tasks = plan["tasks"]
+        assert [t["id"] for t in tasks] == list(range(len(tasks)))
+        exchange = next(e for e in plan["exchanges"] if e["partitioning"] == "hash(app)")
+        source = tasks[exchange["source_task"]]["operators"][exchange["source_operator"]]
+        assert source["name"] == "local count"
+        assert tasks[exchange["target_task"]]["operators"][0]["name"] == "views"
+        parse = next(t for t in tasks if t["operators"][0]["name"] == "parse")
+        side = next(c for c in parse["calls"] if c["tag"] == "bad")
+        assert parse["operators"][side["target"]]["name"] == "bad lines"
+        assert [e["pickled"] for e in plan["exchanges"]].count(True) == 1
+
+
+class TestMermaid:
+    def test_has_a_subgraph_per_task_and_a_labelled_arrow_per_exchange(self, graph: StreamGraph) -> None:
+        plan = json.loads(explain(graph, "json"))
+        lines = explain(graph, "mermaid").splitlines()
+        assert "flowchart LR" in lines
+        assert sum(line.startswith("  subgraph ") for line in lines) == len(plan["tasks"])
+        assert sum("==>" in line for line in lines) == len(plan["exchanges"])
+
+    def test_no_name_can_break_the_syntax(self) -> None:
+        env = Environment()
+        env.from_collection([1], name='a"]\nend <b> #1; (x)').sink_to(BlackholeSink())
+        (node,) = [
+            line for line in explain(graph_of(env, 'a "b"'), "mermaid").splitlines() if "t0o0[[" in line
+        ]
+        label = (
+            node.strip().removeprefix('t0o0[["').removesuffix('"]]').replace("<br/><small>source</small>", "")
+        )
+        assert not set(label) & set('"<>[]()')
+
+
+class TestSvg:
+    def test_is_well_formed_and_shows_every_operator(self, graph: StreamGraph) -> None:
+        root = ET.fromstring(explain(graph, "svg"))
+        texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert "clicks & cities" in texts
+        assert {n.name for n in graph.nodes} <= set(texts)
+        assert "hash(app)" in texts
+        assert "rebalance (pickled)" in texts
+
+    def test_needs_nothing_from_outside(self, graph: StreamGraph) -> None:
+        svg = explain(graph, "svg").replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert "http" not in svg
+        assert "<script" not in svg
+
+    def test_no_name_can_break_the_markup(self) -> None:
+        env = Environment()
+        env.from_collection([1], name="</text><b> & \"'").sink_to(BlackholeSink())
+        ET.fromstring(explain(graph_of(env, "<&>"), "svg"))
+
+
+@pytest.mark.parametrize("format", ["text", "json", "mermaid", "svg"])
+@pytest.mark.parametrize("shape", ["one chain", "no chain", "fan", "ladder"])
+def test_graphs_of_hundreds_of_operators_are_explained(format: str, shape: str) -> None:
+    env = Environment(chaining=shape != "no chain")
+    stream = env.from_collection([1])
+    if shape == "fan":
+        parts = [stream.map(abs, name=f"map {i}", returns=int).rebalance() for i in range(200)]
+        parts[0].union(*parts[1:]).sink_to(BlackholeSink())
+    elif shape == "ladder":
+        rungs = [stream]
+        for _ in range(100):
+            rungs.append(rungs[-1].rebalance().map(abs, returns=int))
+        rungs[0].union(*rungs[1:]).sink_to(BlackholeSink())
+    else:
+        for _ in range(250):
+            stream = stream.map(abs, returns=int)
+        stream.sink_to(BlackholeSink())
+    assert explain(graph_of(env), format)
+
+
+def test_an_unknown_format_is_refused_with_those_that_there_are(graph: StreamGraph) -> None:
+    with pytest.raises(ProgramError, match="explain knows the formats text, json, mermaid, svg, not 'png'"):
+        explain(graph, "png")
+
+
+class TestLayout:
+    def test_boxes_of_a_column_do_not_overlap_and_links_go_right(self) -> None:
+        boxes = [Box(50 + 10 * (i % 3), 30 + 20 * (i % 4)) for i in range(30)]
+        links = [Link(i, j, 10, 10, 40) for j in range(30) for i in range(j) if (i * 7 + j * 3) % 11 == 0]
+        layout = lay_out(boxes, links, 20, 10)
+        for i, (a, box) in enumerate(zip(layout.corners, boxes, strict=True)):
+            assert 0 <= a.x <= layout.width - box.width
+            assert 0 <= a.y <= layout.height - box.height
+            for b, other in list(zip(layout.corners, boxes, strict=True))[i + 1 :]:
+                apart = (
+                    a.x + box.width <= b.x
+                    or b.x + other.width <= a.x
+                    or a.y + box.height <= b.y
+                    or b.y + other.height <= a.y
+                )
+                assert apart
+        for link, route in zip(links, layout.routes, strict=True):
+            xs = [p.x for p in route]
+            assert xs == sorted(xs)
+            assert route[0].x == layout.corners[link.source].x + boxes[link.source].width
+            assert route[-1].x == layout.corners[link.target].x
+
+    def test_nothing_gives_nothing(self) -> None:
+        assert lay_out([], [], 10, 10).width == 0
