@@ -196,7 +196,7 @@ def function_name(function: Any) -> str:
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
     if name is None and hasattr(function, "func"):
         return function_name(function.func)
-    return (name or type(function).__name__).replace("<locals>.", "")
+    return (name or type(function).__name__).rpartition("<locals>.")[2]
 
 
 def _return_hint(function: Any) -> Any:

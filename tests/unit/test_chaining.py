@@ -1,0 +1,180 @@
+"""Chaining: which operators become one task, the reason where they do not, and the JobGraph that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidegate import CoMapFunction, Environment, OutputTag
+from tidegate.api.operations import ApplyFunction
+from tidegate.api.partitioning import Hash
+from tidegate.api.sink import BlackholeSink
+from tidegate.core.errors import ProtocolError
+from tidegate.graph.blobs import load_blob
+from tidegate.graph.chaining import build_job_graph, chains
+from tidegate.graph.job_graph import VERSION, JobGraph
+from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
+
+
+def identity(n: int) -> int:
+    return n
+
+
+class Both(CoMapFunction):
+    def map1(self, value: int) -> int:
+        return value
+
+    def map2(self, value: int) -> int:
+        return value
+
+
+def graph_of(env: Environment) -> StreamGraph:
+    program = env._program("job")
+    return build_stream_graph(program.name, program.sinks, program.transformations, program.options)
+
+
+def names(env: Environment) -> list[list[str]]:
+    return [[n.name for n in chain] for chain in chains(graph_of(env))]
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (lambda s, m: s.rebalance().map(m), "rebalance needs an exchange"),
+        (lambda s, m: s.rescale().map(m), "rescale needs an exchange"),
+        (lambda s, m: s.shuffle().map(m), "shuffle needs an exchange"),
+        (lambda s, m: s.broadcast().map(m), "broadcast needs an exchange"),
+        (lambda s, m: s.global_().map(m), "global needs an exchange"),
+        (
+            lambda s, m: s.partition_custom(lambda k, n: 0, "value").map(m),
+            "custom(<lambda> of value) needs an exchange",
+        ),
+        (lambda s, m: s.key_by("value").map(m), "hash(value) needs an exchange"),
+        (lambda s, m: s.key_by(identity).map(m), "hash(identity()) needs an exchange"),
+        (lambda s, m: s.map(m, parallelism=3), "parallelism 2 and 3 differ"),
+        (lambda s, m: s.map(m, max_parallelism=64), "max parallelism 128 and 64 differ"),
+        (lambda s, m: s.map(m, slot_sharing_group="g"), "slot-sharing groups 'default' and 'g' differ"),
+        (lambda s, m: s.map(m, name="x").start_new_chain(), "'x' starts a new chain"),
+        (lambda s, m: s.map(m, name="x").disable_chaining(), "chaining is disabled for 'x'"),
+        (lambda s, m: s.union(s).map(m, name="x"), "'x' has 2 inputs"),
+        (lambda s, m: s.connect(s).map(Both(), name="x"), "'x' has 2 inputs"),
+    ],
+)
+def test_each_reason_not_to_chain_is_given(write: Callable[..., Any], reason: str) -> None:
+    env = Environment(parallelism=2)
+    last = write(env.from_sequence(1, 3), identity)
+    last.sink_to(BlackholeSink(), parallelism=last._node.parallelism or 2)
+    graph = graph_of(env)
+    chains(graph)
+    assert graph.edges[0].unchained_because == reason
+
+
+def test_what_only_forwards_becomes_one_task() -> None:
+    env = Environment(parallelism=2)
+    env.from_sequence(1, 3).map(identity).forward().filter(bool).print()
+    assert names(env) == [["sequence 1..3", "map identity", "filter bool", "print"]]
+
+
+def test_an_operator_with_chaining_disabled_is_alone() -> None:
+    env = Environment()
+    stream = env.from_sequence(1, 3).map(identity, name="a").disable_chaining()
+    stream.map(identity, name="b").print()
+    assert names(env) == [["sequence 1..3"], ["a"], ["b", "print"]]
+
+
+def test_a_new_chain_goes_on_behind_its_head() -> None:
+    env = Environment()
+    env.from_sequence(1, 3).map(identity, name="a").start_new_chain().map(identity, name="b").print()
+    assert names(env) == [["sequence 1..3"], ["a", "b", "print"]]
+
+
+def test_chaining_can_be_switched_off() -> None:
+    env = Environment(chaining=False)
+    env.from_sequence(1, 3).map(identity).print()
+    graph = graph_of(env)
+    assert len(chains(graph)) == 3
+    assert {e.unchained_because for e in graph.edges} == {
+        "chaining is switched off (pipeline.operator_chaining)"
+    }
+
+
+def test_a_task_may_branch_also_by_side_outputs() -> None:
+    tag: OutputTag[int] = OutputTag("rest", int)
+    env = Environment()
+    split = env.from_sequence(1, 3).process(lambda v, c: (v,), returns=int, side_outputs=(tag,), name="split")
+    split.map(identity, name="main").print("a")
+    split.get_side_output(tag).sink_to(BlackholeSink(), name="rest")
+    (vertex,) = build_job_graph(graph_of(env)).vertices
+    position = {o.name: i for i, o in enumerate(vertex.operators)}
+    assert {(c.source, c.target, c.tag) for c in vertex.links} == {
+        (position["sequence 1..3"], position["split"], None),
+        (position["split"], position["main"], None),
+        (position["main"], position["print"], None),
+        (position["split"], position["rest"], "rest"),
+    }
+
+
+def keyed_job() -> JobGraph:
+    env = Environment(parallelism=2)
+    env.from_sequence(1, 9).map(identity, uid="m").key_by("value").count().print()
+    return build_job_graph(graph_of(env))
+
+
+class TestJobGraph:
+    def test_has_a_vertex_per_chain_and_an_edge_per_exchange(self) -> None:
+        job = keyed_job()
+        assert [v.name for v in job.vertices] == ["sequence 1..9 -> map identity", "count -> print"]
+        assert [v.is_source for v in job.vertices] == [True, False]
+        (edge,) = job.edges
+        assert (edge.source, edge.source_operator, edge.target, edge.input) == (0, 1, 1, 0)
+        assert (edge.partitioning, edge.pointwise) == ("hash(value)", False)
+        assert job.outputs(job.vertices[0].id) == job.inputs(job.vertices[1].id) == [edge]
+        assert job.vertex(edge.target).name == "count -> print"
+
+    def test_holds_the_live_objects_as_blobs(self) -> None:
+        job = keyed_job()
+        payload = load_blob(job.vertices[0].operators[1].blob)
+        assert isinstance(payload.operation, ApplyFunction)
+        assert payload.operation.function(5) == 5
+        assert [t.describe() for t in payload.input_types] == ["int"]
+        assert payload.output_type.describe() == "int"
+        assert isinstance(load_blob(job.edges[0].blob), Hash)
+
+    def test_crosses_the_wire_unchanged(self) -> None:
+        job = keyed_job()
+        assert JobGraph.decode(job.encode()) == job
+
+    def test_of_another_version_or_of_no_graph_at_all_is_refused(self) -> None:
+        job = keyed_job()
+        newer = msgspec.structs.replace(job, version=VERSION + 1)
+        with pytest.raises(ProtocolError, match=f"version {VERSION + 1}, but this process reads {VERSION}"):
+            JobGraph.decode(newer.encode())
+        for data in (b"", b"\xc1", msgspec.msgpack.encode({"name": 5}), job.encode()[:-3]):
+            with pytest.raises(ProtocolError, match="are not a JobGraph"):
+                JobGraph.decode(data)
+
+    def test_has_a_fingerprint_of_all_but_the_blobs(self) -> None:
+        assert keyed_job().fingerprint() == keyed_job().fingerprint()
+        env = Environment(parallelism=3)
+        env.from_sequence(1, 9).map(identity, uid="m").key_by("value").count().print()
+        assert build_job_graph(graph_of(env)).fingerprint() != keyed_job().fingerprint()
+
+    def test_knows_the_types_of_each_input(self) -> None:
+        env = Environment()
+        a, b = env.from_sequence(1, 3), env.from_collection(["x"])
+
+        class Two(CoMapFunction):
+            def map1(self, value: int) -> int:
+                return value
+
+            def map2(self, value: str) -> int:
+                return 0
+
+        a.union(a).connect(b).map(Two(), name="two").print()
+        job = build_job_graph(graph_of(env))
+        (operator,) = [o for v in job.vertices for o in v.operators if o.name == "two"]
+        assert [t.describe() for t in load_blob(operator.blob).input_types] == ["int", "str"]
+        assert [e.input for e in job.edges] == [0, 0, 1]

@@ -1,0 +1,162 @@
+"""The user's objects as bytes: they arrive where their module does not exist, or the culprit is named."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate import Environment, MapFunction
+from tidegate.core.errors import SerializationError
+from tidegate.graph.blobs import dump_blob, load_blob
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.stream_graph import build_stream_graph
+
+LOCK = threading.Lock()
+
+
+class Holder:
+    def __init__(self, value: Any) -> None:
+        self.connection = value
+
+    def method(self, value: Any) -> Any:
+        return value
+
+
+class Keeper(MapFunction):
+    def __init__(self, value: Any) -> None:
+        self.session = value
+
+    def map(self, value: Any) -> Any:
+        return value
+
+
+def uses_global(value: Any) -> Any:
+    return LOCK, value
+
+
+def uses_global_inside(value: Any) -> Any:
+    return [LOCK for _ in range(value)]
+
+
+def capturing(lock: Any) -> Any:
+    def inner(value: Any) -> Any:
+        return lock, value
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("value", "culprit"),
+    [
+        (capturing(LOCK), "the captured variable 'lock' (a lock)"),
+        (capturing(Holder(LOCK)), "the attribute 'connection' (a lock)"),
+        (capturing({"a": [LOCK]}), "the item '0' (a lock)"),
+        (uses_global, "the global variable 'LOCK' (a lock)"),
+        (uses_global_inside, "the global variable 'LOCK' (a lock)"),
+        (Keeper(LOCK), "the attribute 'session' (a lock)"),
+        (functools.partial(print, LOCK), "the bound argument '0' (a lock)"),
+        (Holder(LOCK).method, "the attribute 'connection' (a lock)"),
+    ],
+)
+def test_what_cannot_travel_is_named(value: Any, culprit: str) -> None:
+    with pytest.raises(SerializationError) as caught:
+        dump_blob(value, "parse")
+    message = str(caught.value)
+    assert message.startswith(f"operator 'parse' cannot be sent to the slots because of {culprit}: ")
+    assert "inside the function's open()" in message
+
+
+def test_it_is_named_when_a_whole_job_is_made_too() -> None:
+    env = Environment()
+    env.from_sequence(1, 3).map(capturing(LOCK), name="parse").print()
+    program = env._program("job")
+    graph = build_stream_graph(program.name, program.sinks, (), program.options)
+    with pytest.raises(
+        SerializationError, match=r"operator 'parse' .* the captured variable 'lock' \(a lock\)"
+    ):
+        build_job_graph(graph)
+
+
+def test_functions_of_the_standard_library_and_of_packages_travel_by_name() -> None:
+    assert len(dump_blob(textwrap.dedent, "x")) < 100
+    assert load_blob(dump_blob(textwrap.dedent, "x")) is textwrap.dedent
+    assert b"map_batches" not in dump_blob(Environment, "x")
+
+
+LIBRARY = """
+from dataclasses import dataclass
+
+FACTOR = 3
+
+
+@dataclass
+class Order:
+    amount: int
+
+
+def times(order):
+    return helper(order.amount)
+
+
+def helper(n):
+    return n * FACTOR
+"""
+
+WRITER = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, {folder!r})
+import orders
+from tidegate.graph.blobs import dump_blob
+from tidegate.records.types import record_type_of
+
+
+def from_main(n):
+    return orders.times(orders.Order(n))
+
+
+Path({blob!r}).write_bytes(dump_blob((from_main, orders.Order, record_type_of(orders.Order)), "map"))
+"""
+
+READER = """
+import sys
+from pathlib import Path
+
+from tidegate.graph.blobs import load_blob
+
+function, order, record_type = load_blob(Path({blob!r}).read_bytes())
+assert "orders" not in sys.modules
+assert function(5) == 15
+rows = [order(1), order(2)]
+columns = record_type.to_columns(rows)
+assert record_type.to_rows(columns) == rows
+print("arrived")
+"""
+
+
+def run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+
+def test_functions_and_classes_of_modules_that_are_not_installed_travel_by_value(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "orders.py").write_text(LIBRARY)
+    blob = str(tmp_path / "blob")
+    run(WRITER.format(folder=str(folder), blob=blob))
+    assert run(READER.format(blob=blob)) == "arrived\n"
