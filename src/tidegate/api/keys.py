@@ -62,7 +62,8 @@ def _aggregate_value_type(kind: str, field: pa.Field) -> pa.DataType:
     if pa.types.is_boolean(t) or not (pa.types.is_integer(t) or pa.types.is_floating(t)):
         if kind != "sum" and pa.types.is_temporal(t):
             return t
-        raise ProgramError(f"{kind}({field.name!r}): the column is {t}, not a number")
+        needed = "an integer or a float" if kind == "sum" else "an integer, a float or a time"
+        raise ProgramError(f"{kind}({field.name!r}): the column is {t}, but must be {needed}")
     if kind != "sum":
         return t
     return pa.float64() if pa.types.is_floating(t) else pa.int64()

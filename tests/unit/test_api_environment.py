@@ -1,0 +1,135 @@
+"""`Environment`: where options come from, sources, and what a program holds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate import ConfigurationError, Environment, ProgramError, SchemaError
+from tidegate.api.environment import ambient_arguments
+from tidegate.api.sequences import NumberSequenceSource
+from tidegate.core.options import Options
+
+
+class TestOptions:
+    def test_each_place_wins_over_the_one_before(self, tmp_path: Path) -> None:
+        file = tmp_path / "job.yaml"
+        file.write_text(
+            "parallelism: 2\nnetwork:\n  buffer_timeout: 7 ms\nprogress: 'off'\nsimulation.seed: 1\n"
+        )
+        token = ambient_arguments.set(("--seed", "9"))
+        try:
+            env = Environment(config=file, parallelism=3, seed=2, args=["--parallelism", "4"])
+        finally:
+            ambient_arguments.reset(token)
+        options = env.options
+        assert (options.parallelism, options.buffer_timeout, options.progress) == (4, 7, "off")
+        assert options.seed == 9
+        assert options.origin(Options.parallelism) == "the command line"
+        assert options.origin(Options.buffer_timeout) == str(file)
+
+    def test_toml_works_as_well(self, tmp_path: Path) -> None:
+        file = tmp_path / "job.toml"
+        file.write_text('parallelism = 2\n[network]\nbuffer_timeout = "7 ms"\n')
+        env = Environment(config=str(file))
+        assert (env.options.parallelism, env.options.buffer_timeout) == (2, 7)
+
+    def test_none_means_not_given(self) -> None:
+        assert Environment(parallelism=None).options.parallelism == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (
+                {"paralelism": 2},
+                r"there is no option 'paralelism' \(set in code\)\. Did you mean parallelism\?",
+            ),
+            ({"parallelism": 0}, "option parallelism cannot be 0"),
+            ({"parallelism": 200}, "parallelism .* must be at most max_parallelism"),
+            ({"args": ["--paralelism", "2"]}, "Did you mean parallelism"),
+            ({"args": ["parallelism=2"]}, "cannot use 'parallelism=2' on the command line"),
+            ({"config": "no-such-file.yaml"}, "option file no-such-file.yaml cannot be read"),
+            ({"config": "options.ini"}, r"must end in \.yaml, \.yml or \.toml"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigurationError, match=message):
+            Environment(**arguments)
+
+
+class TestSources:
+    def test_from_source_needs_a_source(self) -> None:
+        with pytest.raises(ProgramError, match=r"from_source needs a Source, got a str: 'in\.json'"):
+            Environment().from_source("in.json")  # type: ignore[arg-type]
+        with pytest.raises(ProgramError, match="from_source needs a Source, got a ABCMeta"):
+            Environment().from_source(NumberSequenceSource)  # type: ignore[arg-type]
+
+    def test_from_collection_finds_the_type_or_takes_it(self) -> None:
+        env = Environment()
+        assert env.from_collection([1, 2]).record_type.describe() == "int"
+        assert env.from_collection(n for n in "ab").record_type.describe() == "str"
+        assert env.from_collection([], type=int).record_type.describe() == "int"
+        assert env.from_collection([]).record_type.is_object
+        assert env.from_collection([1, "a"]).record_type.is_object
+
+    def test_from_collection_refuses_values_that_do_not_fit(self) -> None:
+        with pytest.raises(SchemaError, match="from_collection: expected int but got a str: 'a'"):
+            Environment().from_collection([1, "a"], type=int)
+        with pytest.raises(SchemaError, match="column 'value' is int64 but got a int"):
+            Environment().from_collection([2**70])
+        with pytest.raises(ProgramError, match="from_collection needs values to iterate over, got 5"):
+            Environment().from_collection(5)  # type: ignore[arg-type]
+
+    def test_from_sequence_refuses_what_is_no_range(self) -> None:
+        with pytest.raises(ProgramError, match=r"end \(1\) must not be less than start \(5\)"):
+            Environment().from_sequence(5, 1)
+        with pytest.raises(ProgramError, match="start must be a 64-bit whole number"):
+            Environment().from_sequence(0.5, 1)  # type: ignore[arg-type]
+
+    def test_a_source_that_fixes_its_parallelism_refuses_another(self) -> None:
+        class Single(NumberSequenceSource):
+            fixed_parallelism = 1  # type: ignore[assignment]
+
+        env = Environment(parallelism=4)
+        assert env.from_source(Single(1, 2), parallelism=1)._node.parallelism == 1
+        with pytest.raises(ProgramError, match="can only run with parallelism 1, got 2"):
+            env.from_source(Single(1, 2), parallelism=2)
+
+
+class TestPrograms:
+    def test_the_name_is_the_arguments_then_the_options(self) -> None:
+        assert Environment(job_name="a")._program("b").name == "b"
+        assert Environment(job_name="a")._program(None).name == "a"
+        assert Environment()._program(None).name == "job"
+
+    def test_a_program_that_is_run_takes_its_sinks_along(self) -> None:
+        env = Environment()
+        env.from_sequence(1, 2).print()
+        assert len(env._take_program(None).sinks) == 1
+        assert env._take_program(None).sinks == ()
+
+    def test_collecting_a_stream_leaves_the_other_sinks_for_later(self) -> None:
+        env = Environment()
+        numbers = env.from_sequence(1, 2)
+        numbers.print()
+        program = env._program(None, (numbers._collect_sink()._node,))
+        assert [s.name for s in program.sinks] == ["collect"]
+        assert program.transformations == ()
+        assert [s.name for s in env._program(None).sinks] == ["print"]
+
+    def test_writing_a_program_imports_no_runtime(self) -> None:
+        import subprocess
+
+        code = (
+            "import sys, tidegate as t; e = t.Environment(); e.from_sequence(1, 2).print();"
+            "print([m for m in sys.modules if m.startswith(('pyspark', 'tidegate.launch', 'tidegate.taskmanager',"
+            "'tidegate.jobmanager', 'tidegate.operators', 'tidegate.spark'))])"
+        )
+        env = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+        result = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60
+        )
+        assert result.stdout == "[]\n"
