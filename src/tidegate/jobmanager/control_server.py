@@ -78,9 +78,9 @@ class ControlServer:
         self._accept_again_ms = 0
         self._accepting = True
         self._thread: threading.Thread | None = None
+        self._listener = _listen(bind_host)
         self._selector = selectors.DefaultSelector()
         self._wake_receive, self._wake_send = socket.socketpair()
-        self._listener = _listen(bind_host)
         for s in (self._wake_receive, self._wake_send, self._listener):
             s.setblocking(False)
         self._selector.register(self._wake_receive, selectors.EVENT_READ)

@@ -1,0 +1,381 @@
+"""The control port against real sockets: slots get in, nobody else does, and the job does not notice the others."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tidegate.core.ids import SlotId
+from tidegate.jobmanager import control_server
+from tidegate.jobmanager import events as ev
+from tidegate.jobmanager.control_server import ControlServer
+from tidegate.protocol import messages as m
+from tidegate.protocol.frames import CONTROL_HEADER, ControlDecoder, control_frame
+from tidegate.protocol.handshake import MAGIC, ClientHandshake, Hello, new_secret
+
+SECRET = new_secret()
+WAIT_S = 10
+
+
+class QueueHandler(logging.Handler):
+    """Lets a test wait for a log record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: queue.Queue[str] = queue.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.put(f"{record.levelname} {record.getMessage()}")
+
+
+class Rig:
+    """A control server whose handler answers every heartbeat with one of the same number."""
+
+    def __init__(self, num_slots: int = 2, handshake_timeout_ms: int = 60_000) -> None:
+        self.events: queue.Queue[ev.Event] = queue.Queue()
+        self.exits: queue.Queue[BaseException | None] = queue.Queue()
+        self.server = ControlServer("127.0.0.1", SECRET, "job", 3, num_slots, handshake_timeout_ms)
+        self.server.start(self.handle, self.exits.put)
+        self.log = QueueHandler()
+        control_server.logger.addHandler(self.log)
+        self.sockets: list[socket.socket] = []
+        self.deploy = m.Deploy(b"", (), (), ())
+
+    def handle(self, event: ev.Event) -> None:
+        if isinstance(event, ev.Tick):
+            return
+        if isinstance(event, ev.GangStarted):
+            self.server.send(SlotId(0), self.deploy)
+        if isinstance(event, ev.CountingFailed):
+            raise RuntimeError(event.error)
+        if isinstance(event, ev.MessageReceived):
+            if isinstance(event.message, m.SlotHeartbeat):
+                self.server.send(event.slot, m.MasterHeartbeat(event.message.sequence))
+            elif isinstance(event.message, m.SlotFinished):
+                self.server.send(event.slot, m.Cancel("last word"))
+                self.server.close_slot(event.slot)
+        self.events.put(event)
+
+    def next_event(self) -> ev.Event:
+        return self.events.get(timeout=WAIT_S)
+
+    def next_log(self) -> str:
+        return self.log.records.get(timeout=WAIT_S)
+
+    def connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=WAIT_S)
+        self.sockets.append(connection)
+        return connection
+
+    def slot(self, slot: int, **hello: object) -> Slot:
+        return Slot(self.connect(), slot, **hello)
+
+    def close(self) -> None:
+        for connection in self.sockets:
+            connection.close()
+        self.server.stop()
+        assert self.server.join(WAIT_S)
+        control_server.logger.removeHandler(self.log)
+
+
+class Slot:
+    """The slot's end of a control connection, blocking."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        slot: int,
+        *,
+        secret: bytes = SECRET,
+        role: str = "control",
+        job: str = "job",
+        attempt: int = 3,
+    ) -> None:
+        self.socket = connection
+        self.decoder = ControlDecoder()
+        self.received: list[m.MasterMessage] = []
+        handshake = ClientHandshake(secret, Hello(role, job, attempt, slot))  # type: ignore[arg-type]
+        while not handshake.done:
+            data = connection.recv(4096)
+            if not data:
+                raise ConnectionRefusedError
+            connection.sendall(handshake.feed(data))
+
+    def send(self, *messages: m.SlotMessage) -> None:
+        self.socket.sendall(b"".join(control_frame(m.encode_message(message)) for message in messages))
+
+    def next_message(self) -> m.MasterMessage:
+        while not self.received:
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            self.received += [m.decode_master_message(body) for body in self.decoder.feed(data)]
+        return self.received.pop(0)
+
+    def is_alive(self, rig: Rig) -> bool:
+        """Whether a heartbeat goes there and comes back."""
+        self.send(m.SlotHeartbeat(77))
+        return self.next_message() == m.MasterHeartbeat(77) and isinstance(
+            rig.next_event(), ev.MessageReceived
+        )
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server ends the connection, after its greeting at most."""
+    with contextlib.suppress(ConnectionError):
+        while connection.recv(4096):
+            pass
+    return True
+
+
+def test_messages_go_both_ways(rig):
+    slot = rig.slot(1)
+    slot.send(m.RegisterSlot(m.SlotAddress(SlotId(1), "h", 1, 2), "e"))
+    assert rig.next_event() == ev.MessageReceived(
+        SlotId(1), m.RegisterSlot(m.SlotAddress(SlotId(1), "h", 1, 2), "e")
+    )
+    slot.send(m.SlotHeartbeat(1), m.SlotHeartbeat(2))
+    assert [slot.next_message(), slot.next_message()] == [m.MasterHeartbeat(1), m.MasterHeartbeat(2)]
+
+
+def test_a_message_may_come_in_the_same_packet_as_the_handshake(rig):
+    connection = rig.connect()
+    handshake = ClientHandshake(SECRET, Hello("control", "job", 3, 0))
+    greeting = b""
+    while len(greeting) < len(MAGIC) + 16:
+        greeting += connection.recv(4096)
+    connection.sendall(handshake.feed(greeting) + control_frame(m.encode_message(m.SlotHeartbeat(5))))
+    assert rig.next_event() == ev.MessageReceived(SlotId(0), m.SlotHeartbeat(5))
+
+
+def test_everything_may_come_one_byte_at_a_time(rig):
+    connection = rig.connect()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    handshake = ClientHandshake(SECRET, Hello("control", "job", 3, 0))
+    while not handshake.done:
+        for byte in handshake.feed(connection.recv(1)):
+            connection.sendall(bytes([byte]))
+    for byte in control_frame(m.encode_message(m.SlotHeartbeat(5))):
+        connection.sendall(bytes([byte]))
+    assert rig.next_event() == ev.MessageReceived(SlotId(0), m.SlotHeartbeat(5))
+
+
+def test_a_large_message_reaches_a_slot_that_reads_slowly(rig):
+    slot = rig.slot(0)
+    rig.deploy = m.Deploy(bytes(range(256)) * (1 << 17), (), (), ())  # more than the kernel buffers
+    rig.server.post(ev.GangStarted())
+    assert rig.next_event() == ev.GangStarted()
+    other = rig.slot(1)
+    assert other.is_alive(rig), "a slow slot must not hold up the others"
+    assert slot.next_message() == rig.deploy
+
+
+def test_close_slot_sends_what_is_queued_first_and_makes_no_event(rig):
+    slot = rig.slot(0)
+    slot.send(m.SlotFinished())
+    assert slot.next_message() == m.Cancel("last word")
+    with pytest.raises(EOFError):
+        slot.next_message()
+    assert rig.next_event() == ev.MessageReceived(SlotId(0), m.SlotFinished())
+    assert rig.slot(0).is_alive(rig), "no event came in between, and the slot's place is free again"
+
+
+def test_what_follows_the_last_word_of_a_slot_is_not_handled(rig):
+    slot = rig.slot(0)
+    slot.send(m.SlotFinished(), m.SlotHeartbeat(1))
+    assert rig.next_event() == ev.MessageReceived(SlotId(0), m.SlotFinished())
+    assert rig.slot(1).is_alive(rig)
+    assert rig.events.empty()
+
+
+@pytest.mark.parametrize("abruptly", [False, True])
+def test_a_slot_whose_connection_ends_is_reported(rig, abruptly):
+    slot = rig.slot(1)
+    if abruptly:
+        slot.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    slot.socket.close()
+    event = rig.next_event()
+    assert isinstance(event, ev.SlotDisconnected)
+    assert event.slot == 1
+    assert event.reason
+    assert rig.slot(1).is_alive(rig)
+
+
+def test_posted_events_are_handled_in_order_on_the_servers_thread(rig):
+    threads = []
+    rig.server._handle = lambda event: (threads.append(threading.current_thread().name), rig.handle(event))
+    for i in range(1_000):
+        rig.server.post(ev.SlotsCounted(i))
+    assert [rig.next_event() for _ in range(1_000)] == [ev.SlotsCounted(i) for i in range(1_000)]
+    assert set(threads) == {"tidegate-control"}
+
+
+# ---- strangers ----
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        ({"secret": new_secret()}, "does not hold the job's secret"),
+        ({"attempt": 2}, "belongs to job job attempt 2, this is job job attempt 3"),
+        ({"job": "other"}, "belongs to job other"),
+        ({"role": "data"}, "not one for data connections"),
+        ({"slot": 2}, "there is no slot 2, the job has 2"),
+        ({"slot": -1}, "there is no slot -1"),
+        ({"slot": 0}, "slot 0 is connected already"),
+    ],
+)
+def test_whoever_is_no_slot_of_this_attempt_is_refused_and_logged(rig, hello, reason):
+    slot = rig.slot(0)
+    hello = dict(hello)
+    stranger = rig.connect()
+    with pytest.raises(ConnectionError):
+        Slot(stranger, hello.pop("slot", 1), **hello)
+    log = rig.next_log()
+    assert log.startswith("WARNING refused a connection from 127.0.0.1:")
+    assert f":{stranger.getsockname()[1]} " in log
+    assert reason in log
+    assert slot.is_alive(rig)
+    assert rig.events.empty()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\0" * 100_000,
+        MAGIC + b"\xff\xff" + b"x" * 100,
+        MAGIC + struct.pack("<H", 4) + b"\x81\xa4ro" + b"n" * 16 + b"m" * 32,
+    ],
+    ids=["http", "tls", "zeros", "long hello", "wrong proof"],
+)
+def test_bytes_of_another_protocol_are_refused_and_logged(rig, data):
+    slot = rig.slot(0)
+    stranger = rig.connect()
+    with contextlib.suppress(ConnectionError):
+        stranger.sendall(data)
+    assert is_closed(stranger)
+    assert rig.next_log().startswith("WARNING refused a connection from 127.0.0.1:")
+    assert slot.is_alive(rig)
+    assert rig.events.empty()
+
+
+def test_a_stranger_that_goes_away_is_logged(rig):
+    rig.connect().close()
+    assert "it went away before it had proved itself" in rig.next_log()
+    assert rig.slot(0).is_alive(rig)
+
+
+@pytest.mark.parametrize("start", [b"", MAGIC[:4], MAGIC])
+def test_half_a_handshake_is_refused_when_its_time_is_over(start):
+    rig = Rig(handshake_timeout_ms=150)
+    try:
+        slot = rig.slot(0)
+        stranger = rig.connect()
+        stranger.sendall(start)
+        assert is_closed(stranger)
+        assert "it did not prove itself within 150 ms" in rig.next_log()
+        assert slot.is_alive(rig), "the deadline is for strangers only"
+    finally:
+        rig.close()
+
+
+def test_a_flood_of_connections_keeps_no_slot_out_and_does_not_fill_the_log(rig):
+    slot = rig.slot(0)
+    flood = [rig.connect() for _ in range(200)]
+    late = rig.slot(1)
+    assert late.is_alive(rig)
+    assert slot.is_alive(rig)
+    for stranger in flood[: 200 - control_server.MAX_UNPROVEN]:
+        assert is_closed(stranger)
+    logs = [rig.next_log() for _ in range(20)]
+    assert all("wait to prove themselves" in log for log in logs)
+    assert rig.log.records.empty()
+    assert rig.events.empty()
+
+
+# ---- slots that misbehave ----
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (control_frame(b"\xc1 not a message"), "not a message from a slot"),
+        (control_frame(m.encode_message(m.MasterHeartbeat(1))), "not a message from a slot"),
+        (control_frame(b""), "not a message from a slot"),
+        (CONTROL_HEADER.pack(0xFFFFFFFF) + b"x", "is announced"),
+    ],
+    ids=["garbage", "wrong direction", "empty", "too long"],
+)
+def test_a_malformed_message_closes_that_connection_and_is_reported(rig, data, reason):
+    slot, other = rig.slot(0), rig.slot(1)
+    slot.send(m.SlotHeartbeat(1))
+    assert rig.next_event() == ev.MessageReceived(SlotId(0), m.SlotHeartbeat(1))
+    slot.socket.sendall(data)
+    event = rig.next_event()
+    assert isinstance(event, ev.MessageMalformed)
+    assert event.slot == 0
+    assert reason in event.reason
+    assert is_closed(slot.socket)
+    assert "the control connection of slot 0" in rig.next_log()
+    assert other.is_alive(rig)
+
+
+# ---- the end ----
+
+
+def test_stop_closes_every_socket_and_ends_the_thread():
+    before = psutil.Process().num_fds()
+    rig = Rig()
+    slot, stranger = rig.slot(0), rig.connect()
+    assert slot.is_alive(rig)
+    port = rig.server.port
+    rig.server.stop()
+    assert rig.exits.get(timeout=WAIT_S) is None
+    assert rig.server.join(WAIT_S)
+    assert is_closed(slot.socket)
+    assert is_closed(stranger)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+    rig.server.post(ev.Tick())  # nobody is there: dropped
+    rig.close()
+    assert psutil.Process().num_fds() == before
+    assert not [t for t in threading.enumerate() if t.name == "tidegate-control"]
+
+
+def test_an_error_in_the_handler_ends_the_server_and_is_handed_over(rig):
+    slot = rig.slot(0)
+    rig.server.post(ev.CountingFailed("a bug"))
+    error = rig.exits.get(timeout=WAIT_S)
+    assert isinstance(error, RuntimeError)
+    assert is_closed(slot.socket)
+
+
+def test_a_port_that_was_never_served_can_be_closed():
+    before = psutil.Process().num_fds()
+    server = ControlServer("127.0.0.1", SECRET, "job", 3, 1, 1_000)
+    server.close_unstarted()
+    assert psutil.Process().num_fds() == before
+
+
+def test_an_address_that_is_not_ours_cannot_be_bound():
+    before = psutil.Process().num_fds()
+    with pytest.raises(OSError, match="assign requested address"):
+        ControlServer("192.0.2.1", SECRET, "job", 3, 1, 1_000)
+    assert psutil.Process().num_fds() == before
