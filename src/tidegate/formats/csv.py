@@ -139,6 +139,7 @@ class _CsvDecoder(LineDecoder):
         self._names = columns
         self._dictionaries = {n for n in dictionary_columns if n in schema.names}
         self._parse_options = parse_options
+        self._delimiter = parse_options.delimiter.encode()
         # Named by position: a file may have columns of equal names that nobody reads.
         self._positions = [f"c{columns.index(name)}" for name in schema.names]
         self._all = [f"c{i}" for i in range(len(columns))]
@@ -177,6 +178,12 @@ class _CsvDecoder(LineDecoder):
             index = batch.schema.get_field_index(name)
             batch = batch.set_column(index, name, as_dictionary(batch.column(index)))
         return batch
+
+    def look(self, line: bytes) -> str | None:
+        if b'"' in line:
+            return None
+        found = line.count(self._delimiter) + 1
+        return None if found == len(self._all) else f"Expected {len(self._all)} columns, got {found}"
 
     def _check_layout(self, chunk: bytes, lines: LineTable) -> None:
         """Make sure that the parser will see the same lines: no value runs over a line's end."""

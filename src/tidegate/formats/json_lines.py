@@ -132,16 +132,7 @@ class _JsonDecoder(LineDecoder):
         whole = lines.enclosed_by(_OPEN, _CLOSE)
         if not whole and len(lines) != 1:
             raise LinesRefused("the lines are not one object each")
-        try:
-            if not chunk.isascii():
-                chunk.decode()
-            rows: list[Any] = self._decoder.decode_lines(chunk)
-        except msgspec.DecodeError as e:
-            raise LinesRefused(_reason(e)) from None
-        except UnicodeDecodeError as e:
-            raise LinesRefused(f"not UTF-8: byte {chunk[e.start]:#04x} at byte {e.start}") from None
-        except RecursionError:
-            raise LinesRefused("nested too deeply") from None
+        rows = self._objects(chunk)
         if len(rows) != len(lines):
             raise LinesRefused(f"{len(rows)} objects in one line")
         arrays = []
@@ -156,6 +147,25 @@ class _JsonDecoder(LineDecoder):
         if not arrays:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def look(self, line: bytes) -> str | None:
+        try:
+            count = len(self._objects(line))
+        except LinesRefused as e:
+            return str(e)
+        return None if count == 1 else f"{count} objects in one line"
+
+    def _objects(self, chunk: bytes) -> list[Any]:
+        try:
+            if not chunk.isascii():
+                chunk.decode()
+            return self._decoder.decode_lines(chunk)
+        except msgspec.DecodeError as e:
+            raise LinesRefused(_reason(e)) from None
+        except UnicodeDecodeError as e:
+            raise LinesRefused(f"not UTF-8: byte {chunk[e.start]:#04x} at byte {e.start}") from None
+        except RecursionError:
+            raise LinesRefused("nested too deeply") from None
 
 
 def _reason(error: msgspec.DecodeError) -> str:

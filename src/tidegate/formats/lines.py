@@ -1,13 +1,14 @@
 """Whole lines to records, with the bad ones named: what all text formats share.
 
 A `LineDecoder` takes all lines or none: it is fast because it need not say which line is wrong. `decode_lines` asks
-it for everything first; if it refuses, the lines are halved until each bad line stands alone. So a line is bad exactly
-if the decoder refuses it by itself, however the input was cut into chunks.
+it for everything first; if it refuses, the lines are halved, and looked at, until each bad line stands alone. So a line
+is bad exactly if the decoder refuses it by itself, however the input was cut into chunks.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 _NEWLINE = 10
 _CARRIAGE_RETURN = 13
+_LOOK_AT_EACH = 256
 
 
 class LinesRefused(Exception):
@@ -87,6 +89,10 @@ class LineDecoder(ABC):
         Raises `LinesRefused` if any line is not exactly one record, or if it cannot tell (blank lines).
         """
 
+    def look(self, line: bytes) -> str | None:
+        """Say why a single line is refused, where that costs less than `decode`; None: decode it to know."""
+        return None
+
 
 class BadLine(NamedTuple):
     """A line that is no record."""
@@ -130,38 +136,45 @@ def decode_lines(decoder: LineDecoder, chunk: bytes, empty: pa.RecordBatch) -> D
         if line:
             starts.append(start)
             lines.append(line)
-    good: list[tuple[int, int, pa.RecordBatch]] = []
+    good: list[pa.RecordBatch] = []
     refused: dict[int, str] = {}
     if lines:
-        _halve(decoder, lines, 0, len(lines), good, refused)
+        _halve(decoder, lines, range(len(lines)), good, refused)
     bad = []
     for rank, index in enumerate(sorted(refused)):
         bad.append(BadLine(starts[index], index - rank, refused[index], lines[index]))
     kept = [s for i, s in enumerate(starts) if i not in refused] if refused else starts
-    batches = [batch for _, _, batch in good]
-    columns = concat(batches, empty)
-    return DecodedLines(columns, bad, table, np.array(kept, np.int64))
+    return DecodedLines(concat(good, empty), bad, table, np.array(kept, np.int64))
 
 
 def _halve(
     decoder: LineDecoder,
     lines: list[bytes],
-    start: int,
-    stop: int,
-    good: list[tuple[int, int, pa.RecordBatch]],
+    chosen: Sequence[int],
+    good: list[pa.RecordBatch],
     refused: dict[int, str],
 ) -> None:
-    """Decode `lines[start:stop]` into `good`, in order, or find the single lines that are refused."""
-    chunk = b"\n".join(lines[start:stop]) + b"\n"
+    """Decode the chosen lines into `good`, in order, or find the single lines that are refused."""
+    chunk = b"\n".join([lines[i] for i in chosen]) + b"\n"
     try:
-        good.append((start, stop, decoder.decode(chunk, LineTable(chunk))))
-    except LinesRefused as reason:
-        if stop - start == 1:
-            refused[start] = str(reason)
+        good.append(decoder.decode(chunk, LineTable(chunk)))
+        return
+    except LinesRefused as e:
+        reason = str(e)
+    if len(chosen) <= _LOOK_AT_EACH:
+        found = {i: why for i in chosen if (why := decoder.look(lines[i])) is not None}
+        refused.update(found)
+        rest = [i for i in chosen if i not in found]
+        if found:
+            if rest:
+                _halve(decoder, lines, rest, good, refused)
             return
-        middle = (start + stop) // 2
-        _halve(decoder, lines, start, middle, good, refused)
-        _halve(decoder, lines, middle, stop, good, refused)
+    if len(chosen) == 1:
+        refused[chosen[0]] = reason
+        return
+    middle = len(chosen) // 2
+    _halve(decoder, lines, chosen[:middle], good, refused)
+    _halve(decoder, lines, chosen[middle:], good, refused)
 
 
 def concat(batches: list[pa.RecordBatch], empty: pa.RecordBatch) -> pa.RecordBatch:

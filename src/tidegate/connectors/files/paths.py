@@ -102,7 +102,9 @@ def _locate_one(path: str) -> Location:
     try:
         filesystem, base = pa_fs.FileSystem.from_uri(plain[:cut] + options)
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise InputFileError(f"cannot use {path_name(path)}: {e}") from e
+        # The message may repeat the URI, and the URI may have a password; so no `from e` either.
+        message = re.sub(r"//[^/@\s]*@", "//", str(e))
+        raise InputFileError(f"cannot use {path_name(path)}: {message}") from None
     return Location(filesystem, (base + plain[cut:],), scheme[0])
 
 

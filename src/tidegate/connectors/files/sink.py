@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -149,25 +151,19 @@ class _FileWriter(SinkWriter):
     def write(self, batch: Batch) -> None:
         if not batch.num_rows:
             return
-        try:
+        with self._named_errors():
             if self._writer is None:
                 self._writer = self._begin()
             self._writer.write(batch.plain_columns)
             if self._writer.size_bytes() >= self._roll_size_bytes:
                 self._finish()
-        except SchemaError as e:
-            raise SchemaError(f"operator {self._operator!r} cannot write: {e}") from e
-        except (pa.ArrowException, OSError) as e:
-            raise self._failed(e) from e
 
     def flush(self, end_of_input: bool) -> None:
-        try:
+        with self._named_errors():
             if end_of_input:
                 self._finish()
             elif self._writer is not None:
                 self._writer.flush()
-        except (pa.ArrowException, OSError) as e:
-            raise self._failed(e) from e
 
     def close(self) -> None:
         if self._stream is None:
@@ -208,10 +204,15 @@ class _FileWriter(SinkWriter):
         self._filesystem.move(self._hidden, self._final)
         self._stream = self._writer = None
 
-    def _failed(self, error: Exception) -> OutputDirectoryError:
-        return OutputDirectoryError(
-            f"operator {self._operator!r} cannot write {self._location.show(self._final or self._directory)}: {error}"
-        )
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except SchemaError as e:
+            raise SchemaError(f"operator {self._operator!r} cannot write: {e}") from e
+        except (pa.ArrowException, OSError) as e:
+            target = self._location.show(self._final or self._directory)
+            raise OutputDirectoryError(f"operator {self._operator!r} cannot write {target}: {e}") from e
 
 
 def _sync(path: str) -> None:

@@ -121,6 +121,9 @@ class OpenTextSplit(OpenSplit):
         self._chunk_line = self._next_line
         if self._next_line is not None:
             self._next_line += len(lines.lines)
+        if lines.bad:
+            # A file that was rewritten meanwhile looks like bad lines; say what is really wrong.
+            check_unchanged(self._reading.location, self._listed)
         if lines.bad and self._reading.on_bad_record == bad_records.FAIL:
             raise BadRecordError(bad_records.describe(self._bad_records(lines, lines.bad[:1])[0]))
         if lines.columns.num_rows:
