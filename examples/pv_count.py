@@ -53,7 +53,7 @@ def true_counts(records: int) -> Counter[str]:
 
 def last_counts(directory: Path) -> Counter[str]:
     """The largest, and so the last, running count of every app in the files of the sink."""
-    files = sorted(directory.glob("part-*.jsonl"))
+    files = sorted(directory.glob("part-*.json"))
     found = pl.scan_ndjson(files).group_by("app_id").agg(pl.col("count").max()).collect()
     return Counter(dict(found.iter_rows()))
 

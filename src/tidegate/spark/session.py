@@ -63,21 +63,27 @@ def _own_session(options: Options, slots_needed: int) -> SparkSession:
         if alive:
             _own.stop()
         _own = None
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    master = _master(options.spark_master, slots_needed)
-    builder = SparkSession.builder.appName("tidegate").master(master)
-    settings = dict(GANG_SETTINGS)
-    if master.startswith("local"):
-        settings.update(LOCAL_SETTINGS)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOGGING}"
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    _own = builder.getOrCreate()
-    _own.sparkContext.setLogLevel("FATAL" if master.startswith("local[") else "ERROR")
+    _own = start_session(_master(options.spark_master, slots_needed))
     atexit.register(stop_own_session)
     return _own
+
+
+def start_session(master: str, **settings: str) -> SparkSession:
+    """Start a session with settings that suit a gang; `settings` (dots as double underscores) win over them."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    chosen = dict(GANG_SETTINGS)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        chosen.update(LOCAL_SETTINGS)
+        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOGGING}"
+    chosen.update({key.replace("__", "."): value for key, value in settings.items()})
+    builder = SparkSession.builder.appName("tidegate").master(master)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("FATAL" if master.startswith("local[") else "ERROR")
+    return session
 
 
 def stop_own_session() -> None:

@@ -53,6 +53,7 @@ class ControlClient:
         """How long (ms) the mailbox thread is inside one step, and whose."""
         self._outbox: deque[bytes] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._sequence = 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidegate-control", daemon=True)
 
@@ -64,6 +65,12 @@ class ControlClient:
         """Post a message; it leaves at once, in order."""
         self._outbox.append(control_frame(m.encode_message(message)))
         os.eventfd_write(self._wake_fd, 1)
+
+    def beat(self) -> None:
+        """Post a heartbeat with the metrics of now; the last one before the end has the final numbers."""
+        self._sequence += 1
+        stuck_ms, inside = self.activity()
+        self.send(m.SlotHeartbeat(self._sequence, self.metrics(), stuck_ms, inside))  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Send what is posted, end the connection and the thread."""
@@ -89,16 +96,12 @@ class ControlClient:
         timeout = self._options.heartbeat_timeout / 1000
         last_heard = time.monotonic()
         next_beat = 0.0
-        sequence = 0
         self._socket.settimeout(timeout)
         self._take(self._early)
         while not (self._closing.is_set() and not self._outbox):
             now = time.monotonic()
             if now >= next_beat:
-                sequence += 1
-                stuck_ms, inside = self.activity()
-                beat = m.SlotHeartbeat(sequence, self.metrics(), stuck_ms, inside)  # type: ignore[arg-type]
-                self._outbox.append(control_frame(m.encode_message(beat)))
+                self.beat()
                 next_beat = now + interval
             while self._outbox:
                 self._socket.sendall(self._outbox.popleft())

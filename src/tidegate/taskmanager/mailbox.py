@@ -111,6 +111,7 @@ class _Mailbox:
             gc.unfreeze()
         if slot.failure is not None:
             self._wait_for_cancel()
+        self._control.beat()
         self._control.send(m.SlotFinished())
 
     def _connect(self, slot: Slot, deploy: m.Deploy) -> bool:
