@@ -21,6 +21,7 @@ from tidegate.operators.row_operator import batch_position
 from tidegate.records.batch import Batch
 
 _ROWS = "__tidegate_rows__"
+_MASK = "__tidegate_mask__"
 
 
 class BatchFunctionOperator(Operator):
@@ -46,22 +47,25 @@ class ExpressionOperator(Operator):
         """Divide the result's columns into those that are computed and those that are passed on."""
         schema = self.input_types[0].schema
         expressions = self.operation.expressions
-        names = self.output_type.names
+        self._adds = self.operation.form == "with_columns"
         self._passed: dict[str, int] = {}
-        if self.operation.form == "select":
-            plain = {e.meta.output_name(): e for e in expressions if _is_plain_column(e)}
-            self._passed = {name: schema.get_field_index(e.meta.root_names()[0]) for name, e in plain.items()}
-            expressions = tuple(e for e in expressions if not _is_plain_column(e))
-        else:
-            empty = pl.DataFrame(schema.empty_table())
-            computed = set(empty.select(*expressions).columns) if expressions else set()
+        """Columns of the result that are columns of the input, by their position there."""
+        if self._adds:
+            computed = set(pl.DataFrame(schema.empty_table()).select(*expressions).columns)
+            names = self.output_type.names
             self._passed = {n: schema.get_field_index(n) for n in names if n not in computed}
+        elif not _has_selector(expressions):
+            plain = [e for e in expressions if _is_plain_column(e)]
+            self._passed = {
+                e.meta.output_name(): schema.get_field_index(e.meta.root_names()[0]) for e in plain
+            }
+            expressions = tuple(e for e in expressions if not _is_plain_column(e))
         self._expressions = expressions
-        self._inputs = _columns_read(expressions, schema.names)
+        self._inputs = _Inputs(expressions, schema)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Evaluate the expressions on the columns that they read."""
-        columns = batch.columns
+        columns = batch.columns  # if this fails, whoever made the records is to blame
         try:
             result = self._evaluate(columns)
         except BaseException as e:
@@ -75,13 +79,16 @@ class ExpressionOperator(Operator):
         schema = self.output_type.schema
         computed: dict[str, pa.Array] = {}
         if self._expressions:
-            # With a column of all rows beside them, literals and aggregates get the batch's length.
-            frame = _frame(columns, self._inputs, self.input_types[0].schema)
-            if self._passed or self.operation.form == "with_columns":
-                frame = frame.select(pl.col(_ROWS), *self._expressions).drop(_ROWS)
+            frame = self._inputs.frame(columns)
+            if self._adds:
+                frame = frame.with_columns(*self._expressions)
+            elif self._passed:
+                # Beside a column of all rows, literals and aggregates get the length that the passed columns have.
+                frame = frame.select(pl.col(_ROWS), *self._expressions)
             else:
                 frame = frame.select(*self._expressions)
-            computed = {s.name: _to_arrow(s) for s in frame.get_columns()}
+            names = set(schema.names) - self._passed.keys()
+            computed = {s.name: _to_arrow(s) for s in frame.get_columns() if s.name in names}
         arrays = [
             columns.column(self._passed[name]) if name in self._passed else computed[name]
             for name in schema.names
@@ -94,27 +101,42 @@ class ExpressionFilterOperator(Operator):
 
     def open(self) -> None:
         """Find the columns that the predicates read."""
-        schema = self.input_types[0].schema
-        self._inputs = _columns_read(self.operation.expressions, schema.names)
+        self._inputs = _Inputs(self.operation.expressions, self.input_types[0].schema)
         self._predicate = pl.all_horizontal(*self.operation.expressions).alias(_MASK)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Pass on the records where every predicate is true (null is not true)."""
-        columns = batch.columns
+        columns = batch.columns  # if this fails, whoever made the records is to blame
         try:
-            frame = _frame(columns, self._inputs, self.input_types[0].schema)
-            series = frame.select(pl.col(_ROWS), self._predicate).get_column(_MASK).fill_null(False)
-            kept = int(series.sum())
+            frame = self._inputs.frame(columns).with_columns(self._predicate)
+            mask = frame.get_column(_MASK).fill_null(False)
+            kept = int(mask.sum())
         except BaseException as e:
             raise OperatorError(self.context.operator_name, batch_position(batch)) from e
         if kept == batch.num_rows:
             self.context.emit(batch)
         elif kept:
-            rows = list(compress(batch.rows, series.to_list())) if batch.has_rows else None
-            self.context.emit(keep(batch, rows, _to_arrow(series)))
+            rows = list(compress(batch.rows, mask.to_list())) if batch.has_rows else None
+            self.context.emit(keep(batch, rows, _to_arrow(mask)))
 
 
-_MASK = "__tidegate_mask__"
+class _Inputs:
+    """The part of a batch that expressions read, as a polars frame of the declared types (dictionaries decoded)."""
+
+    def __init__(self, expressions: tuple[pl.Expr, ...], declared: pa.Schema) -> None:
+        roots = {name for e in expressions for name in e.meta.root_names()}
+        self._selects = _has_selector(expressions)
+        self._fields = [(i, f) for i, f in enumerate(declared) if self._selects or f.name in roots]
+
+    def frame(self, columns: pa.RecordBatch) -> pl.DataFrame:
+        """Convert a batch. Unless a selector would take it for data, a column is added that has just its length."""
+        series = [] if self._selects else [pl.Series(_ROWS, pa.nulls(columns.num_rows, pa.bool_()))]
+        for index, field in self._fields:
+            array = columns.column(index)
+            series.append(
+                pl.Series(field.name, array if array.type == field.type else array.cast(field.type))
+            )
+        return pl.DataFrame(series)
 
 
 def _as_record_batch(result: Any) -> pa.RecordBatch:
@@ -134,28 +156,14 @@ def _as_record_batch(result: Any) -> pa.RecordBatch:
     )
 
 
-def _frame(columns: pa.RecordBatch, wanted: list[int], declared: pa.Schema) -> pl.DataFrame:
-    """The wanted columns with their declared types (dictionaries decoded), and one that only counts rows."""
-    series = [pl.Series(_ROWS, pa.nulls(columns.num_rows, pa.bool_()))]
-    for index in wanted:
-        array, field = columns.column(index), declared.field(index)
-        if array.type != field.type:
-            array = array.cast(field.type)
-        series.append(pl.Series(field.name, array))
-    return pl.DataFrame(series)
-
-
 def _to_arrow(series: pl.Series) -> pa.Array:
     array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def _columns_read(expressions: tuple[pl.Expr, ...], names: list[str]) -> list[int]:
-    """Positions of the columns that expressions read: all, where one uses a selector or a pattern."""
-    if any(e.meta.has_multiple_outputs() for e in expressions):
-        return list(range(len(names)))
-    roots = {name for e in expressions for name in e.meta.root_names()}
-    return [i for i, name in enumerate(names) if name in roots]
+def _has_selector(expressions: tuple[pl.Expr, ...]) -> bool:
+    """Whether one of them stands for columns by a pattern or a type, so that only polars knows which it reads."""
+    return any(e.meta.has_multiple_outputs() for e in expressions)
 
 
 def _is_plain_column(expression: pl.Expr) -> bool:

@@ -99,14 +99,20 @@ class Totals:
 
     def _add(self, ids: Ids, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None) -> None:
         """Bring a batch into the totals without the values in between."""
-        if not _cannot_overflow(numbers, totals):
-            self._run(RowGroups(ids, len(totals)), numbers, totals, valid)  # finds out exactly
-            return
         if valid is not None:
             ids, numbers = ids[valid], numbers[valid]
-        numbers = numbers.astype(totals.dtype, copy=False)
-        ufunc = {"min": np.fmin, "max": np.maximum}.get(self._kind, np.add)
-        ufunc.at(totals, ids, numbers)
+        if not len(ids):
+            return
+        if self._kind in ("min", "max"):
+            ufunc = np.fmin if self._kind == "min" else np.maximum
+            groups = RowGroups(ids, len(totals))
+            totals[groups.ids] = ufunc(
+                totals[groups.ids], ufunc.reduceat(numbers[groups.order], groups.starts)
+            )
+        elif _may_overflow(numbers, totals):
+            running_sums(ids, numbers, totals)  # finds out exactly
+        else:
+            np.add.at(totals, ids, numbers.astype(totals.dtype, copy=False))
 
     def _numbers(self, values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
         storage = _storage_type(values.type)
@@ -142,13 +148,13 @@ def _add_counts(ids: Ids, totals: npt.NDArray[Any]) -> None:
         totals += np.bincount(ids, minlength=len(totals))
 
 
-def _cannot_overflow(numbers: npt.NDArray[Any], totals: npt.NDArray[Any]) -> bool:
-    """Whether the sizes alone show that no sum leaves int64; extremes cannot, floats do not mind."""
-    if totals.dtype != np.int64 or not len(numbers):
-        return True
+def _may_overflow(numbers: npt.NDArray[Any], totals: npt.NDArray[Any]) -> bool:
+    """Whether a sum may leave int64, as far as the sizes alone tell. Floats do not mind."""
+    if totals.dtype != np.int64:
+        return False
     largest = max(abs(int(numbers.min())), abs(int(numbers.max())))
     start = max(abs(int(totals.min())), abs(int(totals.max())))
-    return start + largest * len(numbers) <= _INT64_MAX
+    return start + largest * len(numbers) > _INT64_MAX
 
 
 def _storage_type(kind: pa.DataType) -> pa.DataType:
