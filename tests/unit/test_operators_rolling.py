@@ -278,6 +278,15 @@ def test_many_keys_over_many_small_batches() -> None:
         assert sorted(tuple(r) for r in h.rows) == [(0, 7), (19_999, 19_999)]
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("min", [math.nan, 2.0, 1.0, 1.0]), ("max", [math.nan] * 4)])
+@pytest.mark.parametrize("key", ["k", lambda r: r.k])
+def test_nan_is_the_largest_number(kind: str, expected: list[float], key: Any) -> None:
+    schema = pa.schema([("k", pa.string()), ("v", pa.float64())])
+    with OperatorHarness.of(aggregated(source(schema).key_by(key), kind, emit="each")) as h:
+        h.push([("a", math.nan), ("a", 2.0), ("a", 1.0), ("a", math.nan)])
+        assert repr([r[1] for r in h.rows]) == repr(expected)
+
+
 # ---- what goes wrong ----
 
 
