@@ -124,10 +124,11 @@ def merge(batches: list[Batch]) -> Batch:
     record_type = batches[0].type
     if all(b.has_rows for b in batches) and not any(b.has_columns for b in batches):
         return Batch.of_rows(record_type, [row for b in batches for row in b.rows])
-    columns = [b.columns for b in batches]
-    if any(c.schema != columns[0].schema for c in columns[1:]):
-        columns = [record_type.plain(c) for c in columns]
-    return Batch.of_columns(record_type, pa.concat_batches(columns))
+    parts = [b.columns for b in batches]
+    if any(p.schema.types != parts[0].schema.types for p in parts[1:]):
+        parts = [record_type.plain(p) for p in parts]
+    arrays = [pa.concat_arrays(chunks) for chunks in zip(*(p.columns for p in parts), strict=True)]
+    return Batch.of_columns(record_type, pa.RecordBatch.from_arrays(arrays, names=record_type.names))
 
 
 def _cut(batch: Batch, buffer_bytes: int) -> list[Batch]:

@@ -106,6 +106,10 @@ class _Mailbox:
                 gc.collect()
                 gc.freeze()
                 self._loop(slot)
+        except ControlLost:
+            raise
+        except BaseException as e:
+            slot.fail(e)
         finally:
             slot.close()
             gc.unfreeze()

@@ -120,6 +120,11 @@ class Slot:
             if not task.is_finished and not failed:
                 self._set_state(task, ExecutionState.CANCELED)
 
+    def fail(self, error: BaseException) -> None:
+        """Something outside the tasks went wrong (a bug, or a peer's nonsense): report it as the current task's."""
+        task = self.current or self.tasks[0]
+        self._fail(task.id, error)
+
     # ---- the mailbox loop's calls ----
 
     def step(self) -> bool:
