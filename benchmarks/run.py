@@ -151,13 +151,13 @@ def main() -> int:
         task = progress.add_task("data", total=len(series) * args.rounds)
         for records in {each.case.records_for(each.engine, args.records) for each in series}:
             data.clicks(records).warm()
-        measure(
-            series,
-            args.rounds,
-            args.records,
-            lambda text: progress.update(task, description=text),
-            lambda: progress.advance(task),
-        )
+
+        def say(text: str) -> None:
+            progress.update(task, description=text)
+            if not console.is_terminal:
+                console.print(text)
+
+        measure(series, args.rounds, args.records, say, lambda: progress.advance(task))
     rows = report.rows([(each.case.name, each.engine.name, each.rounds) for each in series if each.rounds])
     failures = [each for each in series if each.failure]
     complete: set[str] = set()
