@@ -100,10 +100,18 @@ class TestSources:
 
 
 class TestPrograms:
-    def test_the_name_is_the_arguments_then_the_options(self) -> None:
+    def test_the_name_is_the_arguments_then_the_options_then_the_scripts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         assert Environment(job_name="a")._program("b").name == "b"
         assert Environment(job_name="a")._program(None).name == "a"
-        assert Environment()._program(None).name == "job"
+        for script, name in [
+            ("jobs/pv_count.py", "pv_count"),
+            ("-c", "job"),
+            ("x/ipykernel_launcher.py", "job"),
+        ]:
+            monkeypatch.setattr(sys, "argv", [script])
+            assert Environment()._program(None).name == name
 
     def test_a_program_that_is_run_takes_its_sinks_along(self) -> None:
         env = Environment()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextvars
 import importlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidegate.api.config_files import options_from_file
 from tidegate.api.job_client import JobClient
@@ -28,6 +30,11 @@ ambient_arguments: contextvars.ContextVar[tuple[str, ...]] = contextvars.Context
     "tidegate_arguments", default=()
 )
 """Options from the command line of `tidegate run`; they win over what the program says."""
+
+instead_of_running: contextvars.ContextVar[Callable[[Program], NoReturn] | None] = contextvars.ContextVar(
+    "tidegate_instead_of_running", default=None
+)
+"""What `tidegate explain` does with a complete program, wherever it would start to run."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,8 @@ class Environment:
         **options: Any,
     ) -> None:
         layers = Options() if config is None else options_from_file(config)
-        layers = layers.with_keywords(**options)
-        self.options: Options = layers.with_arguments([*args, *ambient_arguments.get()]).checked()
+        layers = layers.with_keywords(**options).with_arguments(args)
+        self.options: Options = layers.with_arguments(ambient_arguments.get()).checked()
         self.spark = spark
         self._nodes: list[Transformation] = []
         self._sinks: list[Transformation] = []
@@ -127,7 +134,7 @@ class Environment:
     # ---- inside ----
 
     def _program(self, job_name: str | None, sinks: Sequence[Transformation] | None = None) -> Program:
-        name = job_name or self.options.job_name or "job"
+        name = job_name or self.options.job_name or _script_name()
         if sinks is not None:  # one stream was asked for: the others are not forgotten ones
             return Program(name, tuple(sinks), (), self.options)
         return Program(name, tuple(self._sinks), tuple(self._nodes), self.options)
@@ -175,3 +182,10 @@ class Environment:
     def _launch() -> ModuleType:
         # The one place where the api reaches up: by name, so that a program is plain data until it is run.
         return importlib.import_module("tidegate.launch")
+
+
+def _script_name() -> str:
+    """The name of the user's script; "job" where there is none (a notebook, `python -c`)."""
+    script = Path(sys.argv[0]) if sys.argv else Path()
+    named = script.suffix == ".py" and script.stem not in ("__main__", "ipykernel_launcher")
+    return script.stem if named else "job"
