@@ -114,7 +114,9 @@ class OutputChannel:
             elif isinstance(element, EndOfInput):
                 self.ended = True
             queue.popleft()
-            self.bytes_out += self._deliver(self.id, element, self._batches_queued)
+            # A local consumer may grant from inside the call, which sends the next elements before it returns.
+            sent = self._deliver(self.id, element, self._batches_queued)
+            self.bytes_out += sent
 
 
 def merge(batches: list[Batch]) -> Batch:
@@ -158,13 +160,16 @@ class InputGate:
 
     def receive(self, channel: ChannelId, element: Batch | Event, backlog: int) -> None:
         """An element came in on a channel."""
+        grants: dict[ChannelId, int] = {}
         if isinstance(element, Batch):
-            self._grant_all(self._credits.batch_received(channel, backlog))
+            grants = self._credits.batch_received(channel, backlog)
             self.backlog += 1
         queue = self._queues[channel]
         if not queue:
             self._ready.append(channel)
         queue.append(element)
+        # Last: a local sender answers a grant at once, and what it sends belongs behind this element.
+        self._grant_all(grants)
 
     def poll(self) -> tuple[int, ChannelId, Batch | Event] | None:
         """The next element with its input and channel, or None."""

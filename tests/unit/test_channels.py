@@ -1,0 +1,206 @@
+"""Channels: order kept, buffers of the configured size, nothing sent without credit; gates serve channels in turn."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.ids import ChannelId, EdgeId
+from tidegate.records.batch import Batch
+from tidegate.records.elements import END_OF_INPUT, EndOfInput, Watermark
+from tidegate.records.types import record_type_of
+from tidegate.taskmanager.channels import MAX_BACKLOG, InputGate, OutputChannel, merge
+from tidegate.taskmanager.credits import SenderCredits
+
+INT = record_type_of(int)
+CHANNEL = ChannelId(EdgeId(0), 0, 0)
+OTHER = ChannelId(EdgeId(0), 1, 0)
+
+
+def batch(*rows: int) -> Batch:
+    return Batch.of_columns(INT, INT.to_columns(list(rows)))
+
+
+class Wire:
+    """An output channel and what left it."""
+
+    def __init__(self, credits: int, buffer_bytes: int = 1) -> None:
+        self.sent: list[Batch | object] = []
+        self.backlogs: list[int] = []
+        self.channel = OutputChannel(CHANNEL, SenderCredits(credits), buffer_bytes, self.deliver)
+
+    def deliver(self, channel: ChannelId, element, backlog: int) -> int:
+        self.sent.append(element)
+        self.backlogs.append(backlog)
+        return element.nbytes() if isinstance(element, Batch) else 0
+
+    @property
+    def rows(self) -> list[int]:
+        return [row for element in self.sent if isinstance(element, Batch) for row in element.rows]
+
+
+def test_small_batches_gather_until_a_buffer_is_full():
+    wire = Wire(credits=9, buffer_bytes=3 * 8)
+    for i in range(7):
+        wire.channel.add(batch(i), now_ns=i)
+    assert [e.rows for e in wire.sent] == [[0, 1, 2], [3, 4, 5]]
+    assert wire.channel.has_pending
+    assert wire.channel.pending_since_ns == 6
+    wire.channel.flush()
+    assert wire.rows == list(range(7))
+    assert wire.channel.is_drained
+    assert wire.channel.bytes_out == 7 * 8
+
+
+def test_a_large_batch_is_cut_into_buffers_of_about_the_configured_size():
+    wire = Wire(credits=100, buffer_bytes=80)
+    wire.channel.add(batch(*range(1000)), now_ns=0)
+    assert wire.rows == list(range(1000))
+    assert max(e.nbytes() for e in wire.sent) <= 2 * 80
+
+
+def test_nothing_leaves_without_credit_and_the_producer_is_told_to_stop():
+    wire = Wire(credits=1)
+    for i in range(MAX_BACKLOG + 1):
+        assert wire.channel.is_available
+        wire.channel.add(batch(i), now_ns=0)
+    assert wire.rows == [0]
+    assert not wire.channel.is_available
+    assert wire.channel.backlog == MAX_BACKLOG
+    wire.channel.granted(1)
+    assert wire.rows == [0, 1]
+    assert wire.backlogs == [0, MAX_BACKLOG - 1], "each batch says how many wait behind it"
+    assert wire.channel.is_available
+
+
+def test_an_event_needs_no_credit_but_keeps_its_place_behind_batches_that_do():
+    wire = Wire(credits=0, buffer_bytes=1000)
+    wire.channel.add_event(Watermark(1))
+    wire.channel.add(batch(1), now_ns=0)
+    wire.channel.add_event(END_OF_INPUT)
+    assert wire.sent == [Watermark(1)]
+    assert not wire.channel.ended
+    wire.channel.granted(1)
+    assert wire.rows == [1]
+    assert isinstance(wire.sent[-1], EndOfInput)
+    assert wire.channel.ended
+
+
+def test_merged_rows_stay_rows_and_mixed_encodings_become_the_declared_type():
+    made = [object(), object()]
+    objects = record_type_of(object)
+    merged = merge([Batch.of_rows(objects, made[:1]), Batch.of_rows(objects, made[1:])])
+    assert all(a is b for a, b in zip(merged.rows, made, strict=True))
+    text = record_type_of(str)
+    plain = text.to_columns(["a", "b"])
+    encoded = pa.RecordBatch.from_arrays([pa.array(["b", "c"]).dictionary_encode()], names=plain.schema.names)
+    both = merge([Batch.of_columns(text, plain), Batch.of_columns(text, encoded)])
+    assert both.rows == ["a", "b", "b", "c"]
+
+
+class Local:
+    """Two producers and a gate in one slot, wired as `Slot` wires a local exchange: calls, no queue between."""
+
+    def __init__(self, exclusive: int, floating: int, buffer_bytes: int) -> None:
+        self.gate = InputGate({CHANNEL: 0, OTHER: 0}, exclusive, floating)
+        self.channels = {
+            id: OutputChannel(id, SenderCredits(n), buffer_bytes, self.deliver)
+            for id, n in self.gate.initial_credits().items()
+        }
+        self.gate.grant = lambda id, n: self.channels[id].granted(n)
+        self.received: dict[ChannelId, list[object]] = {CHANNEL: [], OTHER: []}
+
+    def deliver(self, id: ChannelId, element, backlog: int) -> int:
+        size = element.nbytes() if isinstance(element, Batch) else 0
+        self.gate.receive(id, element, backlog)
+        return size
+
+    def poll(self) -> bool:
+        found = self.gate.poll()
+        if found is None:
+            return False
+        _, id, element = found
+        assert "end" not in self.received[id], "nothing comes behind the end of input"
+        if isinstance(element, Batch):
+            self.received[id] += element.rows
+        else:
+            self.received[id].append("end")
+            self.gate.end_channel(id)
+        return True
+
+
+def test_a_local_channel_keeps_the_order_when_floating_credits_come_while_it_sends():
+    local = Local(exclusive=1, floating=8, buffer_bytes=8)
+    local.channels[CHANNEL].add(batch(*range(20)), now_ns=0)
+    local.channels[CHANNEL].add_event(END_OF_INPUT)
+    while local.poll():
+        pass
+    assert local.received[CHANNEL] == [*range(20), "end"]
+
+
+def test_bytes_out_of_a_local_channel_count_every_batch_once():
+    local = Local(exclusive=1, floating=8, buffer_bytes=8)
+    local.channels[CHANNEL].add(batch(*range(20)), now_ns=0)
+    while local.poll():
+        pass
+    assert local.channels[CHANNEL].bytes_out == 20 * 8
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(0, 4),
+    st.sampled_from([1, 8, 24, 1000]),
+    st.lists(st.tuples(st.booleans(), st.integers(1, 9), st.integers(0, 3)), max_size=30),
+)
+def test_a_local_exchange_loses_doubles_and_reorders_nothing(exclusive, floating, buffer_bytes, adds):
+    local = Local(exclusive, floating, buffer_bytes)
+    numbers = itertools.count()
+    expected: dict[ChannelId, list[object]] = {CHANNEL: [], OTHER: []}
+    for first, size, polls in adds:
+        id = CHANNEL if first else OTHER
+        rows = list(itertools.islice(numbers, size))
+        expected[id] += rows
+        local.channels[id].add(batch(*rows), now_ns=0)
+        for _ in range(polls):
+            local.poll()
+    for channel in local.channels.values():
+        channel.add_event(END_OF_INPUT)
+    while local.poll():
+        pass
+    assert local.received == {id: [*rows, "end"] for id, rows in expected.items()}
+    assert local.gate.all_ended
+    assert local.gate.backlog == 0
+    assert all(c.is_drained and c.ended for c in local.channels.values())
+
+
+def test_a_gate_serves_its_channels_in_turn():
+    gate = InputGate({CHANNEL: 0, OTHER: 1}, exclusive=3, floating=0)
+    gate.grant = lambda channel, n: None
+    for i in range(3):
+        gate.receive(CHANNEL, batch(i), 0)
+    gate.receive(OTHER, batch(10), 0)
+    served = deque()
+    while (found := gate.poll()) is not None:
+        served.append((found[0], found[2].rows))
+    assert list(served) == [(0, [0]), (1, [10]), (0, [1]), (0, [2])]
+
+
+def test_an_input_has_ended_when_its_last_channel_has():
+    gate = InputGate({CHANNEL: 0, OTHER: 0, ChannelId(EdgeId(1), 0, 0): 1}, exclusive=1, floating=0)
+    assert not gate.end_channel(CHANNEL)
+    assert gate.end_channel(OTHER)
+    assert not gate.all_ended
+    assert gate.end_channel(ChannelId(EdgeId(1), 0, 0))
+    assert gate.all_ended
+
+
+def test_a_gate_that_is_not_connected_says_so():
+    gate = InputGate({CHANNEL: 0}, exclusive=1, floating=0)
+    gate.receive(CHANNEL, batch(1), 0)
+    with pytest.raises(AssertionError, match="not connected"):
+        gate.poll()
