@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidegate.api.basic_sinks import CollectSink, PrintSink, print_batch
-from tidegate.api.environment import Environment, Program
+from tidegate.api.environment import Environment, Program, instead_of_running
 from tidegate.api.operations import WriteSink
 from tidegate.api.streams import DataStream
 from tidegate.cli.progress import ProgressDisplay
@@ -36,7 +36,7 @@ def explain(program: Program, format: str) -> str:
 
 def execute(program: Program, spark: Any) -> JobMetrics:
     """Run a program to its end, with the display that the option `progress` asks for."""
-    graph = _stream_graph(program)
+    graph = _graph_to_run(program)
     shown = _shows_progress(program.options)
     if shown:
         print(explain_graph(graph, "text"), flush=True)  # noqa: T201
@@ -56,12 +56,12 @@ def execute(program: Program, spark: Any) -> JobMetrics:
 
 def execute_async(program: Program, spark: Any) -> Any:
     """Start a program and return its client."""
-    return _start(_stream_graph(program), program, spark)[0]
+    return _start(_graph_to_run(program), program, spark)[0]
 
 
 def collect(program: Program, spark: Any) -> Iterator[Any]:
     """Start a program whose only sink collects, and yield its records as they come; closing early cancels it."""
-    graph = _stream_graph(program)
+    graph = _graph_to_run(program)
     node = next(n for n in graph.nodes if _is_sink(n.operation, CollectSink))
     client, _ = _start(graph, program, spark)
     return _rows(client, node.operator_id, node.output_type)
@@ -95,6 +95,13 @@ def to_dataframe(env: Environment, stream: DataStream, job_name: str | None) -> 
 
 def _stream_graph(program: Program) -> StreamGraph:
     return build_stream_graph(program.name, program.sinks, program.transformations, program.options)
+
+
+def _graph_to_run(program: Program) -> StreamGraph:
+    instead = instead_of_running.get()
+    if instead is not None:
+        instead(program)
+    return _stream_graph(program)
 
 
 def _start(graph: StreamGraph, program: Program, spark: Any) -> tuple[Any, list[threading.Thread]]:
