@@ -1,0 +1,171 @@
+"""The command `tidegate`: run and explain programs, list the options."""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+import platform
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperCommand
+
+from tidegate.api.environment import Program, instead_of_running
+from tidegate.cli.script import FAILED, ScriptCall, parse_call, run_script
+from tidegate.core.errors import ConfigurationError
+from tidegate.core.options import describe
+from tidegate.graph.explain import explain as explain_graph
+from tidegate.graph.stream_graph import build_stream_graph
+
+USAGE_ERROR = 2
+
+app = typer.Typer(
+    name="tidegate",
+    help="Stateful streams in Python, on the Spark you already run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class PlanFormat(enum.StrEnum):
+    """The formats of `explain`."""
+
+    TEXT = "text"
+    JSON = "json"
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+class _OptionsAnywhere(TyperCommand):
+    """Takes its own options before and after the script, and leaves `--` with what follows it alone."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:end])
+        if args[end:]:
+            ctx.params["words"] = [*ctx.params["words"], *args[end:]]
+        return rest
+
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB.PY [WORD]",
+        help="The script, then options of tidegate and the script's own arguments.",
+        show_default=False,
+    ),
+]
+
+
+# Nothing behind the script's name is ours: also `--help` is the script's there.
+@app.command(
+    options_metavar="[--OPTION VALUE]...",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def run(words: Words) -> None:
+    """Run a script, with options set from here.
+
+    The script runs as `python job.py` would run it. Options given here win over what the script, its option file and
+    its own arguments say; `tidegate options` lists them. Every other word goes to the script, and so does everything
+    after `--`.
+
+    The exit code is the script's own; 1 if its job failed or was refused, with the reason on standard error.
+
+    Example: `tidegate run examples/pv_count.py --parallelism 2 --records 100000`
+    """
+    raise typer.Exit(run_script(_call(words)))
+
+
+@app.command(
+    cls=_OptionsAnywhere,
+    options_metavar="[--OPTION VALUE]...",
+    context_settings={"ignore_unknown_options": True},
+)
+def explain(
+    words: Words,
+    format: Annotated[PlanFormat, typer.Option("--format", help="How to show the plan.")] = PlanFormat.TEXT,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="File to write it to.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Show what a script's first job would become, without running it.
+
+    The script is run up to the place where it starts a job (`execute`, `execute_async`, `execute_and_collect` or
+    `to_dataframe`); there it ends, and the plan is shown. Arguments of the script that are also ours (`--format`,
+    `--output`, `--help`) go after `--`.
+
+    Example: `tidegate explain examples/pv_count.py --format svg --output plan.svg`
+    """
+    call = _call(words)
+    plans: list[str] = []
+
+    def show_instead(program: Program) -> NoReturn:
+        graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
+        plans.append(explain_graph(graph, format))
+        raise _PlanTaken
+
+    token = instead_of_running.set(show_instead)
+    try:
+        code = run_script(call)
+    except _PlanTaken:
+        code = 0
+    finally:
+        instead_of_running.reset(token)
+    if not plans:
+        if code == 0:
+            _complain(f"{call.script} ended without starting a job, so there is no plan to show.")
+        raise typer.Exit(code or FAILED)
+    if output is None:
+        typer.echo(plans[0].rstrip("\n"))
+    else:
+        output.write_text(plans[0], encoding="utf-8")
+
+
+@app.command()
+def options() -> None:
+    """List every option: its key, type, default and meaning.
+
+    In code: Environment(parallelism=4). In a file: parallelism: 4. Here: --parallelism 4.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("option", no_wrap=True, style="cyan")
+    table.add_column("default", no_wrap=True)
+    table.add_column("meaning")
+    for row in describe():
+        table.add_row(row.key, escape(row.default), f"[dim]{escape(row.type)}:[/dim] {escape(row.help)}")
+    Console().print(table)
+
+
+@app.command()
+def version() -> None:
+    """Show the versions of tidegate and of what it stands on."""
+    for package in ("tidegate", "pyspark", "pyarrow", "polars"):
+        typer.echo(f"{package} {importlib.metadata.version(package)}")
+    typer.echo(f"python {platform.python_version()}")
+
+
+class _PlanTaken(BaseException):
+    """Ends a script whose plan we have; no `except Exception` of the script may catch it."""
+
+
+def _call(words: list[str]) -> ScriptCall:
+    try:
+        call = parse_call(words)
+        if not call.script.is_file():
+            raise ConfigurationError(f"there is no script {call.script}.")
+        return call
+    except ConfigurationError as e:
+        _complain(str(e))
+        raise typer.Exit(USAGE_ERROR) from None
+
+
+def _complain(message: str) -> None:
+    print(message, file=sys.stderr)

@@ -1,0 +1,119 @@
+"""A user's script as a command runs it: as `__main__`, with its own arguments, its errors told plainly.
+
+Everything happens in this process and this thread, as with `python job.py`: the same working directory, the same
+`sys.path[0]`, so a program cannot tell the difference, except that some options were set for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from tidegate.api.environment import ambient_arguments
+from tidegate.core.errors import ConfigurationError, JobError, TidegateError
+from tidegate.core.options import COMMAND_LINE, Options, describe, split_arguments
+
+FAILED = 1
+INTERRUPTED = 130
+_NEAR = 0.8
+
+
+class ScriptCall(NamedTuple):
+    """What a command line asks for: a script, the options of tidegate, and the script's own arguments."""
+
+    script: Path
+    options: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+def parse_call(words: Sequence[str]) -> ScriptCall:
+    """Sort out `[--option value ...] job.py [--option value ...] [its own words] [-- its own words]`.
+
+    A word that looks like an option and is none belongs to the script, unless it is nearly the name of an option:
+    then it is refused, because a mistyped option that nobody reads would be worse.
+
+    >>> parse_call(["job.py", "--parallelism", "4", "--input", "clicks.json", "--", "--progress"])[1:]
+    (('--parallelism=4',), ('--input', 'clicks.json', '--progress'))
+    """
+    ours = words[: list(words).index("--")] if "--" in words else words
+    for word in ours:
+        _refuse_mistyped(word)
+    values, rest = split_arguments(words, known_only=True)
+    Options().with_values(values, COMMAND_LINE)  # a bad value is refused before the script starts
+    if not rest or rest[0].startswith("-"):
+        got = f", but {rest[0]} comes first" if rest else ""
+        raise ConfigurationError(f"name the script to run{got}: tidegate run job.py.")
+    return ScriptCall(
+        Path(rest[0]), tuple(f"--{key}={value}" for key, value in values.items()), tuple(rest[1:])
+    )
+
+
+def run_script(call: ScriptCall) -> int:
+    """Run it to its end and return its exit code; what it raised has been printed to standard error."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [str(call.script), *call.arguments]
+    sys.path.insert(0, str(call.script.resolve().parent))
+    token = ambient_arguments.set(call.options)
+    try:
+        runpy.run_path(str(call.script), run_name="__main__")
+    except SystemExit as e:
+        return _exit_code(e)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except TidegateError as e:
+        print(f"{e}{_place(e, call.script)}", file=sys.stderr)
+        return FAILED
+    except Exception as e:  # noqa: BLE001 - the user's own program may raise anything: shown as python shows it
+        traceback.print_exception(e.with_traceback(_own_part(e.__traceback__, call.script)))
+        return FAILED
+    finally:
+        ambient_arguments.reset(token)
+        sys.argv, sys.path[:] = before
+        sys.stdout.flush()
+    return 0
+
+
+def _refuse_mistyped(word: str) -> None:
+    flag = word.partition("=")[0]
+    spelling = flag[2:].lower().replace("-", "_")
+    if not flag.startswith("--") or not spelling or spelling == "option" or spelling in Options():
+        return
+    names = {name for row in describe() for name in (row.key, row.name)}
+    near = difflib.get_close_matches(spelling, sorted(names), n=1, cutoff=_NEAR)
+    if near:
+        raise ConfigurationError(
+            f"there is no option {flag!r} (set in {COMMAND_LINE}). Did you mean --{near[0]}? "
+            f"If it is meant for the script, write it after --."
+        )
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return FAILED
+
+
+def _place(error: TidegateError, script: Path) -> str:
+    """The line of the script that was refused; a job's own failure says where it happened by itself."""
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)
+    ]
+    if isinstance(error, JobError) or not lines:
+        return ""
+    return f"\n  {script}, line {lines[-1]}"
+
+
+def _own_part(trace: TracebackType | None, script: Path) -> TracebackType | None:
+    """The traceback from the script's first line on, without how we got there."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename != str(script):
+        rest = rest.tb_next
+    return rest or trace
