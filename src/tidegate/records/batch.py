@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from tidegate.records.types import RecordType
 
+_FEW_ROWS = 32
+
 
 class Origin(NamedTuple):
     """Where a batch came from: a source split and the position of its first record; for error messages."""
@@ -92,8 +94,8 @@ class Batch:
         return self._columns is not None
 
     def nbytes(self) -> int:
-        """Bytes of these records as columns, or an estimate from the type (rows are not converted for this)."""
-        if self._columns is not None:
+        """Bytes of these records as columns, or an estimate from the type where measuring costs more than it tells."""
+        if self._columns is not None and self.num_rows > _FEW_ROWS:
             return int(self._columns.nbytes)
         return self.num_rows * self.type.estimated_row_bytes
 

@@ -37,6 +37,8 @@ Mask = npt.NDArray[np.bool_]
 
 _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(0xFFFF_FFFF)
+_FEW_ROWS: Final = 32
+_MOST_RECENT: Final = 1 << 16
 
 
 class KeyIndex:
@@ -45,6 +47,7 @@ class KeyIndex:
     def __init__(self) -> None:
         self._columns: list[_ColumnIndex] = []
         self._pairs: list[IdTable] = []
+        self._recent: dict[object, int] = {}
 
     def __len__(self) -> int:
         """How many distinct keys were seen: the next id."""
@@ -57,6 +60,28 @@ class KeyIndex:
 
         New keys of one batch get their ids in the order of the rows, or in that of the column's dictionary.
         """
+        if len(columns) == 1 and 0 < len(columns[0]) <= _FEW_ROWS:
+            return self._few_ids(columns[0])
+        return self._all_ids(columns)
+
+    def _few_ids(self, column: pa.Array | pa.ChunkedArray) -> Ids:
+        """A few rows are looked up one by one: the fixed cost of the vectorised way is that of many look-ups."""
+        kind = _value_type(column.type)
+        if self._columns and not (pa.types.is_integer(kind) or is_bytes_like(kind)):
+            return self._all_ids([column])
+        keys = column.to_pylist()
+        recent = self._recent
+        found = [recent.get(key, -1) for key in keys]
+        if -1 not in found and self._columns:
+            self._columns[0].check(kind)
+            return np.array(found, dtype=np.int64)
+        ids = self._all_ids([column])
+        if len(recent) > _MOST_RECENT:
+            recent.clear()
+        recent.update(zip(keys, ids.tolist(), strict=True))
+        return ids
+
+    def _all_ids(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Ids:
         arrays = [_one_array(column) for column in columns]
         if not self._columns:
             if not arrays:

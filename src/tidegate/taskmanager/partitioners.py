@@ -14,7 +14,7 @@ from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import blame
 from tidegate.records.batch import Batch
-from tidegate.records.hashing import hash_columns, hash_values
+from tidegate.records.hashing import Hashes, hash_columns, hash_values
 from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
 from tidegate.records.types import brief, column_values
 
@@ -22,6 +22,9 @@ Parts = list[tuple[int, Batch]]
 """Pairs of a position in the list of consumers and the records for it; no empty batch."""
 
 Partitioner = Callable[[Batch], Parts]
+
+_FEW_ROWS = 32
+_MOST_RECENT = 1 << 16
 
 
 def reachable_consumers(pointwise: bool, producer: int, producers: int, consumers: int) -> range:
@@ -75,29 +78,55 @@ class _HashPartitioner:
         self._max_parallelism = max_parallelism
         self._operator = operator
         self._table = channel_table(consumers, max_parallelism)
+        self._recent: dict[Any, int] = {}
 
     def __call__(self, batch: Batch) -> Parts:
-        if self._key.function is None:
-            batch = _without_large_dictionaries(batch)
-            columns = batch.columns
-            hashes = hash_columns([columns.column(name) for name in self._key.columns])
-        else:
+        if self._key.function is not None:
             with blame(self._operator):
                 hashes = hash_values(list(map(self._key.function, batch.rows)))
-        groups = key_groups(hashes, self._max_parallelism)
-        return split(batch, channel_for_key_groups(groups, self._table), self._consumers)
+            return split(batch, self._targets(hashes), self._consumers)
+        batch = _without_large_dictionaries(batch)
+        columns = [batch.columns.column(name) for name in self._key.columns]
+        if batch.num_rows <= _FEW_ROWS and len(columns) == 1 and _is_simple(columns[0].type):
+            return split(batch, self._targets_of_few(columns[0]), self._consumers)
+        return split(batch, self._targets(hash_columns(columns)), self._consumers)
+
+    def _targets(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
+        return channel_for_key_groups(key_groups(hashes, self._max_parallelism), self._table)
+
+    def _targets_of_few(self, column: pa.Array) -> npt.NDArray[np.uint16]:
+        """A few rows look their key up one by one: the fixed cost of vectorised hashing is that of many look-ups."""
+        keys = column.to_pylist()
+        recent = self._recent
+        found = [recent.get(key, -1) for key in keys]
+        if -1 not in found:
+            return np.array(found, dtype=np.uint16)
+        targets = self._targets(hash_columns([column]))
+        if len(recent) > _MOST_RECENT:
+            recent.clear()
+        recent.update(zip(keys, targets.tolist(), strict=True))
+        return targets
+
+
+def _is_simple(t: pa.DataType) -> bool:
+    """Types whose Python values are equal exactly when their keys are."""
+    return bool(pa.types.is_integer(t) or pa.types.is_string(t) or pa.types.is_binary(t))
 
 
 def _without_large_dictionaries(batch: Batch) -> Batch:
     """Decode a dictionary that is longer than the batch: hashing and sending it would cost more than its rows."""
     columns = batch.columns
-    arrays = [
-        c.dictionary_decode() if pa.types.is_dictionary(c.type) and len(c.dictionary) > batch.num_rows else c
-        for c in columns.columns
+    large = [
+        i
+        for i, c in enumerate(columns.columns)
+        if pa.types.is_dictionary(c.type) and len(c.dictionary) > batch.num_rows
     ]
-    if all(new is old for new, old in zip(arrays, columns.columns, strict=True)):
+    if not large:
         return batch
-    return Batch.of_columns(batch.type, pa.RecordBatch.from_arrays(arrays, names=columns.schema.names))
+    arrays = columns.columns
+    for i in large:
+        arrays[i] = arrays[i].dictionary_decode()
+    return Batch.of_columns(batch.type, pa.RecordBatch.from_arrays(arrays, names=batch.type.names))
 
 
 class _RoundRobin:
