@@ -35,6 +35,8 @@ class Connection:
         self.established = False
         self.sent_all = False
         """Whether `shut` was called and everything has left."""
+        self.on_established: Callable[[], None] = _nothing
+        """Called between the handshake and the first frame; may refuse the peer by raising `ProtocolError`."""
         self._shut = False
         self._handshake: ClientHandshake | ServerHandshake | None = handshake
         self._out: deque[memoryview] = deque()
@@ -95,6 +97,7 @@ class Connection:
             if self._handshake is not None:
                 if not self._read_handshake():
                     return
+                self.on_established()
                 self._take(self._rest, on_frame)
             budget = _READ_BUDGET
             while budget > 0:
@@ -187,6 +190,10 @@ def client_connection(
 def server_connection(sock: socket.socket, secret: bytes, job: str, attempt: int) -> Connection:
     """The accepting side of a data connection."""
     return Connection(sock, ServerHandshake(secret, job, attempt), None)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _check_role(hello: Hello) -> None:

@@ -60,6 +60,7 @@ class DataPlane:
         self._dirty: set[int] = set()
         self.expected: set[SlotId] = set()
         self._gone: set[SlotId] = set()
+        self._shut = False
 
     # ---- sending ----
 
@@ -86,15 +87,16 @@ class DataPlane:
             self._dirty.add(connection.fileno())
 
     def shut(self) -> None:
-        """Nothing more will be sent to anybody."""
+        """Nothing more will be sent to anybody; what waits for a peer that has not connected yet still goes to it."""
+        self._shut = True
         for connection in self._peers.values():
             connection.shut()
             self._dirty.add(connection.fileno())
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every peer has closed its side too, after `shut`."""
-        return not self._peers
+        """Whether every peer has come and has closed its side too, after `shut`."""
+        return not self._peers and self.expected <= self._gone
 
     # ---- waiting ----
 
@@ -165,10 +167,7 @@ class DataPlane:
             self._refuse(connection, e)
 
     def _read(self, connection: Connection) -> None:
-        was_established = connection.established
         connection.read(lambda header, body: self._frame(connection, header, body))
-        if connection.established and not was_established:
-            self._established(connection)
 
     def _frame(self, connection: Connection, header: DataHeader, body: memoryview) -> None:
         if connection.peer is not None:
@@ -187,6 +186,8 @@ class DataPlane:
         self._peers[peer] = connection
         for header, body in self._waiting.pop(peer, []):
             connection.send(header, body)
+        if self._shut:
+            connection.shut()
         self._dirty.add(fd)
 
     def _write(self, connection: Connection) -> None:
@@ -224,6 +225,7 @@ class DataPlane:
 
     def _add(self, connection: Connection) -> None:
         fd = connection.fileno()
+        connection.on_established = lambda: self._established(connection)
         self._by_fd[fd] = connection
         self._epoll.register(fd, select.EPOLLIN)
         self._dirty.add(fd)
