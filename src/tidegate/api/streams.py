@@ -237,7 +237,10 @@ class DataStream(OperatorSettings):
     # ---- results ----
 
     def sink_to(self, sink: Sink | Callable[[Any], object], **settings: Any) -> DataStreamSink:
-        """End the stream in a sink: an object of the sink contract, or a function called with every record."""
+        """End the stream in a sink: an object of the sink contract, or a function called with every record.
+
+        A stream may have several sinks, and other operators beside them: every sink gets every record.
+        """
         if not isinstance(sink, Sink):
             if isinstance(sink, type) and issubclass(sink, Sink):
                 raise ProgramError(f"sink_to got the class {sink.__name__}; give it an instance")
