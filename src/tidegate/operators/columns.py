@@ -102,14 +102,14 @@ class ExpressionFilterOperator(Operator):
     def open(self) -> None:
         """Find the columns that the predicates read."""
         self._inputs = _Inputs(self.operation.expressions, self.input_types[0].schema)
-        self._predicate = pl.all_horizontal(*self.operation.expressions).alias(_MASK)
+        self._predicate = pl.all_horizontal(*self.operation.expressions).fill_null(False).alias(_MASK)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Pass on the records where every predicate is true (null is not true)."""
         columns = batch.columns  # if this fails, whoever made the records is to blame
         try:
             frame = self._inputs.frame(columns).with_columns(self._predicate)
-            mask = frame.get_column(_MASK).fill_null(False)
+            mask = frame.get_column(_MASK)
             kept = int(mask.sum())
         except BaseException as e:
             raise OperatorError(self.context.operator_name, batch_position(batch)) from e

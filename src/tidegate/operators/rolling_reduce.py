@@ -40,7 +40,7 @@ class ReduceOperator(RowOperator):
         if self.operation.emit == "each":
             emit(out, batch.origin, batch.timestamps, rows)
         else:
-            emit(list(dict(zip(keys, out, strict=True)).values()), None, None, None)
+            emit([self._state[k] for k in dict.fromkeys(keys)], None, None, None)
 
     def _adopt(self, result: Any) -> Any:
         try:
