@@ -259,7 +259,9 @@ def _with_batches_of(env: Environment, rows: int) -> Environment:
 
 
 def test_map_batches_that_return_nothing_but_empty_batches_end_the_job_with_no_records(env):
-    assert collect(env.from_sequence(1, 100).map_batches(lambda b: b.slice(0, 0)).key_by("value").count()) == []
+    assert (
+        collect(env.from_sequence(1, 100).map_batches(lambda b: b.slice(0, 0)).key_by("value").count()) == []
+    )
 
 
 def test_map_batches_may_change_the_type(env):
@@ -267,7 +269,9 @@ def test_map_batches_may_change_the_type(env):
         apps = batch.column("app")
         return pa.record_batch({"length": pa.array([len(a) for a in apps.to_pylist()], pa.int32())})
 
-    out = env.from_collection(click_rows(30)).map_batches(lengths, returns=pa.schema([("length", pa.int64())]))
+    out = env.from_collection(click_rows(30)).map_batches(
+        lengths, returns=pa.schema([("length", pa.int64())])
+    )
     assert bag(r.length for r in collect(out)) == bag([5] * 30)
 
 
@@ -333,7 +337,10 @@ def test_connected_keyed_streams_meet_by_key_whatever_comes_first(env):
     payments = [{"id": i % 9, "amount": i} for i in range(200)]
     people = [{"id": i, "name": f"person {i}"} for i in range(9)]
     joined = (
-        env.from_collection(payments).connect(env.from_collection(people)).key_by("id", "id").process(Enrich())
+        env.from_collection(payments)
+        .connect(env.from_collection(people))
+        .key_by("id", "id")
+        .process(Enrich())
     )
     assert bag(collect(joined)) == bag((f"person {p['id']}", p["amount"]) for p in payments)
 
@@ -477,7 +484,10 @@ RECORDS: dict[str, tuple[list[Any], Any]] = {
     "datetime": ([dt.datetime(1, 1, 1), dt.datetime(2024, 2, 29, 1, 2, 3, 4)], dt.datetime),
     "time": ([dt.time(0, 0), dt.time(23, 59, 59, 999999)], dt.time),
     "timedelta": ([dt.timedelta(days=-1), dt.timedelta(microseconds=1)], dt.timedelta),
-    "decimal": ([decimal.Decimal("1.5"), decimal.Decimal("-12345678901234567890.000000000000000001")], decimal.Decimal),
+    "decimal": (
+        [decimal.Decimal("1.5"), decimal.Decimal("-12345678901234567890.000000000000000001")],
+        decimal.Decimal,
+    ),
     "optional int": ([1, None, 3, None], int | None),
     "zoned datetime": (
         [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)],
@@ -492,7 +502,10 @@ RECORDS: dict[str, tuple[list[Any], Any]] = {
     "dataclass by keyword": ([Named(name="a"), Named(name="b", number=4)], Named),
     "dataclass, found": ([Money(decimal.Decimal(3)), Money(decimal.Decimal("0.25"), "USD")], None),
     "objects of one class": ([Plain(i) for i in range(5)], None),
-    "objects of many classes": ([1, "a", None, 2.5, (1, 2), {"k": [1]}, Color.RED, Point(1), Plain([1, {2}])], None),
+    "objects of many classes": (
+        [1, "a", None, 2.5, (1, 2), {"k": [1]}, Color.RED, Point(1), Plain([1, {2}])],
+        None,
+    ),
     "set and frozenset": ([{1, 2}, frozenset("ab")], None),
 }
 
@@ -516,7 +529,11 @@ def _check_records(env: Environment, values: list[Any], hint: Any) -> None:
 
     stream = env.from_collection(values, type=hint)
     out = list(
-        stream.rebalance().map(same, returns=stream.record_type).shuffle().filter(lambda v: True).execute_and_collect()
+        stream.rebalance()
+        .map(same, returns=stream.record_type)
+        .shuffle()
+        .filter(lambda v: True)
+        .execute_and_collect()
     )
     unseen = list(values)
     for record in out:
@@ -527,7 +544,9 @@ def _check_records(env: Environment, values: list[Any], hint: Any) -> None:
 
 def test_rows_of_a_schema_are_read_by_name_attribute_and_position(env):
     def check(row: Any) -> bool:
-        return bool(row.app == row["app"] == row[0] and row["a b"] == row[1] and row.as_dict()["app"] == row.app)
+        return bool(
+            row.app == row["app"] == row[0] and row["a b"] == row[1] and row.as_dict()["app"] == row.app
+        )
 
     schema = pa.schema([("app", pa.string()), ("a b", pa.int64())])
     rows = env.from_collection([("x", 1), ("y", 2)], type=schema)
@@ -552,7 +571,13 @@ def test_none_is_a_record_where_the_type_allows_it(env):
 
 def test_large_text_and_records_larger_than_a_buffer(env):
     texts = [chr(97 + i) * (1 << 20) for i in range(6)]
-    stream = env.from_collection(texts).rebalance().map(str.upper, returns=str).shuffle().map(lambda t: (t[0], len(t)))
+    stream = (
+        env.from_collection(texts)
+        .rebalance()
+        .map(str.upper, returns=str)
+        .shuffle()
+        .map(lambda t: (t[0], len(t)))
+    )
     assert bag(collect(stream)) == bag((chr(65 + i), 1 << 20) for i in range(6))
 
 
@@ -560,7 +585,9 @@ def test_records_larger_than_a_tiny_buffer():
     for seed in SEEDS:
         env = in_process(seed, buffer_size=64, buffers_per_channel=1, floating_buffers=0)
         texts = ["x" * n for n in (0, 63, 64, 65, 1000, 100_000)]
-        assert bag(collect(env.from_collection(texts).rebalance().map(len, returns=int))) == bag(map(len, texts))
+        assert bag(collect(env.from_collection(texts).rebalance().map(len, returns=int))) == bag(
+            map(len, texts)
+        )
 
 
 @pytest.mark.parametrize(

@@ -202,11 +202,20 @@ def _check_uids(graph: StreamGraph) -> None:
         seen[node.uid] = node
 
 
+def _meets_others(node: StreamNode) -> bool:
+    """Whether a union brings its records together with another operator's, which must have the same columns."""
+    return any(
+        other.input == edge.input and other.source is not node
+        for edge in node.outputs
+        for other in edge.target.inputs
+    )
+
+
 def _push_projections(graph: StreamGraph) -> None:
     """Let a source read only the columns that its consumers use, where all of them say which."""
     for node in graph.nodes:
         operation = node.operation
-        if not isinstance(operation, ReadSource) or node.output_type.is_object:
+        if not isinstance(operation, ReadSource) or node.output_type.is_object or _meets_others(node):
             continue
         needs = [
             required.required_columns()
