@@ -11,6 +11,7 @@ operators that only pass records on let it through.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from math import nan
 from operator import length_hint
 from types import GeneratorType
 from typing import Any
@@ -151,9 +152,12 @@ class RowOperator(Operator):
         records = iter(rows)
         function = key.function
         try:
-            return [function(r) for r in records]
+            keys = [function(r) for r in records]
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
+        if _may_be_float(key) and float in set(map(type, keys)):
+            keys = [nan if k.__class__ is float and k != k else k for k in keys]  # a dict finds it by identity
+        return keys
 
     def emit_results(
         self,
@@ -260,6 +264,10 @@ class KeyedContext(SideOutputs):
 
     __slots__ = ("current_key",)
     current_key: Any
+
+
+def _may_be_float(key: Key) -> bool:
+    return key.record_type.is_object or getattr(key.record_type, "python_type", None) is float
 
 
 def batch_position(batch: Batch) -> str:
