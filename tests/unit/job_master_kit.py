@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from tidegate.core.ids import AttemptNumber, EdgeId, JobId, OperatorId, SlotId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
@@ -9,6 +11,8 @@ from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.protocol import messages as m
+from tidegate.protocol.frames import ControlDecoder, control_frame
+from tidegate.protocol.handshake import ClientHandshake, Hello
 
 
 def operator(name: str, kind: str = "map") -> OperatorSpec:
@@ -115,3 +119,38 @@ class MasterKit:
         return m.TaskFailed(
             VertexId(0), slot, "parse", reason, "Traceback (most recent call last):\n  x\n" + reason
         )
+
+
+class SlotClient:
+    """The slot's end of a control connection, blocking."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        secret: bytes,
+        slot: int,
+        *,
+        role: str = "control",
+        job: str = "job",
+        attempt: int = 3,
+    ) -> None:
+        self.socket = connection
+        self.decoder = ControlDecoder()
+        self.received: list[m.MasterMessage] = []
+        handshake = ClientHandshake(secret, Hello(role, job, attempt, slot))  # type: ignore[arg-type]
+        while not handshake.done:
+            data = connection.recv(4096)
+            if not data:
+                raise ConnectionRefusedError
+            connection.sendall(handshake.feed(data))
+
+    def send(self, *messages: m.SlotMessage) -> None:
+        self.socket.sendall(b"".join(control_frame(m.encode_message(message)) for message in messages))
+
+    def next_message(self) -> m.MasterMessage:
+        while not self.received:
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            self.received += [m.decode_master_message(body) for body in self.decoder.feed(data)]
+        return self.received.pop(0)

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.unit.job_master_kit import SlotClient
 from tidegate.core.ids import SlotId
 from tidegate.jobmanager import control_server
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.control_server import ControlServer
 from tidegate.protocol import messages as m
-from tidegate.protocol.frames import CONTROL_HEADER, ControlDecoder, control_frame
+from tidegate.protocol.frames import CONTROL_HEADER, control_frame
 from tidegate.protocol.handshake import MAGIC, ClientHandshake, Hello, new_secret
 
 SECRET = new_secret()
@@ -76,7 +77,7 @@ class Rig:
         return connection
 
     def slot(self, slot: int, **hello: object) -> Slot:
-        return Slot(self.connect(), slot, **hello)
+        return Slot(self.connect(), SECRET, slot, **hello)
 
     def close(self) -> None:
         for connection in self.sockets:
@@ -86,39 +87,8 @@ class Rig:
         control_server.logger.removeHandler(self.log)
 
 
-class Slot:
-    """The slot's end of a control connection, blocking."""
-
-    def __init__(
-        self,
-        connection: socket.socket,
-        slot: int,
-        *,
-        secret: bytes = SECRET,
-        role: str = "control",
-        job: str = "job",
-        attempt: int = 3,
-    ) -> None:
-        self.socket = connection
-        self.decoder = ControlDecoder()
-        self.received: list[m.MasterMessage] = []
-        handshake = ClientHandshake(secret, Hello(role, job, attempt, slot))  # type: ignore[arg-type]
-        while not handshake.done:
-            data = connection.recv(4096)
-            if not data:
-                raise ConnectionRefusedError
-            connection.sendall(handshake.feed(data))
-
-    def send(self, *messages: m.SlotMessage) -> None:
-        self.socket.sendall(b"".join(control_frame(m.encode_message(message)) for message in messages))
-
-    def next_message(self) -> m.MasterMessage:
-        while not self.received:
-            data = self.socket.recv(65536)
-            if not data:
-                raise EOFError
-            self.received += [m.decode_master_message(body) for body in self.decoder.feed(data)]
-        return self.received.pop(0)
+class Slot(SlotClient):
+    """A slot that may speak with the control server of a rig."""
 
     def is_alive(self, rig: Rig) -> bool:
         """Whether a heartbeat goes there and comes back."""
@@ -245,7 +215,7 @@ def test_whoever_is_no_slot_of_this_attempt_is_refused_and_logged(rig, hello, re
     hello = dict(hello)
     stranger = rig.connect()
     with pytest.raises(ConnectionError):
-        Slot(stranger, hello.pop("slot", 1), **hello)
+        Slot(stranger, hello.pop("secret", SECRET), hello.pop("slot", 1), **hello)
     log = rig.next_log()
     assert log.startswith("WARNING refused a connection from 127.0.0.1:")
     assert f":{stranger.getsockname()[1]} " in log

@@ -275,8 +275,7 @@ class JobMaster:
         if self._gang in ("none", "ended"):
             return
         self._gang = "ended"
-        if self._finished_ms is None:
-            self._fail(failures.gang_ended(error), now_ms)
+        self._fail(failures.gang_ended(error), now_ms)
 
     def _on_cancel(self, reason: str, now_ms: int) -> None:
         if not self._is_going or self._finished_ms is not None or self._failures.best is not None:
@@ -347,9 +346,8 @@ class JobMaster:
         return self.status in (_J.CREATED, _J.WAITING_FOR_SLOTS, _J.RUNNING)
 
     def _fail(self, failure: Failure, now_ms: int) -> None:
-        """Report a failure; it counts only while the job is going and has not yet done all its work."""
-        if self._is_going and self._finished_ms is None:
-            self._failures.add(failure, now_ms)
+        """Report a failure; `_move_on` acts on it only while the job is going and has not done all its work."""
+        self._failures.add(failure, now_ms)
 
     def _break_protocol(self, slot: SlotId, detail: str, now_ms: int) -> None:
         self._fail(failures.protocol_broken(self._name(slot), detail), now_ms)

@@ -1,7 +1,7 @@
 """JobRunner: performs what the JobMaster decides, with the control server, the enumerators and the host.
 
 Threads of a running job, all gone when it has ended: `tidegate-control` (the server's loop; the only one that touches
-the JobMaster), `tidegate-enumerators` (the sources' I/O), `tidegate-gang` (calls to the host, which may be slow).
+the JobMaster), `tidegate-enumerators` (the sources' I/O), `tidegate-host` (calls to the host, which may be slow).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_ATTEMPT = AttemptNumber(0)
 
 
 class GangHost(Protocol):
-    """Who starts the processes of a job: Spark. All calls but `control_host` come from one thread, `tidegate-gang`."""
+    """Who starts the processes of a job: Spark. All calls but `control_host` come from one thread."""
 
     def control_host(self) -> tuple[str, str]:
         """The address to bind the control port to, and the one under which slots reach it. Called once, first."""
@@ -105,7 +105,7 @@ class JobRunner:
             options.handshake_timeout,
             clock=self._clock,
         )
-        self._gang = _GangThread(host, self._bootstrap(), self.post)
+        self._gang = _HostThread(host, self._bootstrap(), self.post)
 
     def start(self) -> None:
         """Submit the job and return at once."""
@@ -207,7 +207,7 @@ class JobRunner:
         )
 
 
-class _GangThread:
+class _HostThread:
     """Calls the host, one call after the other, away from the server's loop."""
 
     def __init__(self, host: GangHost, bootstrap: SlotBootstrap, post: Callable[[Event], None]) -> None:
@@ -217,7 +217,7 @@ class _GangThread:
         self._orders: queue.SimpleQueue[ev.CountSlots | ev.StartGang | ev.CancelGang | None]
         self._orders = queue.SimpleQueue()
         self._started = False
-        self._thread = threading.Thread(target=self._run, name="tidegate-gang", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tidegate-host", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -225,7 +225,7 @@ class _GangThread:
     def do(self, action: ev.CountSlots | ev.StartGang | ev.CancelGang) -> None:
         self._orders.put(action)
 
-    def stop(self, timeout_s: float = 10.0) -> None:
+    def stop(self, timeout_s: float = 15.0) -> None:
         """Close the host and end the thread."""
         self._orders.put(None)
         self._thread.join(timeout_s)
