@@ -13,6 +13,9 @@ from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
 from tidegate.taskmanager.partitioners import Partitioner
 
+_LOOK_AGAIN_NS = 10_000_000
+"""How long to leave an operator alone that is not ready (a sink waits for its outside world)."""
+
 
 class ResultPartition:
     """What a subtask sends over one edge: a partitioner and the channels to the reachable consumers."""
@@ -57,6 +60,10 @@ class Task:
         self._draining = False
         self._wake_at_ns: int | None = 0
         """When to poll the source again; None: only when woken; 0: at once."""
+        self._blocked = False
+        """Whether the last step found no credit; the next one comes with a frame."""
+        self._look_again_ns: int | None = None
+        """When to ask an operator again that was not ready."""
 
     @property
     def is_finished(self) -> bool:
@@ -65,8 +72,12 @@ class Task:
 
     @property
     def wake_at_ns(self) -> int | None:
-        """When the source wants to be polled, if it waits for a time."""
-        return None if self.chain.source is None or self._draining else self._wake_at_ns
+        """When to step even if nothing arrives; None: never."""
+        if self._draining or self._blocked:
+            return None
+        if self._look_again_ns is not None:
+            return self._look_again_ns
+        return None if self.chain.source is None else self._wake_at_ns
 
     def wake(self) -> None:
         """Poll the source in the next step; may be called from any thread."""
@@ -84,10 +95,14 @@ class Task:
         for channel in self.channels:
             if not channel.is_available:
                 account.switch(TaskState.BACKPRESSURED, now_ns)
+                self._blocked = True
                 return False
+        self._blocked = False
         if not self.chain.is_ready():
             account.switch(TaskState.BACKPRESSURED, now_ns)
+            self._look_again_ns = now_ns + _LOOK_AGAIN_NS
             return False
+        self._look_again_ns = None
         for partition in self.partitions:
             partition.now_ns = now_ns
         if self.chain.source is not None:

@@ -6,6 +6,7 @@ scheduler chooses: one seed, one order. Messages and frames are encoded and deco
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -49,6 +50,8 @@ class Simulation:
         self._random = random.Random(seed)
         self._available = available_slots
         self._coordinators = {c.operator: c for c in make_coordinators(job_graph, self.clock)}
+        self.records_expected = {c.operator: c.records_expected for c in self._coordinators.values()}
+        """How many records each source will give, where it knows."""
         self._slots: dict[SlotId, _SimulatedSlot] = {}
         self._events: deque[ev.Event] = deque()
         self._frames: dict[tuple[SlotId, SlotId], deque[tuple[bytes, bytes]]] = {}
@@ -76,9 +79,9 @@ class Simulation:
         choices = self._choices()
         if choices:
             name, action = choices[self._random.randrange(len(choices))]
-            self.trace.append(name)
             self.clock.advance_ns(_EVENT_NS)
-            action()
+            detail = action()
+            self.trace.append(name if detail is None else f"{name}: {detail}")
         else:
             self._let_time_pass()
         self._tick_if_due()
@@ -92,13 +95,14 @@ class Simulation:
 
     # ---- what can happen ----
 
-    def _choices(self) -> list[tuple[str, Callable[[], None]]]:
-        choices: list[tuple[str, Callable[[], None]]] = []
+    def _choices(self) -> list[tuple[str, Callable[[], str | None]]]:
+        """What could happen now: a name and a call that makes it happen and returns a detail for the trace."""
+        choices: list[tuple[str, Callable[[], str | None]]] = []
         if self._events:
-            choices.append(("event", lambda: self._handle(self._events.popleft())))
+            choices.append(("event", self._take_event))
         for slot in self._slots.values():
             if slot.outbox:
-                choices.append((f"message from {slot.id}", lambda s=slot: self._take_message(s)))  # type: ignore[misc]
+                choices.append((f"message from {slot.id}", functools.partial(self._take_message, slot)))
             if slot.inbox:
                 choices.append((f"message to {slot.id}", slot.take_message))
             if slot.can_step():
@@ -106,9 +110,7 @@ class Simulation:
         for (source, target), queue in self._frames.items():
             slot = self._slots[target]
             if queue and slot.slot is not None:
-                choices.append(
-                    (f"frame {source}->{target}", lambda q=queue, s=slot: s.take_frame(*q.popleft()))
-                )  # type: ignore[misc]
+                choices.append((f"frame {source}->{target}", functools.partial(slot.take_frame, queue)))
         return choices
 
     def _let_time_pass(self) -> None:
@@ -132,6 +134,11 @@ class Simulation:
 
     def _post(self, event: ev.Event) -> None:
         self._events.append(event)
+
+    def _take_event(self) -> str:
+        event = self._events.popleft()
+        self._handle(event)
+        return type(event).__name__
 
     def _handle(self, event: ev.Event) -> None:
         for action in self.master.handle(event, self.clock.monotonic_ns() // 1_000_000):
@@ -178,12 +185,13 @@ class Simulation:
         self._slots[id] = slot
         slot.say(m.RegisterSlot(m.SlotAddress(id, "simulated", 0, 0), "simulated"))
 
-    def _take_message(self, slot: _SimulatedSlot) -> None:
+    def _take_message(self, slot: _SimulatedSlot) -> str:
         message = m.decode_slot_message(slot.outbox.popleft())
         self._handle(ev.MessageReceived(slot.id, message))
         if isinstance(message, m.SlotFinished):
             slot.end()
             self._check_gang()
+        return type(message).__name__
 
     def _send_frame(self, source: SlotId, target: SlotId, header: bytes, body: bytes) -> None:
         self._frames.setdefault((source, target), deque()).append((header, body))
@@ -245,13 +253,14 @@ class _SimulatedSlot:
     def next_wake_ns(self) -> int | None:
         return None if self.slot is None or self.ended or self._said_goodbye else self.slot.next_wake_ns()
 
-    def take_step(self) -> None:
+    def take_step(self) -> str | None:
         assert self.slot is not None
         self._stalled = not (self.slot.step() or self.slot.flush())
         if self.slot.is_done:
             self._goodbye()
+        return "nothing to do" if self._stalled else None
 
-    def take_message(self) -> None:
+    def take_message(self) -> str:
         self._stalled = False
         message = m.decode_master_message(self.inbox.popleft())
         if isinstance(message, m.Deploy):
@@ -264,11 +273,16 @@ class _SimulatedSlot:
             self._goodbye()
         elif self.slot is not None and not isinstance(message, m.MasterHeartbeat):
             self.slot.receive_message(message)
+        return type(message).__name__
 
-    def take_frame(self, header: bytes, body: bytes) -> None:
+    def take_frame(self, queue: deque[tuple[bytes, bytes]]) -> str:
+        raw, body = queue.popleft()
+        header = parse_data_header(raw)
         self._stalled = False
-        if self.slot is not None and not self._said_goodbye:
-            self.slot.receive_frame(parse_data_header(header), memoryview(body))
+        if self.slot is not None and not self.ended and not self._said_goodbye:
+            self.slot.receive_frame(header, memoryview(body))
+        kind, channel, length, extra = header
+        return f"kind {kind}, channel {'/'.join(map(str, channel))}, {length} bytes, extra {extra}"
 
     def end(self) -> None:
         """The process is gone."""
@@ -282,6 +296,7 @@ class _SimulatedSlot:
             self._said_goodbye = True
             if self.slot is not None:
                 self.slot.close()
+            self.beat()  # with the final numbers
             self.say(m.SlotFinished())
 
 
@@ -333,13 +348,17 @@ class InProcessClient:
             found.setdefault(vertex, []).append(msgspec.msgpack.decode(data, type=SubtaskMetrics))
         vertices = tuple(
             VertexMetrics(
-                vertex=v.id, name=v.name, parallelism=v.parallelism, subtasks=tuple(found.get(v.id, ()))
+                vertex=v.id,
+                name=v.name,
+                parallelism=v.parallelism,
+                subtasks=tuple(sorted(found.get(v.id, ()), key=lambda s: s.subtask)),
+                records_expected=simulation.records_expected.get(v.operators[0].id),
             )
             for v in simulation.job_graph.vertices
         )
         return JobMetrics(
             name=self.job_name,
-            status=self.status().value,
+            status=self.status().name,
             elapsed_ms=simulation.clock.now_ms(),
             vertices=vertices,
             job_id=self.job_id,
