@@ -232,7 +232,7 @@ def test_a_silent_slot_fails_the_job_with_its_process_and_what_it_ran():
     assert kit.master.status is J.FAILING
     assert ended_message(kit) == (
         "job 'pv' failed: slot 1 (pid 101 on host host1) has been silent for 10 s while running 'numbers', "
-        "'parse', 'count', 'sink'; when last heard it was inside operator 'parse'; its process is stopped or cut off"
+        "'parse', 'count', 'sink'; when last heard it was inside 'parse'; its process is stopped or cut off"
     )
 
 
@@ -266,6 +266,13 @@ def test_slots_that_do_not_listen_lose_their_processes_without_the_grace():
     kit = MasterKit(parallelism=1, heartbeat_timeout="1 s", cancel_grace="1 min").to_running()
     kit.pass_ms(1_400, beating=False)
     assert kit.actions[-1] == ev.CancelGang()
+
+
+def test_a_stopped_process_does_not_hold_up_the_end_once_spark_has_let_go_of_it():
+    kit = MasterKit(parallelism=1, heartbeat_timeout="1 s", cancel_grace="1 min").to_running()
+    kit.pass_ms(1_400, beating=False)
+    kit.do(ev.GangEnded("cancelled"))
+    assert "has been silent for 1 s" in kit.ends()[0].message
 
 
 # ---- broken protocol ----

@@ -106,7 +106,7 @@ def slot_lost(name: str, operators: list[str]) -> Failure:
 
 def slot_silent(name: str, silent_ms: int, operators: list[str], inside: str) -> Failure:
     """A process still holds its connection but has sent nothing for too long."""
-    last = f"; when last heard it was inside operator {inside!r}" if inside else ""
+    last = f"; when last heard it was inside {inside!r}" if inside else ""
     return Failure(
         FailureRank.SLOT_SILENT,
         f"{name} has been silent for {silent_ms / 1000:.3g} s{_running(operators)}{last}; "

@@ -385,7 +385,7 @@ class JobMaster:
         deployed = _J.RUNNING in self._machine.history
         if not deployed or self._slots.all_silent or stopping_ms >= grace_ms:
             self._cancel_gang()
-        gone = not self._slots.living() and self._gang in ("none", "ended")
+        gone = self._slots.all_silent and self._gang in ("none", "ended")
         if gone or stopping_ms >= grace_ms + self.STOP_EXTRA_MS:
             self._end(_J.FAILED if self.status is _J.FAILING else _J.CANCELED)
 
