@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -87,6 +88,7 @@ class SparkGang:
             self._spark.addTag(self._tag)
             if not self.is_connect:
                 self._spark.sparkContext.setJobDescription(f"tidegate {bootstrap.job_name}")
+                use_python_of_driver(self._spark.sparkContext)
             slot_main = functools.partial(_slot_main, bootstrap.encode())
             frame = self._spark.range(0, slots, 1, slots).mapInArrow(slot_main, "slot long", barrier=True)
             frame.collect()
@@ -110,12 +112,30 @@ def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[
     yield pa.RecordBatch.from_pydict({"slot": pa.array([slot], pa.int64())})
 
 
+def use_python_of_driver(context: Any) -> None:
+    """Have a local master run its tasks with this very Python, unless PYSPARK_PYTHON says otherwise.
+
+    PySpark would take the `python3` of the PATH, which need not be the one that tidegate is installed in.
+    """
+    if context.master.startswith("local[") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
+
+
 def brief_spark_error(error: BaseException) -> str:
     """The line of a Spark error that says something."""
     text = str(error)
     for pattern in (r"(tidegate\.[\w.]+(?:Error|Lost): .*)", r"(\w*(?:Exception|Error): .*)"):
         found = re.findall(pattern, text)
         if found:
-            return str(found[-1]).strip()[:500]
+            return _with_remedy(str(found[-1]).strip()[:500])
     first = text.strip().splitlines()
     return (first[0] if first else type(error).__name__)[:500]
+
+
+def _with_remedy(error: str) -> str:
+    if not error.startswith("ModuleNotFoundError"):
+        return error
+    return (
+        f"{error}. The Python of the executors lacks it: set PYSPARK_PYTHON (or spark.pyspark.python) to one "
+        f"that has tidegate's dependencies installed"
+    )

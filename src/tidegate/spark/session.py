@@ -1,4 +1,4 @@
-"""The Spark session of a job: the user's own, the active one, or a local one with settings that suit a gang of slots."""
+"""The Spark session of a job: the user's own, the active one, that of spark-submit, or a local one made for a gang."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from tidegate.core.options import Options
+from tidegate.core.options import DEFAULT_ORIGIN, Options
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +59,33 @@ def _own_session(options: Options, slots_needed: int) -> SparkSession:
     if _own is not None:
         context = _own.sparkContext
         alive = getattr(context, "_jsc", None) is not None
-        if alive and (not context.master.startswith("local[") or context.defaultParallelism >= slots_needed):
+        resizable = (context.master or "").startswith("local[") and not _is_submitted(options)
+        if alive and (not resizable or context.defaultParallelism >= slots_needed):
             return _own
         if alive:
             _own.stop()
         _own = None
-    _own = start_session(_master(options.spark_master, slots_needed))
+    if _is_submitted(options):
+        _own = _start_submitted_session()
+    else:
+        _own = start_session(_master(options.spark_master, slots_needed))
     atexit.register(stop_own_session)
     return _own
+
+
+def _is_submitted(options: Options) -> bool:
+    """Whether spark-submit started this process and nobody asked for another master than the one it was given."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ and options.origin(Options.spark_master) == DEFAULT_ORIGIN
+
+
+def _start_submitted_session() -> SparkSession:
+    """Start the session with the master, the name and the settings that spark-submit was given; they all win."""
+    submitted = SparkConf()
+    builder = SparkSession.builder
+    for key, value in GANG_SETTINGS.items():
+        if not submitted.contains(key):
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def start_session(master: str, **settings: str) -> SparkSession:
