@@ -1,6 +1,6 @@
 """Page views per app: clicks, keyed by app, counted as they come. `make run` runs this.
 
-    python examples/pv_count.py [--records 5000000] [--out DIRECTORY] [--parallelism 2] [any tidegate option]
+    python examples/pv_count.py [--records 10000000] [--out DIRECTORY] [--parallelism 2] [any tidegate option]
 
 The clicks come from the embedded generator (1,000 apps, zipf), the running counts go to JSON lines files, and the last
 count of every app is printed beside the truth, which is computed without tidegate: straight from the generator's
@@ -10,7 +10,6 @@ random numbers, with numpy. The exit code is 0 only if they are equal.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -58,32 +58,42 @@ def last_counts(directory: Path) -> Counter[str]:
     return Counter(dict(found.iter_rows()))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=5_000_000, help="clicks to generate (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="directory for the result files (default: a temporary one)")
-    own, options = parser.parse_known_args()
-    out = own.out or Path(tempfile.mkdtemp(prefix="pv-count-"))
+def show(found: Counter[str], truth: Counter[str]) -> None:
+    """The most viewed apps, as counted and as they are."""
+    table = Table("app", box=box.SIMPLE_HEAD)
+    table.add_column("counted", justify="right")
+    table.add_column("truth", justify="right")
+    for app, true in truth.most_common(10):
+        table.add_row(app, f"{found[app]:,}", f"{true:,}")
+    Console().print(f"\nPage views of the first 10 of {len(truth):,} apps", table)
 
+
+def count_clicks(records: int, out: Path, options: list[str]) -> int:
+    """Run the job, compare, and return the exit code."""
     env = Environment(parallelism=2, progress="on", args=options)
-    clicks = env.from_source(DataGeneratorSource(click, count=own.records), uid="clicks", name="clicks")
+    clicks = env.from_source(DataGeneratorSource(click, count=records), uid="clicks", name="clicks")
     counts = clicks.key_by("app_id").count(uid="pv", name="pv")
     counts.sink_to(FileSink(out, format="json", overwrite=True), uid="files", name="files")
     metrics = env.execute("pv count")
 
-    found, truth = last_counts(out), true_counts(own.records)
-    table = Table("app", "counted", "truth", title=f"Page views of {own.records:,} clicks (first 10 apps)")
-    for app, true in truth.most_common(10):
-        table.add_row(app, f"{found[app]:,}", f"{true:,}")
-    Console().print(table)
+    found, truth = last_counts(out), true_counts(records)
+    show(found, truth)
     equal = found == truth
-    print(f"{len(truth)} apps, {own.records:,} clicks in {metrics.elapsed_ms / 1000:.1f} s: ", end="")
+    print(f"{len(truth)} apps, {records:,} clicks in {metrics.elapsed_ms / 1000:.1f} s: ", end="")
     print("equal to the truth" if equal else "NOT equal to the truth")
-    if own.out is None:
-        shutil.rmtree(out)
-    else:
-        print(f"results: {out}")
     return 0 if equal else 1
+
+
+def main() -> int:
+    """Read the command line and count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=10_000_000, help="clicks to generate (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="directory for the result files (default: a temporary one)")
+    own, options = parser.parse_known_args()
+    if own.out is not None:
+        return count_clicks(own.records, own.out, options)
+    with tempfile.TemporaryDirectory(prefix="pv-count-") as out:
+        return count_clicks(own.records, Path(out), options)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tidegate.api.basic_sinks import CollectSink, PrintSink, print_batch
 from tidegate.api.environment import Environment, Program, instead_of_running
 from tidegate.api.operations import WriteSink
 from tidegate.api.streams import DataStream
+from tidegate.cli.plan import print_plan
 from tidegate.cli.progress import ProgressDisplay
 from tidegate.core.errors import JobError
 from tidegate.core.ids import OperatorId
@@ -39,7 +40,9 @@ def execute(program: Program, spark: Any) -> JobMetrics:
     graph = _graph_to_run(program)
     shown = _shows_progress(program.options)
     if shown:
-        print(explain_graph(graph, "text"), flush=True)  # noqa: T201
+        print_plan(explain_graph(graph, "text"))
+        if program.options.runtime == "spark":
+            print("\nstarting on Spark ...", flush=True)  # noqa: T201
     client, printers = _start(graph, program, spark)
     try:
         if not shown or program.options.runtime != "spark":

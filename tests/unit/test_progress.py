@@ -118,6 +118,15 @@ def test_rates_stay_when_a_slot_has_not_reported_since():
     assert rates.add(second)[0].in_per_s == 2000
 
 
+def test_rates_of_an_ended_job_are_those_of_its_whole_life():
+    rates = Rates()
+    rates.add(job(vertex("count", subtask(0, records_in=4000, busy_ms=1000))))
+    ended = rates.add(
+        job(vertex("count", subtask(0, records_in=4000, busy_ms=1000, idle_ms=1000)), status="FINISHED")
+    )
+    assert ended[0] == VertexRates(in_per_s=2000, busy=0.5, idle=0.5)
+
+
 @pytest.mark.parametrize("attempt", [0, 1])
 def test_rates_start_afresh_with_a_new_attempt(attempt):
     rates = Rates()

@@ -16,6 +16,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from tidegate.api.environment import Program, instead_of_running
+from tidegate.cli.plan import print_plan
 from tidegate.cli.script import FAILED, ScriptCall, parse_call, run_script
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.options import describe
@@ -124,7 +125,7 @@ def explain(
             _complain(f"{call.script} ended without starting a job, so there is no plan to show.")
         raise typer.Exit(code or FAILED)
     if output is None:
-        typer.echo(plans[0].rstrip("\n"))
+        print_plan(plans[0]) if format is PlanFormat.TEXT else print(plans[0].rstrip("\n"))
     else:
         output.write_text(plans[0], encoding="utf-8")
 

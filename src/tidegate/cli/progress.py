@@ -24,6 +24,7 @@ from tidegate.metrics.snapshot import JobMetrics, OperatorCounts, SubtaskMetrics
 
 _LOG = logging.getLogger(__name__)
 _BAR_CELLS = 10
+_ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 _STATUS_STYLES = {
     "RUNNING": "bold cyan",
     "FINISHED": "bold green",
@@ -45,7 +46,7 @@ class VertexRates(NamedTuple):
 
 
 class Rates:
-    """Turns a series of snapshots into rates.
+    """Turns a series of snapshots into rates: the current ones, and those of its whole life once a job has ended.
 
     Slots report less often than the display draws, and not all at once. So each subtask's last two *different*
     reports count, by the subtask's own clock; a subtask whose clock went back (a new attempt) starts afresh.
@@ -60,9 +61,10 @@ class Rates:
         if metrics.attempt != self._attempt:
             self._reports.clear()
             self._attempt = metrics.attempt
-        return {vertex.vertex: self._of_vertex(vertex) for vertex in metrics.vertices}
+        ended = metrics.status in _ENDED
+        return {vertex.vertex: self._of_vertex(vertex, ended) for vertex in metrics.vertices}
 
-    def _of_vertex(self, vertex: VertexMetrics) -> VertexRates:
+    def _of_vertex(self, vertex: VertexMetrics, ended: bool) -> VertexRates:
         in_per_s = out_per_s = 0.0
         busy = backpressured = idle = 0
         operators: dict[int, tuple[float, float]] = {}
@@ -74,7 +76,8 @@ class Rates:
             elif now.running_ms > last.running_ms:
                 before, last = last, now
             self._reports[key] = before, last
-            before = before or SubtaskMetrics(subtask=now.subtask)
+            if before is None or ended:
+                before = SubtaskMetrics(subtask=now.subtask)
             passed_ms = last.running_ms - before.running_ms
             if passed_ms > 0:
                 in_per_s += (last.records_in - before.records_in) * 1000 / passed_ms
@@ -171,7 +174,7 @@ def draw(metrics: JobMetrics, rates: dict[int, VertexRates]) -> RenderableType:
     """The whole display: a headline, the progress of bounded input if it is known, a line per operator."""
     style = _STATUS_STYLES.get(metrics.status, "bold")
     headline = Text.assemble(
-        (metrics.name, "bold"), "  ", (metrics.status, style), "  ", format_time(metrics.elapsed_ms)
+        (metrics.name, "bold"), "  ", (_words(metrics.status), style), "  ", format_time(metrics.elapsed_ms)
     )
     # Fits 80 columns; what is left of a wider terminal goes to the operators' names.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
@@ -216,8 +219,13 @@ def draw(metrics: JobMetrics, rates: dict[int, VertexRates]) -> RenderableType:
 
 def _progress_line(progress: float) -> RenderableType:
     line = Table.grid(padding=(0, 1))
-    line.add_row(ProgressBar(total=1.0, completed=progress, width=40), f"{progress:.0%}")
+    bar = ProgressBar(total=1.0, completed=progress, width=40, complete_style="cyan", finished_style="green")
+    line.add_row(bar, f"{progress:.0%}")
     return line
+
+
+def _words(status: str) -> str:
+    return status.replace("_", " ")
 
 
 def time_bar(rates: VertexRates, cells: int = _BAR_CELLS) -> Text:
@@ -242,7 +250,7 @@ def plain_line(metrics: JobMetrics, rates: dict[int, VertexRates]) -> str:
     >>> plain_line(job, Rates().add(job))
     'pv RUNNING 1 s 25% | numbers 1.0 M/s'
     """
-    parts = [f"{metrics.name} {metrics.status} {format_time(metrics.elapsed_ms)}"]
+    parts = [f"{metrics.name} {_words(metrics.status)} {format_time(metrics.elapsed_ms)}"]
     if metrics.progress is not None:
         parts[0] += f" {metrics.progress:.0%}"
     for vertex in metrics.vertices:

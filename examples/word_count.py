@@ -1,0 +1,48 @@
+"""Word count: lines become words, words are counted as they come.
+
+    python examples/word_count.py [FILE] [--parallelism 2] [any tidegate option]
+
+Every word gives one result, the word's count so far; the count is the state. The table at the end holds the last one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegate import Environment
+
+TEXT = """\
+There is a tide in the affairs of men,
+Which, taken at the flood, leads on to fortune;
+Omitted, all the voyage of their life
+Is bound in shallows and in miseries.
+On such a full sea are we now afloat,
+And we must take the current when it serves,
+Or lose our ventures."""
+
+
+def words(line: str) -> Iterator[str]:
+    """The words of a line, in small letters."""
+    yield from re.findall(r"[a-z]+", line.lower())
+
+
+def main(arguments: list[str]) -> None:
+    """Count the words of a file, or of the text above."""
+    file = arguments.pop(0) if arguments and not arguments[0].startswith("--") else None
+    lines = (Path(file).read_text(encoding="utf-8") if file else TEXT).splitlines()
+
+    env = Environment(parallelism=2, args=arguments)
+    counts = env.from_collection(lines, type=str).flat_map(words).key_by("value").count()
+
+    latest: dict[str, int] = {}
+    for word, count in counts.execute_and_collect("word count"):
+        latest[word] = count
+    for word, count in sorted(latest.items(), key=lambda item: (-item[1], item[0]))[:5]:
+        print(f"{count:4} {word}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
