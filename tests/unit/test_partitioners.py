@@ -1,0 +1,205 @@
+"""Partitioners: each record exactly once (or to everyone), order kept per channel, a key always to one channel."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.api import partitioning as p
+from tidegate.api.operations import Key
+from tidegate.core.errors import ProgramError
+from tidegate.core.key_groups import subtask_for_key_group
+from tidegate.operators.failures import OperatorError
+from tidegate.records.batch import Batch
+from tidegate.records.hashing import hash_values
+from tidegate.records.keying import key_groups
+from tidegate.records.types import record_type_of
+from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers
+
+
+class Click(NamedTuple):
+    app: str
+    n: int
+
+
+CLICK = record_type_of(Click)
+INT = record_type_of(int)
+BY_APP = Key(("app",), None, record_type_of(str))
+BY_BOTH = Key(("app", "n"), None, record_type_of(tuple[str, int]))
+BY_FUNCTION = Key((), lambda click: click.app, record_type_of(str))
+
+apps = st.text("abcde", max_size=2)
+batches = st.lists(st.lists(apps, min_size=1, max_size=80), min_size=1, max_size=5)
+NON_BROADCAST = {
+    "hash": p.Hash(BY_APP),
+    "hash of two": p.Hash(BY_BOTH),
+    "hash of a function": p.Hash(BY_FUNCTION),
+    "rebalance": p.Rebalance(),
+    "rescale": p.Rescale(),
+    "shuffle": p.Shuffle(),
+    "global": p.Global(),
+    "custom": p.Custom(lambda app, n: len(app) % n, BY_APP),
+}
+
+
+def clicks(parts: list[list[str]], *, rows: bool, dictionary: bool = False) -> list[Batch]:
+    numbers = itertools.count()
+    made = []
+    for part in parts:
+        records = [Click(app, next(numbers)) for app in part]
+        if rows:
+            made.append(Batch.of_rows(CLICK, records))
+            continue
+        columns = CLICK.to_columns(records)
+        if dictionary:
+            arrays = [columns.column("app").dictionary_encode(), columns.column("n")]
+            columns = pa.RecordBatch.from_arrays(arrays, names=["app", "n"])
+        made.append(Batch.of_columns(CLICK, columns))
+    return made
+
+
+def spread(partitioning, parts: list[Batch], consumers: int, producer: int = 0) -> dict[int, list]:
+    """What each consumer gets, in order."""
+    partition = make_partitioner(partitioning, consumers, 128, producer, "next")
+    got: dict[int, list] = defaultdict(list)
+    for batch in parts:
+        for consumer, part in partition(batch):
+            assert part.num_rows, "no empty batch leaves"
+            assert 0 <= consumer < consumers
+            got[consumer] += part.rows
+    return dict(got)
+
+
+@pytest.mark.parametrize("name", NON_BROADCAST)
+@given(batches, st.integers(1, 9), st.sampled_from(["rows", "columns", "dictionary"]))
+def test_every_record_goes_to_exactly_one_consumer_in_order(name, parts, consumers, form):
+    made = clicks(parts, rows=form == "rows", dictionary=form == "dictionary")
+    got = spread(NON_BROADCAST[name], made, consumers)
+    total = sum(map(len, parts))
+    assert sorted(r.n for rows in got.values() for r in rows) == list(range(total))
+    assert [r.app for r in sorted((r for rows in got.values() for r in rows), key=lambda r: r.n)] == sum(
+        parts, []
+    )
+    for rows in got.values():
+        numbers = [r.n for r in rows]
+        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("key", [BY_APP, BY_BOTH, BY_FUNCTION], ids=["column", "columns", "function"])
+@given(batches, st.integers(1, 9), st.integers(1, 300))
+def test_a_key_goes_to_the_subtask_of_its_key_group_in_every_form_and_from_every_producer(
+    key, parts, consumers, max_parallelism
+):
+    if consumers > max_parallelism:
+        consumers = max_parallelism
+    owner: dict[object, int] = {}
+    for producer, form in enumerate([(True, False), (False, False), (False, True)]):
+        partition = make_partitioner(p.Hash(key), consumers, max_parallelism, producer, "next")
+        for batch in clicks(parts, rows=form[0], dictionary=form[1]):
+            for consumer, part in partition(batch):
+                for record in part.rows:
+                    value = tuple(record) if key is BY_BOTH else record.app
+                    assert owner.setdefault(value, consumer) == consumer
+    if key is not BY_BOTH:
+        values = list(owner)
+        groups = key_groups(hash_values(values), max_parallelism).tolist()
+        expected = [subtask_for_key_group(g, consumers, max_parallelism) for g in groups]
+        assert [owner[v] for v in values] == expected
+
+
+@given(batches, st.integers(1, 9))
+def test_broadcast_gives_everything_to_everyone_and_shares_no_row(parts, consumers):
+    made = clicks(parts, rows=True)
+    got = spread(p.Broadcast(), made, consumers)
+    expected = [row for batch in made for row in batch.rows]
+    assert got == {i: expected for i in range(consumers)}
+    firsts = {id(rows[0]) for rows in got.values()}
+    assert len(firsts) == consumers
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 9), st.integers(0, 20))
+def test_rebalance_is_even_whatever_the_sizes_of_the_batches(sizes, consumers, producer):
+    numbers = itertools.count()
+    made = [Batch.of_rows(INT, [next(numbers) for _ in range(size)]) for size in sizes]
+    got = spread(p.Rebalance(), made, consumers, producer)
+    counts = [len(got.get(i, [])) for i in range(consumers)]
+    assert max(counts) - min(counts) <= len(sizes), "at most one record per batch apart"
+
+
+def test_single_records_go_round_in_turn_and_producers_do_not_start_alike():
+    one_by_one = [Batch.of_rows(INT, [i]) for i in range(6)]
+    assert spread(p.Rebalance(), one_by_one, 3, producer=0) == {0: [0, 3], 1: [1, 4], 2: [2, 5]}
+    assert spread(p.Rebalance(), one_by_one, 3, producer=1) == {1: [0, 3], 2: [1, 4], 0: [2, 5]}
+
+
+def test_shuffle_is_about_even_and_the_same_in_every_run():
+    made = [Batch.of_rows(INT, list(range(i, i + 100))) for i in range(0, 4000, 100)]
+    first, second = spread(p.Shuffle(), made, 4), spread(p.Shuffle(), made, 4)
+    assert first == second
+    assert all(850 < len(rows) < 1150 for rows in first.values())
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_pointwise_channels_reach_every_consumer_and_serve_every_producer(producers, consumers):
+    reached = Counter(
+        consumer for i in range(producers) for consumer in reachable_consumers(True, i, producers, consumers)
+    )
+    assert set(reached) == set(range(consumers))
+    if consumers >= producers:
+        assert set(reached.values()) == {1}, "groups do not overlap"
+    else:
+        assert max(reached.values()) - min(reached.values()) <= 1, (
+            "consumers have about equally many producers"
+        )
+    assert all(
+        list(reachable_consumers(False, i, producers, consumers)) == list(range(consumers))
+        for i in range(producers)
+    )
+
+
+def test_forward_is_subtask_by_subtask():
+    assert [list(reachable_consumers(True, i, 4, 4)) for i in range(4)] == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("answer", [2, -1, 1.0, "0", None, True])
+def test_a_custom_partitioner_that_answers_nonsense_is_blamed_with_the_key_and_the_range(answer):
+    partition = make_partitioner(p.Custom(lambda app, n: answer, BY_APP), 2, 128, 0, "next")
+    with pytest.raises(OperatorError) as caught:
+        partition(clicks([["a"]], rows=True)[0])
+    assert caught.value.operator == "next"
+    assert isinstance(caught.value.__cause__, ProgramError)
+    assert f"returned {answer!r} for key 'a'; it must return a number from 0 to 1" in str(
+        caught.value.__cause__
+    )
+
+
+def test_a_key_function_that_raises_is_blamed():
+    key = Key((), lambda click: 1 // 0, record_type_of(int))
+    partition = make_partitioner(p.Hash(key), 2, 128, 0, "next")
+    with pytest.raises(OperatorError) as caught:
+        partition(clicks([["a"]], rows=True)[0])
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_dictionary_that_is_longer_than_its_batch_does_not_travel_with_every_part():
+    words = pa.array([f"app {i}" for i in range(10_000)])
+    column = pa.DictionaryArray.from_arrays(pa.array([3, 4], pa.int32()), words)
+    columns = pa.RecordBatch.from_arrays([column, pa.array([0, 1])], names=["app", "n"])
+    partition = make_partitioner(p.Hash(BY_APP), 2, 128, 0, "next")
+    parts = partition(Batch.of_columns(CLICK, columns))
+    assert sum(part.columns.nbytes for _, part in parts) < 1_000
+    assert sorted(row.app for _, part in parts for row in part.rows) == ["app 3", "app 4"]
+
+
+def test_objects_without_a_schema_keep_their_identity():
+    made = [object() for _ in range(10)]
+    objects = record_type_of(object)
+    partition = make_partitioner(p.Shuffle(), 3, 128, 0, "next")
+    got = [row for _, part in partition(Batch.of_rows(objects, made)) for row in part.rows]
+    assert {id(o) for o in got} == {id(o) for o in made}
