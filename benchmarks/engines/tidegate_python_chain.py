@@ -1,37 +1,86 @@
-"""Per-record Python chain with tidegate: map, filter and keyed reduce in the user's own Python, from JSON lines files."""
+"""Per-record Python chain with tidegate: map, filter and keyed reduce in the user's own Python, over clicks in memory."""
 
 from __future__ import annotations
 
+import json
 import tempfile
-from dataclasses import make_dataclass
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import protocol
 import python_chain
-from tidegate_probe import ProbeSink, TimedSource, read_notes
+from tidegate_probe import ProbeSink, read_notes
 
 import tidegate
 from tidegate import Environment
-from tidegate.connectors.files import FileSource
+from tidegate.api.source import FINISHED, IDLE, Boundedness, ReaderContext, Source, SourceReader, SourceSplit
+from tidegate.api.source import Finished, FixedSplitsEnumerator, Idle
 from tidegate.records.batch import Batch
+from tidegate.records.types import RecordType, record_type_of
 
-Click = make_dataclass("Click", [("ts", int), ("app_id", str), ("user_id", int), ("page", str), ("duration_ms", int)])
-
-
-def parse(click: Any) -> tuple[str, int, int]:
-    """The workload's map, on the four fields that it is defined for."""
-    return python_chain.parse((click.app_id, click.user_id, click.page, click.duration_ms))
+BATCH = 10_000
 
 
-def is_counted(visit: tuple[str, int, int]) -> bool:
-    """The workload's filter."""
-    return python_chain.is_counted(visit)
+class MemorySource(Source):
+    """Hands out batches of clicks that were loaded before the clock started, as the peers' sources do."""
+
+    def __init__(self, data: Path, notes: Path, parallelism: int) -> None:
+        self._data, self._notes, self._parallelism = data, notes, parallelism
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """It ends."""
+        return Boundedness.BOUNDED
+
+    @property
+    def record_type(self) -> RecordType:
+        """Tuples, as the workload defines them."""
+        return record_type_of(tuple[str, int, str, int])
+
+    def create_enumerator(self, context: Any) -> FixedSplitsEnumerator:
+        """One split for each reader."""
+        return FixedSplitsEnumerator(context, [SourceSplit(id=str(i)) for i in range(self._parallelism)])
+
+    def restore_enumerator(self, context: Any, state: Any) -> FixedSplitsEnumerator:
+        """Not needed here."""
+        raise AssertionError("a benchmark is not restored")
+
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        """A reader with its own part of the clicks."""
+        return _MemoryReader(self._data, self._notes, self._parallelism, context)
 
 
-def add(left: tuple[str, int, int], right: tuple[str, int, int]) -> tuple[str, int, int]:
-    """The workload's reduce."""
-    return python_chain.add(left, right)
+class _MemoryReader(SourceReader):
+    def __init__(self, data: Path, notes: Path, parts: int, context: ReaderContext) -> None:
+        self._type = record_type_of(tuple[str, int, str, int])
+        self._clicks = list(python_chain.read_clicks(data / "json", context.subtask_index, parts))
+        self._notes = notes / f"source-{context.subtask_index}.json"
+        self._context = context
+        self._next = 0
+        self._assigned = False
+
+    def start(self) -> None:
+        self._context.request_split()
+
+    def poll(self) -> Batch | Idle | Finished:
+        if not self._assigned:
+            return IDLE
+        if self._next == 0:
+            self._notes.write_text(json.dumps({"first_ns": time.time_ns()}))
+        rows = self._clicks[self._next : self._next + BATCH]
+        self._next += BATCH
+        return Batch.of_rows(self._type, rows) if rows else FINISHED
+
+    def add_splits(self, splits: Sequence[Any]) -> None:
+        self._assigned = True
+
+    def no_more_splits(self) -> None:
+        pass
+
+    def snapshot(self) -> list[Any]:
+        return []
 
 
 def summary(batches: list[Batch]) -> dict[str, Any]:
@@ -49,10 +98,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-tidegate-") as folder:
         notes = Path(folder)
         env = Environment(parallelism=args.parallelism, progress="off")
-        files = FileSource(str(args.data / "json"), format="json", schema=Click)
-        clicks = env.from_source(TimedSource(files, notes), name="clicks")
-        visits = clicks.map(parse).filter(is_counted)
-        visits.key_by("f0").reduce(add).sink_to(ProbeSink(notes, summary))
+        clicks = env.from_source(MemorySource(args.data, notes, args.parallelism), name="clicks")
+        visits = clicks.map(python_chain.parse).filter(python_chain.is_counted)
+        visits.key_by("f0").reduce(python_chain.add).sink_to(ProbeSink(notes, summary))
         client = env.execute_async("chain")
         ready_cpu_s = protocol.tree_cpu_s()
         client.result()

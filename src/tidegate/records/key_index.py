@@ -67,7 +67,7 @@ class KeyIndex:
     def _few_ids(self, column: pa.Array | pa.ChunkedArray) -> Ids:
         """A few rows are looked up one by one: the fixed cost of the vectorised way is that of many look-ups."""
         kind = _value_type(column.type)
-        if self._columns and not (pa.types.is_integer(kind) or is_bytes_like(kind)):
+        if not (pa.types.is_integer(kind) or is_bytes_like(kind)):
             return self._all_ids([column])
         keys = column.to_pylist()
         recent = self._recent

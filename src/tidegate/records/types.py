@@ -16,7 +16,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
@@ -229,6 +229,7 @@ class RowType(RecordType):
             raise SchemaError(f"column names must differ, got {', '.join(schema.names)}")
         self.schema = schema.remove_metadata()
         self._row = row_class(tuple(schema.names))
+        self._make = partial(tuple.__new__, self._row)
 
     def __reduce__(self) -> Any:
         return RowType, (self.schema,)
@@ -237,8 +238,8 @@ class RowType(RecordType):
         """`Row` tuples."""
         lists = [column_values(c, None) for c in columns.columns]
         if not lists:
-            return [self._row._make(()) for _ in range(columns.num_rows)]
-        return list(map(self._row._make, zip(*lists, strict=True)))
+            return [self._make(()) for _ in range(columns.num_rows)]
+        return list(map(self._make, zip(*lists, strict=True)))
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """One column per field; rows may be tuples in the schema's order or dicts by name."""

@@ -16,6 +16,8 @@ from tidegate.records.batch import Batch
 
 Receiver = Callable[[Batch], None]
 
+ROWS_AT_ONCE = 4096
+
 
 @dataclass(frozen=True)
 class ChainHost:
@@ -92,6 +94,7 @@ class OperatorChain:
         head = self.operators[0]
         self.source = head if isinstance(head, SourceOperator) else None
         self._head = head
+        self._enter = _entry(head)
         self._head_counts = counts[0]
         self._opened = 0
 
@@ -104,7 +107,7 @@ class OperatorChain:
     def process(self, batch: Batch, input_index: int) -> None:
         """Run a batch through the whole chain."""
         self._head_counts.records_in += batch.num_rows
-        self._head.process(batch, input_index)
+        self._enter(batch, input_index)
 
     def is_ready(self) -> bool:
         """Whether every operator takes records now."""
@@ -133,6 +136,25 @@ class OperatorChain:
         return errors
 
 
+def _entry(operator: Operator) -> Callable[[Batch, int], None]:
+    """How to call an operator: one that needs rows gets a large batch in parts whose rows fit the caches.
+
+    Making 65,536 rows at once and going over them operator by operator costs half as much again.
+    """
+    process = operator.process
+    if not operator.operation.rows:
+        return process
+
+    def process_parts(batch: Batch, input_index: int) -> None:
+        if batch.has_rows or batch.num_rows <= ROWS_AT_ONCE:
+            process(batch, input_index)
+            return
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            process(batch.slice(start, min(ROWS_AT_ONCE, batch.num_rows - start)), input_index)
+
+    return process_parts
+
+
 def _fan_out(receivers: list[Receiver]) -> Receiver:
     if len(receivers) == 1:
         return receivers[0]
@@ -151,7 +173,7 @@ def _drop(batch: Batch) -> None:
 
 
 def _chained(operator: Operator, counts) -> Receiver:  # type: ignore[no-untyped-def]
-    process = operator.process
+    process = _entry(operator)
 
     def receive(batch: Batch) -> None:
         counts.records_in += batch.num_rows

@@ -24,6 +24,8 @@ from tidegate.protocol.handshake import ClientHandshake, Hello
 
 log = logging.getLogger(__name__)
 
+_GOODBYE_S = 2.0
+
 
 class ControlLost(TidegateError):
     """The JobManager is gone: its connection ended or it fell silent. The slot ends itself."""
@@ -54,6 +56,7 @@ class ControlClient:
         self._outbox: deque[bytes] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sequence = 0
+        self._grace_ends = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidegate-control", daemon=True)
 
@@ -85,6 +88,9 @@ class ControlClient:
     def _run(self) -> None:
         try:
             self._loop()
+            self._send_posted()
+            if self._closing.is_set():
+                self._wait_for_goodbye()
         except (OSError, ProtocolError, ControlLost) as e:
             self.lost = str(e) or type(e).__name__
         self.on_arrival()
@@ -103,8 +109,7 @@ class ControlClient:
             if now >= next_beat:
                 self.beat()
                 next_beat = now + interval
-            while self._outbox:
-                self._socket.sendall(self._outbox.popleft())
+            self._send_posted()
             ready, _, _ = select.select([self._socket, self._wake_fd], [], [], max(0.0, next_beat - now))
             if self._wake_fd in ready:
                 os.eventfd_read(self._wake_fd)
@@ -120,6 +125,10 @@ class ControlClient:
                 self._wait_for_cancel()
                 return
 
+    def _send_posted(self) -> None:
+        while self._outbox:
+            self._socket.sendall(self._outbox.popleft())
+
     def _take(self, data: bytes) -> None:
         for body in self._decoder.feed(data):
             message = m.decode_master_message(body)
@@ -132,24 +141,29 @@ class ControlClient:
 
     def _wait_for_cancel(self) -> None:
         """After a cancellation only what the mailbox thread still posts is sent, until it closes or is too late."""
-        deadline = time.monotonic() + self._options.cancel_grace / 1000
-        while time.monotonic() < deadline:
-            while self._outbox:
-                self._socket.sendall(self._outbox.popleft())
+        self._grace_ends = time.monotonic() + self._options.cancel_grace / 1000
+        while time.monotonic() < self._grace_ends:
+            self._send_posted()
             if self._closing.is_set():
                 return
-            select.select([self._wake_fd], [], [], 0.05)
-            try:
+            if select.select([self._wake_fd], [], [], 0.05)[0]:
                 os.eventfd_read(self._wake_fd)
-            except BlockingIOError:
-                continue
 
     def _end_process_if_stuck(self) -> None:
-        if self._closing.wait(self._options.cancel_grace / 1000):
+        grace_s = self._options.cancel_grace / 1000
+        deadline = self._grace_ends or time.monotonic() + grace_s
+        if self._closing.wait(max(0.0, deadline - time.monotonic())):
             return
         stuck_ms, inside = self.activity()
         log.error("user code does not return (%d ms inside %s); ending the process", stuck_ms, inside)
         os._exit(70)
+
+    def _wait_for_goodbye(self) -> None:
+        """Read to the end of the connection: closing with unread bytes could reset it before our last message."""
+        deadline = time.monotonic() + _GOODBYE_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            if not select.select([self._socket], [], [], left_s)[0] or not self._socket.recv(1 << 16):
+                return
 
     def _shake_hands(self, secret: bytes, hello: Hello) -> bytes:
         handshake = ClientHandshake(secret, hello)

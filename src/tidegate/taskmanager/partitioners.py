@@ -13,10 +13,11 @@ from tidegate.api import partitioning as p
 from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import blame
+from tidegate.operators.keys import key_values
 from tidegate.records.batch import Batch
 from tidegate.records.hashing import Hashes, hash_columns, hash_values
 from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
-from tidegate.records.types import brief, column_values
+from tidegate.records.columns import brief, build_column
 
 Parts = list[tuple[int, Batch]]
 """Pairs of a position in the list of consumers and the records for it; no empty batch."""
@@ -72,6 +73,12 @@ class _Broadcast:
 
 
 class _HashPartitioner:
+    """By key group. Rows that have no columns yet, and batches of a few rows, look their keys up one by one.
+
+    For a few rows the fixed cost of vectorised hashing is that of many look-ups; for rows it saves their conversion,
+    which the records that stay in this slot then never need.
+    """
+
     def __init__(self, key: Key, consumers: int, max_parallelism: int, operator: str) -> None:
         self._key = key
         self._consumers = consumers
@@ -81,31 +88,34 @@ class _HashPartitioner:
         self._recent: dict[Any, int] = {}
 
     def __call__(self, batch: Batch) -> Parts:
+        names = self._key.columns
         if self._key.function is not None:
             with blame(self._operator):
                 hashes = hash_values(list(map(self._key.function, batch.rows)))
             return split(batch, self._targets(hashes), self._consumers)
+        if not batch.has_columns and len(names) == 1 and _is_simple(batch.type.schema.field(names[0]).type):
+            return split_rows(batch, self._look_up(batch, key_values(batch, names)), self._consumers)
         batch = _without_large_dictionaries(batch)
-        columns = [batch.columns.column(name) for name in self._key.columns]
+        columns = [batch.columns.column(name) for name in names]
         if batch.num_rows <= _FEW_ROWS and len(columns) == 1 and _is_simple(columns[0].type):
-            return split(batch, self._targets_of_few(columns[0]), self._consumers)
+            found = self._look_up(batch, columns[0].to_pylist())
+            return split(batch, np.array(found, dtype=np.uint16), self._consumers)
         return split(batch, self._targets(hash_columns(columns)), self._consumers)
 
     def _targets(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
         return channel_for_key_groups(key_groups(hashes, self._max_parallelism), self._table)
 
-    def _targets_of_few(self, column: pa.Array) -> npt.NDArray[np.uint16]:
-        """A few rows look their key up one by one: the fixed cost of vectorised hashing is that of many look-ups."""
-        keys = column.to_pylist()
+    def _look_up(self, batch: Batch, keys: list[Any]) -> list[int]:
         recent = self._recent
-        found = [recent.get(key, -1) for key in keys]
-        if -1 not in found:
-            return np.array(found, dtype=np.uint16)
-        targets = self._targets(hash_columns([column]))
+        found = list(map(recent.get, keys))
+        if None not in found:
+            return found  # type: ignore[return-value]
         if len(recent) > _MOST_RECENT:
             recent.clear()
-        recent.update(zip(keys, targets.tolist(), strict=True))
-        return targets
+        missing = list(dict.fromkeys(k for k in keys if k not in recent))
+        column = build_column(batch.type.schema.field(self._key.columns[0]), missing, None)
+        recent.update(zip(missing, self._targets(hash_columns([column])).tolist(), strict=True))
+        return [recent[k] for k in keys]
 
 
 def _is_simple(t: pa.DataType) -> bool:
@@ -165,8 +175,9 @@ class _Custom:
 
     def __call__(self, batch: Batch) -> Parts:
         function, n = self._partitioning.function, self._consumers
-        keys = key_values(batch, self._partitioning.key)
+        key = self._partitioning.key
         with blame(self._operator):
+            keys = key_values(batch, key.columns) if key.function is None else list(map(key.function, batch.rows))
             targets = [function(key, n) for key in keys]
             for key, target in zip(keys, targets, strict=True):
                 if type(target) is not int or not 0 <= target < n:
@@ -175,15 +186,6 @@ class _Custom:
                         f"it must return a number from 0 to {n - 1}"
                     )
         return split(batch, np.array(targets, dtype=np.uint16), n)
-
-
-def key_values(batch: Batch, key: Key) -> list[Any]:
-    """The keys of a batch as Python values: one value per record, a tuple where the key has several columns."""
-    if key.function is not None:
-        return list(map(key.function, batch.rows))
-    columns = batch.columns
-    lists = [column_values(columns.column(name), None) for name in key.columns]
-    return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
 
 def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts:
@@ -205,3 +207,16 @@ def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts
         parts.append((consumer, gathered.slice(start, length)))
         start += length
     return parts
+
+
+def split_rows(batch: Batch, targets: list[int], consumers: int) -> Parts:
+    """Cut rows by target without making columns of them; order kept within each part."""
+    rows = batch.rows
+    parts: list[list[Any]]
+    if consumers <= 4:
+        parts = [[r for r, t in zip(rows, targets, strict=True) if t == c] for c in range(consumers)]
+    else:
+        parts = [[] for _ in range(consumers)]
+        for row, target in zip(rows, targets, strict=True):
+            parts[target].append(row)
+    return [(c, Batch.of_rows(batch.type, part)) for c, part in enumerate(parts) if part]

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from tidegate.core.clock import Clock
-from tidegate.core.errors import ProtocolError
+from tidegate.core.errors import ProtocolError, TidegateError
 from tidegate.core.ids import ChannelId, SlotId, SubtaskId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
@@ -354,8 +354,10 @@ class Slot:
             operator, position, record = error.operator, error.position, error.record
             trace = user_traceback(cause)
         else:
+            # Ours to explain: with our own frames, unless it is a message to the user already.
             cause, operator, position, record = error, vertex.name, "", ""
-            trace = "".join(traceback.format_exception(error))
+            known = isinstance(error, TidegateError)
+            trace = user_traceback(error) if known else "".join(traceback.format_exception(error))
         self.failure = m.TaskFailed(
             subtask.vertex, subtask.index, operator, describe_error(cause), trace, position, record
         )
