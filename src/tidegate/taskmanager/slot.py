@@ -15,7 +15,7 @@ import msgspec
 
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProtocolError, TidegateError
-from tidegate.core.ids import ChannelId, SlotId, SubtaskId
+from tidegate.core.ids import ChannelId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
 from tidegate.graph.blobs import load_blob
@@ -79,7 +79,7 @@ class Slot:
             clock,
             options,
             wake,
-            lambda operator, subtask: send_message(m.RequestSplit(operator, subtask)),  # type: ignore[arg-type]
+            lambda operator, subtask: send_message(m.RequestSplit(operator, subtask)),
             self._send_to_driver,
             self._driver_backlog,
         )
@@ -144,11 +144,11 @@ class Slot:
                         self._send_message(
                             m.TaskStateChanged(task.id.vertex, task.id.index, ExecutionState.FINISHED)
                         )
+                if self._timeout_ns:
+                    task.flush(now_ns - self._timeout_ns)
             except BaseException as e:
                 self._fail(task.id, e)
                 return True
-            if self._timeout_ns:
-                task.flush(now_ns - self._timeout_ns)
         self.current = None
         return moved
 
@@ -156,7 +156,14 @@ class Slot:
         """Send everything that waits to be gathered; called when there is nothing else to do."""
         if self.failure is not None:
             return False
-        return any([t.flush() for t in self.tasks])
+        flushed = False
+        for task in self.tasks:
+            try:
+                flushed = task.flush() or flushed
+            except BaseException as e:  # a record that does not fit its type is found when it is encoded
+                self._fail(task.id, e)
+                return True
+        return flushed
 
     def next_wake_ns(self) -> int | None:
         """The monotonic time at which a source wants to be polled; None: only when something arrives."""
@@ -187,7 +194,8 @@ class Slot:
             output = self._outputs.get(channel)
             if output is None:
                 raise ProtocolError(f"credit for unknown channel {channel}")
-            output.granted(header.extra)
+            producer = SubtaskId(self._graph.edges[channel.edge].source, channel.producer)
+            self._guarded(producer, lambda: output.granted(header.extra))
             return
         if channel.edge >= len(self._graph.edges):
             raise ProtocolError(f"frame for unknown channel {channel}")
@@ -221,7 +229,7 @@ class Slot:
         out = {self._slot_of(self._graph.edges[c.edge].target, c.consumer) for c in self._outputs}
         return (out | set(self._open_channels)) - {self.slot_id}
 
-    def metrics(self) -> tuple[tuple[int, bytes], ...]:
+    def metrics(self) -> tuple[tuple[VertexId, bytes], ...]:
         """The metrics of all tasks, encoded; may be called from the control thread."""
         now_ns = self._clock.monotonic_ns()
         return tuple((t.id.vertex, msgspec.msgpack.encode(t.metrics(now_ns))) for t in self.tasks)
@@ -320,13 +328,13 @@ class Slot:
 
     # ---- the driver's side ----
 
-    def _send_to_driver(self, operator: str, subtask: int, batch: Batch) -> None:
+    def _send_to_driver(self, operator: OperatorId, subtask: int, batch: Batch) -> None:
         sequence = self._collect_sent.get((operator, subtask), 0) + 1
         self._collect_sent[(operator, subtask)] = sequence
         data = encode_columns(batch.columns).to_pybytes()
-        self._send_message(m.CollectedBatch(operator, subtask, sequence, data))  # type: ignore[arg-type]
+        self._send_message(m.CollectedBatch(operator, subtask, sequence, data))
 
-    def _driver_backlog(self, operator: str, subtask: int) -> int:
+    def _driver_backlog(self, operator: OperatorId, subtask: int) -> int:
         key = (operator, subtask)
         return self._collect_sent.get(key, 0) - self._collect_taken.get(key, 0)
 
