@@ -18,7 +18,7 @@ from tidegate.api.source import (
     SourceSplit,
     SplitEnumerator,
 )
-from tidegate.connectors.files.bad_records import FAIL, parse_policy
+from tidegate.connectors.files.bad_records import BAD_RECORD_TYPE, FAIL, parse_policy, side_output_tag
 from tidegate.connectors.files.enumerator import FileEnumerator
 from tidegate.connectors.files.format_names import format_of
 from tidegate.connectors.files.parquet_reader import OpenParquetSplit, ParquetReading
@@ -163,6 +163,11 @@ class FileSource(Source):
             max_line_size=self._max_line_size,
         )
         return FileReader(context, partial(OpenTextSplit, reading, context, LineCounts(location)))
+
+    def side_outputs(self) -> dict[str, RecordType]:
+        """Bad lines as `BadRecord`s, if `on_bad_record` names a side output."""
+        tag = side_output_tag(self.on_bad_record)
+        return {} if tag is None else {tag: BAD_RECORD_TYPE}
 
     def with_columns(self, names: Sequence[str]) -> FileSource:
         """A source that reads these columns only, as `Row` records; the other columns are not checked."""
