@@ -141,7 +141,7 @@ class SourceCoordinator:
             return []
         try:
             step()
-        except Exception as e:  # noqa: BLE001 -- fails the job
+        except BaseException as e:  # noqa: BLE001 -- fails the job; sys.exit too, or nobody would answer the readers
             self._failed = True
             self._events.append(_failure(self.operator, e))
         events, self._events = self._events, []
@@ -232,7 +232,7 @@ class EnumeratorThread:
             self._post(event)
 
 
-def _failure(operator: OperatorId, error: Exception) -> EnumeratorFailed:
+def _failure(operator: OperatorId, error: BaseException) -> EnumeratorFailed:
     """Errors of ours are messages already; others come with the user's frames."""
     if isinstance(error, TidegateError):
         return EnumeratorFailed(operator, str(error), "")
