@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from tidegate.core.options import DEFAULT_ORIGIN, Options
@@ -80,6 +80,7 @@ def _is_submitted(options: Options) -> bool:
 
 def _start_submitted_session() -> SparkSession:
     """Start the session with the master, the name and the settings that spark-submit was given; they all win."""
+    SparkContext._ensure_initialized()  # else the settings of the JVM that called us are not seen
     submitted = SparkConf()
     builder = SparkSession.builder
     for key, value in GANG_SETTINGS.items():
