@@ -86,8 +86,12 @@ def count_clicks(records: int, out: Path, options: list[str]) -> int:
 
 def main() -> int:
     """Read the command line and count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=10_000_000, help="clicks to generate (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--records", type=int, default=10_000_000, help="clicks to generate (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, help="directory for the result files (default: a temporary one)")
     own, options = parser.parse_known_args()
     if own.out is not None:

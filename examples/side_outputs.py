@@ -1,6 +1,6 @@
 """Side outputs: what cannot be read goes its own way, with the reason, and the good records go on.
 
-    python examples/side_outputs.py [--parallelism 2] [any tidegate option]
+python examples/side_outputs.py [--parallelism 2] [any tidegate option]
 """
 
 from __future__ import annotations

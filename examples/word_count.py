@@ -37,9 +37,7 @@ def main(arguments: list[str]) -> None:
     env = Environment(parallelism=2, args=arguments)
     counts = env.from_collection(lines, type=str).flat_map(words).key_by("value").count()
 
-    latest: dict[str, int] = {}
-    for word, count in counts.execute_and_collect("word count"):
-        latest[word] = count
+    latest = dict(counts.execute_and_collect("word count"))  # of equal words the last one stays
     for word, count in sorted(latest.items(), key=lambda item: (-item[1], item[0]))[:5]:
         print(f"{count:4} {word}")
 

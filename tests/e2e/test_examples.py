@@ -1,0 +1,127 @@
+"""Every script in `examples/`, run as its reader would run it: a process of its own, on a real Spark."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.e2e.running import EXAMPLES, Finished, run_program
+
+
+def run_example(name: str, workspace: Path, *words: str) -> Finished:
+    done = run_program([sys.executable, EXAMPLES / name, *words], workspace)
+    assert done.code == 0, done.out + done.err
+    return done
+
+
+def test_every_example_is_run_by_a_test():
+    tests = "".join(
+        Path(__file__).with_name(f).read_text(encoding="utf-8")
+        for f in ("test_examples.py", "test_submit.py")
+    )
+    assert [script.name for script in EXAMPLES.glob("*.py") if f'"{script.name}"' not in tests] == []
+
+
+@pytest.mark.spec("S3-1")
+def test_pv_count_runs_inside_spark_and_its_counts_equal_the_truth(tmp_path: Path):
+    records, out = 200_000, tmp_path / "out"
+    done = run_example("pv_count.py", tmp_path, "--records", str(records), "--out", str(out))
+    lines = done.out.splitlines()
+    assert lines[0] == "job 'pv count': 2 tasks, 2 slots needed (default 2)"
+    assert lines[-1].endswith("equal to the truth")
+    assert "NOT" not in lines[-1]
+    assert any("pv count FINISHED" in line and "100%" in line for line in lines)
+    # One result per click, counted here by hand: for every app the counts 1, 2, 3, ... and nothing else.
+    counts: dict[str, list[int]] = {}
+    for file in out.glob("part-*.json"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            counts.setdefault(row["app_id"], []).append(row["count"])
+    assert sum(map(len, counts.values())) == records
+    assert all(sorted(found) == list(range(1, len(found) + 1)) for found in counts.values())
+    # Spark is silent, but for a line of the Java machine; ours appears where the start takes long.
+    known = ("incubator modules", "have started so far")
+    assert [line for line in done.err.splitlines() if not any(part in line for part in known)] == []
+
+
+@pytest.fixture
+def pv_count() -> SimpleNamespace:
+    """The functions of the example; `globals` is where they look each other up."""
+    functions = runpy.run_path(str(EXAMPLES / "pv_count.py"), run_name="pv_count")
+    return SimpleNamespace(**functions, globals=functions["count_clicks"].__globals__)
+
+
+def test_truth_of_pv_count_is_what_the_generator_gives(pv_count: SimpleNamespace):
+    import numpy as np
+
+    for records in (1, 8191, 8192, 20_000):
+        apps = pv_count.click(np.arange(records), np.random.default_rng(0))["app_id"]
+        assert pv_count.true_counts(records) == Counter(apps.tolist())
+
+
+@pytest.mark.parametrize(
+    ("harm", "code"),
+    [
+        (lambda lines: lines, 0),
+        (lambda lines: lines[:-1], 1),
+        (lambda lines: [*lines, '{"app_id":"app-0999","count":5000}'], 1),
+        (lambda lines: [line.replace('"count":1}', '"count":2}') for line in lines], 1),
+    ],
+    ids=["untouched", "a result lost", "a result too many", "counts changed"],
+)
+def test_pv_count_exits_0_only_if_the_files_hold_the_truth(
+    pv_count: SimpleNamespace, tmp_path: Path, harm, code: int, capsys: pytest.CaptureFixture[str]
+):
+    def last_counts_of_harmed_files(directory: Path) -> Counter[str]:
+        (file, *_) = (f for f in sorted(directory.glob("part-*.json")) if f.stat().st_size)
+        lines = file.read_text(encoding="utf-8").splitlines()
+        file.write_text("".join(f"{line}\n" for line in harm(lines)), encoding="utf-8")
+        return pv_count.last_counts(directory)
+
+    pv_count.globals["last_counts"] = last_counts_of_harmed_files
+    assert pv_count.count_clicks(1000, tmp_path, ["--runtime", "in-process", "--progress", "off"]) == code
+    assert (
+        capsys.readouterr()
+        .out.rstrip()
+        .endswith("NOT equal to the truth" if code else ": equal to the truth")
+    )
+
+
+def test_connect_rules_gives_an_alert_for_every_payment_over_its_limit(tmp_path: Path):
+    done = run_example("connect_rules.py", tmp_path)
+    assert done.out.splitlines() == [
+        "payment 2: card of 2500.00",
+        "payment 4: transfer of 10000.00",
+        "payment 5: cash of 999.00",
+    ]
+
+
+def test_side_outputs_separates_good_lines_from_bad_ones(tmp_path: Path):
+    lines = run_example("side_outputs.py", tmp_path).out.splitlines()
+    rows = [line.split("> ", 1)[1] for line in lines]
+    assert sorted(row for row in rows if row.startswith("BadLine")) == [
+        "BadLine(line='north,warm', reason=\"could not convert string to float: 'warm'\")",
+        "BadLine(line='south', reason=\"could not convert string to float: ''\")",
+    ]
+    warmest = [row for row in rows if row.startswith("Row(")]
+    assert len(warmest) == 3
+    assert {"Row(sensor='north', max_celsius=18.0)", "Row(sensor='south', max_celsius=21.0)"} <= set(warmest)
+    assert all(line.startswith(("warmest:", "bad:")) for line in lines)
+
+
+@pytest.mark.spec("S3-1")
+def test_dataframes_go_in_and_come_out_on_the_users_own_session(tmp_path: Path):
+    done = run_example("dataframes.py", tmp_path)
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in done.out.splitlines()
+        if "customer-" in line
+    ]
+    truth = {f"customer-{i}": [n for n in range(1, 101) if n % 3 == i] for i in range(3)}
+    assert rows == [[name, str(len(orders)), str(sum(orders))] for name, orders in truth.items()]
