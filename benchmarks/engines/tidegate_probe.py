@@ -1,6 +1,7 @@
-"""Probes for tidegate's runners: a source that notes its first read, a sink that notes its last result and keeps a check.
+"""Probes for tidegate's runners: a source that notes its first read, a sink that notes its last result and a check.
 
-Both write one small JSON file per subtask, after the clock has stopped.
+Both write one small JSON file per subtask, after the clock has stopped. A subtask of the source and one of the sink
+share a slot, so the difference of the CPU times that they note is what the slot used in between.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import Source, SourceReader
@@ -60,8 +61,7 @@ class TimedSource(Source):
         add_splits = reader.add_splits
 
         def noted(splits: Sequence[Any]) -> None:
-            if not notes.exists():
-                notes.write_text(json.dumps({"first_ns": time.time_ns()}))
+            note_first_read(notes)
             add_splits(splits)
 
         reader.add_splits = noted  # type: ignore[method-assign]
@@ -91,19 +91,38 @@ class _ProbeWriter(SinkWriter):
         self._summary = summary
         self._batches: list[Batch] = []
         self._last_ns = 0
+        self._cpu_s = 0.0
 
     def write(self, batch: Batch) -> None:
         self._batches.append(batch)
         self._last_ns = time.time_ns()
+        self._cpu_s = time.process_time()
 
     def flush(self, end_of_input: bool) -> None:
         if end_of_input:
             summary = self._summary(self._batches)
-            self._notes.write_text(json.dumps({"last_ns": self._last_ns, **summary}))
+            self._notes.write_text(json.dumps({"last_ns": self._last_ns, "cpu_s": self._cpu_s, **summary}))
 
 
-def read_notes(notes: Path) -> tuple[int, int, list[dict[str, Any]]]:
-    """The first read, the last result, and the summaries of the sink's subtasks."""
-    first = min(json.loads(f.read_text())["first_ns"] for f in notes.glob("source-*.json"))
-    sinks = [json.loads(f.read_text()) for f in notes.glob("sink-*.json")]
-    return first, max(s["last_ns"] for s in sinks), sinks
+def note_first_read(notes: Path) -> None:
+    """Note the time and the CPU time so far of this process, the first time that it is called."""
+    if not notes.exists():
+        notes.write_text(json.dumps({"first_ns": time.time_ns(), "cpu_s": time.process_time()}))
+
+
+class Measured(NamedTuple):
+    """What the probes of all subtasks say together."""
+
+    first_ns: int
+    last_ns: int
+    cpu_s: float
+    """Of the slots' processes, from the first read to the last result."""
+    sinks: list[dict[str, Any]]
+
+
+def read_notes(notes: Path) -> Measured:
+    """The notes of all subtasks."""
+    sources = [json.loads(f.read_text()) for f in sorted(notes.glob("source-*.json"))]
+    sinks = [json.loads(f.read_text()) for f in sorted(notes.glob("sink-*.json"))]
+    cpu_s = sum(s["cpu_s"] for s in sinks) - sum(s["cpu_s"] for s in sources)
+    return Measured(min(s["first_ns"] for s in sources), max(s["last_ns"] for s in sinks), cpu_s, sinks)

@@ -38,22 +38,20 @@ def main() -> None:
         clicks = env.from_source(TimedSource(files, notes), name="clicks")
         clicks.key_by("app_id").count().sink_to(ProbeSink(notes, summary))
         client = env.execute_async("pv")
-        ready_cpu_s = protocol.tree_cpu_s()
         client.result()
-        cpu_s = protocol.tree_cpu_s() - ready_cpu_s
-        first_ns, last_ns, sinks = read_notes(notes)
+        measured = read_notes(notes)
     protocol.report(
         version=tidegate.__version__,
         records=args.records,
-        seconds=(last_ns - first_ns) / 1e9,
-        startup_s=protocol.seconds_since_start(first_ns),
-        cpu_s=cpu_s,
+        seconds=(measured.last_ns - measured.first_ns) / 1e9,
+        startup_s=protocol.seconds_since_start(measured.first_ns),
+        cpu_s=measured.cpu_s,
         check={
-            "records": sum(s["records"] for s in sinks),
-            "apps": sum(s["apps"] for s in sinks),
-            "top_count": max(s["top"] for s in sinks),
+            "records": sum(s["records"] for s in measured.sinks),
+            "apps": sum(s["apps"] for s in measured.sinks),
+            "top_count": max(s["top"] for s in measured.sinks),
         },
-        setting=f"{sum(s['results'] for s in sinks):,} results",
+        setting=f"{sum(s['results'] for s in measured.sinks):,} results",
     )
 
 

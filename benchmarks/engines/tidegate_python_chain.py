@@ -1,22 +1,30 @@
-"""Per-record Python chain with tidegate: map, filter and keyed reduce in the user's own Python, over clicks in memory."""
+"""Per-record Python chain with tidegate: map, filter, keyed reduce in the user's own Python, over clicks in memory."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import protocol
 import python_chain
-from tidegate_probe import ProbeSink, read_notes
+from tidegate_probe import ProbeSink, note_first_read, read_notes
 
 import tidegate
 from tidegate import Environment
-from tidegate.api.source import FINISHED, IDLE, Boundedness, ReaderContext, Source, SourceReader, SourceSplit
-from tidegate.api.source import Finished, FixedSplitsEnumerator, Idle
+from tidegate.api.source import (
+    FINISHED,
+    IDLE,
+    Boundedness,
+    Finished,
+    FixedSplitsEnumerator,
+    Idle,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SourceSplit,
+)
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
 
@@ -68,7 +76,7 @@ class _MemoryReader(SourceReader):
         if not self._assigned:
             return IDLE
         if self._next == 0:
-            self._notes.write_text(json.dumps({"first_ns": time.time_ns()}))
+            note_first_read(self._notes)
         rows = self._clicks[self._next : self._next + BATCH]
         self._next += BATCH
         return Batch.of_rows(self._type, rows) if rows else FINISHED
@@ -88,7 +96,7 @@ def summary(batches: list[Batch]) -> dict[str, Any]:
     totals: dict[str, int] = {}
     for batch in batches:
         for app, _, total in batch.rows:
-            totals[app] = total
+            totals[app] = total  # noqa: PERF403
     return {"results": sum(b.num_rows for b in batches), "total": sum(totals.values())}
 
 
@@ -102,17 +110,15 @@ def main() -> None:
         visits = clicks.map(python_chain.parse).filter(python_chain.is_counted)
         visits.key_by("f0").reduce(python_chain.add).sink_to(ProbeSink(notes, summary))
         client = env.execute_async("chain")
-        ready_cpu_s = protocol.tree_cpu_s()
         client.result()
-        cpu_s = protocol.tree_cpu_s() - ready_cpu_s
-        first_ns, last_ns, sinks = read_notes(notes)
+        measured = read_notes(notes)
     protocol.report(
         version=tidegate.__version__,
         records=args.records,
-        seconds=(last_ns - first_ns) / 1e9,
-        startup_s=protocol.seconds_since_start(first_ns),
-        cpu_s=cpu_s,
-        check={key: sum(s[key] for s in sinks) for key in ("results", "total")},
+        seconds=(measured.last_ns - measured.first_ns) / 1e9,
+        startup_s=protocol.seconds_since_start(measured.first_ns),
+        cpu_s=measured.cpu_s,
+        check={key: sum(s[key] for s in measured.sinks) for key in ("results", "total")},
     )
 
 

@@ -46,9 +46,9 @@ def execute(program: Program, spark: Any) -> JobMetrics:
     client, printers = _start(graph, program, spark)
     try:
         if not shown or program.options.runtime != "spark":
-            return client.result()  # type: ignore[no-any-return]
+            return client.result()
         with ProgressDisplay(client.metrics):
-            return client.result()  # type: ignore[no-any-return]
+            return client.result()
     except KeyboardInterrupt:
         client.cancel()
         raise
@@ -86,7 +86,9 @@ def to_dataframe(env: Environment, stream: DataStream, job_name: str | None) -> 
 
     location = new_staging_dir(env.options)
     weakref.finalize(env, _remove, location)
-    node = env._add(WriteSink(staging_sink(location)), "to_dataframe", (stream._refs,), stream.record_type, register=False)
+    node = env._add(
+        WriteSink(staging_sink(location)), "to_dataframe", (stream._refs,), stream.record_type, register=False
+    )
     node.operation.sink.check_type(stream.record_type)  # type: ignore[attr-defined]
     execute(env._program(job_name, (node,)), env.spark)
     session = obtain_session(env.spark, env.options, 1)
@@ -187,5 +189,3 @@ def _remove(location: str) -> None:
     from tidegate.spark.dataframes import remove_staging
 
     remove_staging(location)
-
-

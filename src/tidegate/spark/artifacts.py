@@ -20,19 +20,23 @@ _shipped: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def ship_package(spark: Any) -> None:
     """Send this package to the executors of a session, once per session; a local master needs nothing."""
-    if not hasattr(spark, "_jsparkSession") or spark.sparkContext.master.startswith("local["):
+    classic = hasattr(spark, "_jsparkSession")
+    if classic and spark.sparkContext.master.startswith("local["):
         return
     with _lock:
-        context = spark.sparkContext
-        if context in _shipped:
+        receiver = spark.sparkContext if classic else spark
+        if receiver in _shipped:
             return
         # Spark serves the file from where it is, for executors that come later too: it stays until we end.
         folder = tempfile.mkdtemp(prefix="tidegate-package-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         archive = Path(folder) / "tidegate_package.zip"
         _write_archive(archive)
-        context.addPyFile(str(archive))
-        _shipped.add(context)
+        if classic:
+            receiver.addPyFile(str(archive))
+        else:
+            receiver.addArtifacts(str(archive), pyfile=True)
+        _shipped.add(receiver)
 
 
 def _write_archive(target: Path) -> None:

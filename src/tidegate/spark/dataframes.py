@@ -47,6 +47,8 @@ def dataframe_of(spark: Any, location: str, record_type: RecordType) -> Any:
 
 def remove_staging(location: str) -> None:
     """Delete a staging directory, if it is still there."""
-    filesystem, path = fs.FileSystem.from_uri(location) if "://" in location else (fs.LocalFileSystem(), location)
+    filesystem, path = (
+        fs.FileSystem.from_uri(location) if "://" in location else (fs.LocalFileSystem(), location)
+    )
     if filesystem.get_file_info(path).type is fs.FileType.Directory:
         filesystem.delete_dir(path)

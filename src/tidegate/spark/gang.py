@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,8 @@ from tidegate.spark.artifacts import ship_package
 
 log = logging.getLogger(__name__)
 
+_CLOSE_S = 10.0
+
 
 class SparkGang:
     """The `GangHost` of Spark: counts slots, starts the gang, cancels it. One gang at a time."""
@@ -34,6 +37,7 @@ class SparkGang:
         self._options = options
         self._tag = ""
         self._thread: threading.Thread | None = None
+        self._cancelled = False
 
     @property
     def is_connect(self) -> bool:
@@ -59,11 +63,10 @@ class SparkGang:
         host = configuration.get("spark.driver.host", "127.0.0.1")
         return bind or configuration.get("spark.driver.bindAddress", host), host
 
-    def start(
-        self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]
-    ) -> None:
+    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
         """Submit the Spark job and return; `on_end` is called from its thread with Spark's error, or None."""
         self._tag = f"tidegate-{bootstrap.job_id}-{bootstrap.attempt}"
+        log.info("asking Spark for %d slots for job %r (%s)", slots, bootstrap.job_name, self._tag)
         ship_package(self._spark)
         run = functools.partial(self._run, slots, bootstrap, on_end)
         self._thread = InheritableThread(target=run, session=self._spark, name="tidegate-gang", daemon=True)
@@ -71,16 +74,22 @@ class SparkGang:
 
     def cancel(self) -> None:
         """Have Spark kill what is left of the gang; returns at once, repeated calls do no harm."""
+        self._cancelled = True
         if self._tag:
             try:
                 self._spark.interruptTag(self._tag)
-            except Exception as e:
+            except Exception as e:  # noqa: BLE001 -- the gang ends all the same when its slots are told
                 log.warning("Spark could not be told to cancel %s: %s", self._tag, e)
 
     def close(self) -> None:
-        """Wait for the thread of an ended gang."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=10)
+        """Wait for the thread of an ended gang; one that Spark had not taken when it was cancelled is told again."""
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        deadline = time.monotonic() + _CLOSE_S
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self._thread.join(timeout=0.25)
+            if self._cancelled and self._thread.is_alive():
+                self.cancel()
 
     def _run(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
         error: str | None = None
@@ -91,8 +100,9 @@ class SparkGang:
                 use_python_of_driver(self._spark.sparkContext)
             slot_main = functools.partial(_slot_main, bootstrap.encode())
             frame = self._spark.range(0, slots, 1, slots).mapInArrow(slot_main, "slot long", barrier=True)
-            frame.collect()
-        except BaseException as e:
+            if not self._cancelled:
+                frame.collect()
+        except BaseException as e:  # noqa: BLE001 -- on_end gets it
             error = brief_spark_error(e)
         on_end(error)
 
@@ -108,7 +118,8 @@ def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[
         pass
     context = BarrierTaskContext.get()
     slot = SlotId(context.partitionId())
-    run_slot(SlotBootstrap.decode(bootstrap), slot, os.environ.get("SPARK_EXECUTOR_ID", ""))
+    # Python workers are not told the id of their executor; its address is as good a name.
+    run_slot(SlotBootstrap.decode(bootstrap), slot, context.getTaskInfos()[slot].address)
     yield pa.RecordBatch.from_pydict({"slot": pa.array([slot], pa.int64())})
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tidegate.core.clock import Clock
+from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
-from tidegate.graph.job_graph import JobVertex
-from tidegate.metrics.registry import TaskMetrics
+from tidegate.graph.job_graph import JobVertex, OperatorSpec
+from tidegate.metrics.registry import OperatorMetrics, TaskMetrics
 from tidegate.operators.build import build_operator
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.source import SourceOperator
@@ -28,9 +30,9 @@ class ChainHost:
     clock: Clock
     options: Options
     wake: Callable[[], None]
-    request_split: Callable[[str, int], None]
-    send_to_driver: Callable[[str, int, Batch], None]
-    driver_backlog: Callable[[str, int], int]
+    request_split: Callable[[OperatorId, int], None]
+    send_to_driver: Callable[[OperatorId, int, Batch], None]
+    driver_backlog: Callable[[OperatorId, int], int]
 
 
 class OperatorChain:
@@ -44,58 +46,25 @@ class OperatorChain:
         metrics: TaskMetrics,
         exchanges: dict[tuple[int, str | None], list[Receiver]],
     ) -> None:
-        self._vertex = vertex
-        self.current = vertex.operators[0].name
-        """The operator that was entered last from outside; for messages about a slot that hangs."""
         counts = [metrics.operator(spec.name) for spec in vertex.operators]
-        receivers: dict[tuple[int, str | None], list[Receiver]] = {k: list(v) for k, v in exchanges.items()}
-        built: list[Operator | None] = [None] * len(vertex.operators)
-        for i in range(len(vertex.operators) - 1, -1, -1):
-            spec = vertex.operators[i]
-
-            def emit_main(batch: Batch, out: Receiver = _fan_out(receivers.get((i, None), [])), c=counts[i]) -> None:  # type: ignore[no-untyped-def]
-                c.records_out += batch.num_rows
-                out(batch)
-
-            sides = {
-                tag: _fan_out(found) for (op, tag), found in receivers.items() if op == i and tag is not None
-            }
-
-            def emit_side(tag: str, batch: Batch, sides: dict[str, Receiver] = sides) -> None:
-                out = sides.get(tag)
-                if out is not None:
-                    out(batch)
-
-            context = OperatorContext(
-                host.job_id,
-                host.attempt,
-                spec.id,
-                spec.name,
-                subtask,
-                vertex.parallelism,
-                vertex.max_parallelism,
-                host.clock,
-                host.options,
-                metrics.counter,
-                emit_main,
-                emit_side,
-                _bind(host.request_split, spec.id, subtask),
-                host.wake,
-                _bind(host.send_to_driver, spec.id, subtask),
-                _bind(host.driver_backlog, spec.id, subtask),
-            )
-            operator = build_operator(spec, context)
-            built[i] = operator
+        receivers = {key: list(found) for key, found in exchanges.items()}
+        built: list[Operator] = []
+        for i in reversed(
+            range(len(vertex.operators))
+        ):  # the last first: an operator must know its receivers
+            outputs = {tag: _fan_out(found) for (op, tag), found in receivers.items() if op == i}
+            context = _context(vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i])
+            operator = build_operator(vertex.operators[i], context)
+            built.insert(0, operator)
             for link in vertex.links:
                 if link.target == i:
                     receivers.setdefault((link.source, link.tag), []).append(_chained(operator, counts[i]))
-        self.operators: list[Operator] = [o for o in built if o is not None]
-        self._ready_checks = [o for o in self.operators if type(o).is_ready is not Operator.is_ready]
-        head = self.operators[0]
-        self.source = head if isinstance(head, SourceOperator) else None
-        self._head = head
+        self.operators = built
+        self._ready_checks = [o for o in built if type(o).is_ready is not Operator.is_ready]
+        self._head = head = built[0]
         self._enter = _entry(head)
         self._head_counts = counts[0]
+        self.source = head if isinstance(head, SourceOperator) else None
         self._opened = 0
 
     def open(self) -> None:
@@ -130,10 +99,48 @@ class OperatorChain:
         for operator in self.operators[len(self.operators) - self._opened :]:
             try:
                 operator.close()
-            except BaseException as e:
+            except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
                 errors.append(e)
         self._opened = 0
         return errors
+
+
+def _context(
+    vertex: JobVertex,
+    spec: OperatorSpec,
+    subtask: int,
+    host: ChainHost,
+    metrics: TaskMetrics,
+    outputs: dict[str | None, Receiver],
+    counts: OperatorMetrics,
+) -> OperatorContext:
+    main = outputs.get(None, _drop)
+
+    def emit(batch: Batch) -> None:
+        counts.records_out += batch.num_rows
+        main(batch)
+
+    def emit_side(tag: str, batch: Batch) -> None:
+        outputs.get(tag, _drop)(batch)
+
+    return OperatorContext(
+        host.job_id,
+        host.attempt,
+        spec.id,
+        spec.name,
+        subtask,
+        vertex.parallelism,
+        vertex.max_parallelism,
+        host.clock,
+        host.options,
+        metrics.counter,
+        emit,
+        emit_side,
+        partial(host.request_split, spec.id, subtask),
+        host.wake,
+        partial(host.send_to_driver, spec.id, subtask),
+        partial(host.driver_backlog, spec.id, subtask),
+    )
 
 
 def _entry(operator: Operator) -> Callable[[Batch, int], None]:
@@ -172,7 +179,7 @@ def _drop(batch: Batch) -> None:
     """Nobody listens to this output."""
 
 
-def _chained(operator: Operator, counts) -> Receiver:  # type: ignore[no-untyped-def]
+def _chained(operator: Operator, counts: OperatorMetrics) -> Receiver:
     process = _entry(operator)
 
     def receive(batch: Batch) -> None:
@@ -180,7 +187,3 @@ def _chained(operator: Operator, counts) -> Receiver:  # type: ignore[no-untyped
         process(batch, 0)
 
     return receive
-
-
-def _bind(function, operator_id, subtask):  # type: ignore[no-untyped-def]
-    return lambda *args: function(operator_id, subtask, *args)

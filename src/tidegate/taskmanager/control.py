@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tidegate.core.errors import ProtocolError, TidegateError
+from tidegate.core.ids import VertexId
 from tidegate.core.options import Options
 from tidegate.protocol import messages as m
 from tidegate.protocol.frames import ControlDecoder, control_frame
@@ -50,7 +51,7 @@ class ControlClient:
         """Why there is no JobManager any more; None while there is one."""
         self.cancel_requested: str | None = None
         self.on_arrival: Callable[[], None] = _nothing
-        self.metrics: Callable[[], tuple[tuple[int, bytes], ...]] = tuple
+        self.metrics: Callable[[], tuple[tuple[VertexId, bytes], ...]] = tuple
         self.activity: Callable[[], tuple[int, str]] = _no_activity
         """How long (ms) the mailbox thread is inside one step, and whose."""
         self._outbox: deque[bytes] = deque()
@@ -73,7 +74,7 @@ class ControlClient:
         """Post a heartbeat with the metrics of now; the last one before the end has the final numbers."""
         self._sequence += 1
         stuck_ms, inside = self.activity()
-        self.send(m.SlotHeartbeat(self._sequence, self.metrics(), stuck_ms, inside))  # type: ignore[arg-type]
+        self.send(m.SlotHeartbeat(self._sequence, self.metrics(), stuck_ms, inside))
 
     def close(self) -> None:
         """Send what is posted, end the connection and the thread."""
@@ -102,6 +103,7 @@ class ControlClient:
         timeout = self._options.heartbeat_timeout / 1000
         last_heard = time.monotonic()
         next_beat = 0.0
+        control_fd = self._socket.fileno()
         self._socket.settimeout(timeout)
         self._take(self._early)
         while not (self._closing.is_set() and not self._outbox):
@@ -110,10 +112,10 @@ class ControlClient:
                 self.beat()
                 next_beat = now + interval
             self._send_posted()
-            ready, _, _ = select.select([self._socket, self._wake_fd], [], [], max(0.0, next_beat - now))
+            ready, _, _ = select.select([control_fd, self._wake_fd], [], [], max(0.0, next_beat - now))
             if self._wake_fd in ready:
                 os.eventfd_read(self._wake_fd)
-            if self._socket in ready:
+            if control_fd in ready:
                 data = self._socket.recv(1 << 16)
                 if not data:
                     raise ControlLost("the JobManager closed the connection")

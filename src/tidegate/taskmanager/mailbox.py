@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidegate.core.allocator import keep_freed_memory
 from tidegate.core.clock import SystemClock
-from tidegate.core.ids import SlotId
+from tidegate.core.ids import SlotId, VertexId
 from tidegate.core.options import Options
 from tidegate.protocol import messages as m
 from tidegate.protocol.bootstrap import SlotBootstrap
@@ -37,11 +37,10 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
     """
     keep_freed_memory()
     pa.set_cpu_count(1)
+    pa.array([0])  # imports what Arrow imports when it first meets a list; not while records wait
     options = Options().with_values(bootstrap.options, "the driver")
     hello = Hello("control", bootstrap.job_id, bootstrap.attempt, slot_id)
-    control = ControlClient(
-        bootstrap.control_host, bootstrap.control_port, bootstrap.secret, hello, options
-    )
+    control = ControlClient(bootstrap.control_host, bootstrap.control_port, bootstrap.secret, hello, options)
     host = options.bind_host or control.local_host
     data = DataPlane(
         host,
@@ -110,7 +109,7 @@ class _Mailbox:
                     self._loop(slot)
         except ControlLost:
             raise
-        except BaseException as e:
+        except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
             slot.fail(e)
         finally:
             slot.close()
@@ -195,7 +194,7 @@ class _Mailbox:
                 f"slot {self._slot_id} of job {self._bootstrap.job_id} ends itself: {self._control.lost}"
             )
 
-    def _metrics(self) -> tuple[tuple[int, bytes], ...]:
+    def _metrics(self) -> tuple[tuple[VertexId, bytes], ...]:
         slot = self._slot
         return () if slot is None else slot.metrics()
 

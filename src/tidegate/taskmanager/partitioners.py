@@ -179,7 +179,11 @@ class _Custom:
         function, n = self._partitioning.function, self._consumers
         key = self._partitioning.key
         with blame(self._operator):
-            keys = key_values(batch, key.columns) if key.function is None else list(map(key.function, batch.rows))
+            keys = (
+                key_values(batch, key.columns)
+                if key.function is None
+                else list(map(key.function, batch.rows))
+            )
             targets = [function(key, n) for key in keys]
             for key, target in zip(keys, targets, strict=True):
                 if type(target) is not int or not 0 <= target < n:

@@ -146,7 +146,7 @@ class Slot:
                         )
                 if self._timeout_ns:
                     task.flush(now_ns - self._timeout_ns)
-            except BaseException as e:
+            except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
                 self._fail(task.id, e)
                 return True
         self.current = None
@@ -160,7 +160,7 @@ class Slot:
         for task in self.tasks:
             try:
                 flushed = task.flush() or flushed
-            except BaseException as e:  # a record that does not fit its type is found when it is encoded
+            except BaseException as e:  # noqa: BLE001 - a record that does not fit its type is found when it is encoded
                 self._fail(task.id, e)
                 return True
         return flushed
@@ -178,7 +178,9 @@ class Slot:
         if isinstance(message, (m.AssignSplits, m.NoMoreSplits)):
             task = self._by_operator.get((message.operator, message.subtask))
             if task is None or task.chain.source is None:
-                raise ProtocolError(f"no source {message.operator} subtask {message.subtask} in slot {self.slot_id}")
+                raise ProtocolError(
+                    f"no source {message.operator} subtask {message.subtask} in slot {self.slot_id}"
+                )
             source = task.chain.source
             if isinstance(message, m.AssignSplits):
                 splits = message.splits
@@ -347,7 +349,7 @@ class Slot:
     def _guarded(self, subtask: SubtaskId, action: Callable[[], object]) -> bool:
         try:
             action()
-        except BaseException as e:
+        except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
             self._fail(subtask, e)
             return False
         return True

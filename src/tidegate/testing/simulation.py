@@ -238,7 +238,7 @@ class _SimulatedSlot:
         if not self.ended:
             self._beats += 1
             metrics = () if self.slot is None else self.slot.metrics()
-            self.say(m.SlotHeartbeat(self._beats, metrics))  # type: ignore[arg-type]
+            self.say(m.SlotHeartbeat(self._beats, metrics))
 
     def wake(self) -> None:
         self._stalled = False

@@ -118,7 +118,7 @@ class Connection:
     def _finish_writing(self) -> None:
         if self._shut and self.established and not self._out and not self.sent_all:
             self.sent_all = True
-            try:
+            try:  # noqa: SIM105
                 self.sock.shutdown(socket.SHUT_WR)
             except OSError:
                 pass  # the peer is gone already; reading will say so

@@ -216,7 +216,9 @@ class DataPlane:
                 log.warning("slot %d: a data connection could not be accepted: %s", self._slot, e)
                 return
             if len(self._strangers) >= MAX_STRANGERS:
-                log.warning("slot %d refused a data connection from %s: too many at once", self._slot, address)
+                log.warning(
+                    "slot %d refused a data connection from %s: too many at once", self._slot, address
+                )
                 sock.close()
                 continue
             connection = server_connection(sock, self._secret, self._job, self._attempt)
