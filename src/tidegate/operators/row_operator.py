@@ -156,7 +156,9 @@ class RowOperator(Operator):
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
         if _may_be_float(key) and float in set(map(type, keys)):
-            keys = [nan if k.__class__ is float and k != k else k for k in keys]  # a dict finds it by identity
+            keys = [
+                nan if k.__class__ is float and k != k else k for k in keys
+            ]  # a dict finds it by identity
         return keys
 
     def emit_results(

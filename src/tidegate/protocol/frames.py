@@ -36,7 +36,9 @@ class DataHeader(NamedTuple):
 def control_frame(body: bytes) -> bytes:
     """A control frame, ready to send."""
     if len(body) > MAX_CONTROL_BYTES:
-        raise ProtocolError(f"a control message of {len(body)} bytes is too long (at most {MAX_CONTROL_BYTES})")
+        raise ProtocolError(
+            f"a control message of {len(body)} bytes is too long (at most {MAX_CONTROL_BYTES})"
+        )
     return CONTROL_HEADER.pack(len(body)) + body
 
 
@@ -53,7 +55,9 @@ class ControlDecoder:
         while len(self._buffer) >= CONTROL_HEADER.size:
             (length,) = CONTROL_HEADER.unpack_from(self._buffer)
             if length > self._limit:
-                raise ProtocolError(f"a control message of {length} bytes is announced, at most {self._limit} are")
+                raise ProtocolError(
+                    f"a control message of {length} bytes is announced, at most {self._limit} are"
+                )
             end = CONTROL_HEADER.size + length
             if len(self._buffer) < end:
                 return

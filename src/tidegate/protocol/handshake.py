@@ -70,7 +70,9 @@ class ServerHandshake:
             return b""
         (length,) = _LENGTH.unpack_from(self._buffer, len(MAGIC))
         if length > MAX_HELLO_BYTES:
-            raise AuthenticationError(f"the peer's hello is {length} bytes long, at most {MAX_HELLO_BYTES} are")
+            raise AuthenticationError(
+                f"the peer's hello is {length} bytes long, at most {MAX_HELLO_BYTES} are"
+            )
         end = start + length + NONCE_BYTES + MAC_BYTES
         if len(self._buffer) < end:
             return b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,9 @@ from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import blame
 from tidegate.operators.keys import key_values
 from tidegate.records.batch import Batch
+from tidegate.records.columns import brief, build_column
 from tidegate.records.hashing import Hashes, hash_columns, hash_values
 from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
-from tidegate.records.columns import brief, build_column
 
 Parts = list[tuple[int, Batch]]
 """Pairs of a position in the list of consumers and the records for it; no empty batch."""
@@ -153,7 +154,7 @@ class _RoundRobin:
         bounds = [i * rows // n for i in range(n + 1)] if rows >= n else [*range(rows), rows]
         parts = [
             ((first + i) % n, batch.slice(start, end - start))
-            for i, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+            for i, (start, end) in enumerate(itertools.pairwise(bounds))
         ]
         self._next = (first + len(parts)) % n if rows < n else (first + 1) % n
         return parts
