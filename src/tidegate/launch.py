@@ -67,31 +67,39 @@ def collect(program: Program, spark: Any) -> Iterator[Any]:
     graph = _graph_to_run(program)
     node = next(n for n in graph.nodes if _is_sink(n.operation, CollectSink))
     client, _ = _start(graph, program, spark)
-    return _rows(client, node.operator_id, node.output_type)
+    # Asked for here, so that a caller who drops the iterator without a step cancels the job as well.
+    return _rows(client.collected_batches(node.operator_id), node.output_type)
 
 
 def stage_dataframe(dataframe: Any, env: Environment) -> Any:
-    """A source that reads a Spark DataFrame, staged as Parquet files."""
+    """A source that reads a Spark DataFrame, staged as Parquet files that live as long as anybody may read them."""
     from tidegate.spark.dataframes import stage
 
     source, location = stage(dataframe, env.options)
-    weakref.finalize(env, _remove, location)
+    weakref.finalize(source, _remove, location)
     return source
 
 
 def to_dataframe(env: Environment, stream: DataStream, job_name: str | None) -> Any:
-    """Run a bounded stream into Parquet files and read them as a Spark DataFrame."""
+    """Run a bounded stream into Parquet files and read them as a Spark DataFrame.
+
+    Other DataFrames may be made from it, which do not hold it: the files stay until the session is gone.
+    """
     from tidegate.spark.dataframes import dataframe_of, new_staging_dir, staging_sink
     from tidegate.spark.session import obtain_session
 
     location = new_staging_dir(env.options)
-    weakref.finalize(env, _remove, location)
     node = env._add(
         WriteSink(staging_sink(location)), "to_dataframe", (stream._refs,), stream.record_type, register=False
     )
     node.operation.sink.check_type(stream.record_type)  # type: ignore[attr-defined]
-    execute(env._program(job_name, (node,)), env.spark)
-    session = obtain_session(env.spark, env.options, 1)
+    try:
+        execute(env._program(job_name, (node,)), env.spark)
+        session = obtain_session(env.spark, env.options, 1)
+    except BaseException:
+        _remove(location)
+        raise
+    weakref.finalize(session, _remove, location)
     return dataframe_of(session, location, stream.record_type)
 
 
@@ -122,7 +130,7 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> tuple[Any, list[
     }
     if program.options.runtime == "in-process":
         return _start_in_process(job_graph, program.options, printers), []
-    client = _start_on_spark(job_graph, program.options, spark)
+    client = _start_on_spark(job_graph, program, spark)
     threads = [
         threading.Thread(
             target=printer.take_all, args=(client.collected_batches(id),), name="tidegate-print", daemon=True
@@ -134,14 +142,15 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> tuple[Any, list[
     return client, threads
 
 
-def _start_on_spark(job_graph: JobGraph, options: Options, spark: Any) -> Any:
+def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any) -> Any:
     from tidegate.jobmanager.job_client import run_job
     from tidegate.jobmanager.job_runner import JobRunner
     from tidegate.spark.gang import SparkGang
     from tidegate.spark.session import obtain_session
 
+    options = program.options
     session = obtain_session(spark, options, job_graph.slots_needed)
-    return run_job(JobRunner(job_graph, options, SparkGang(session, options)))
+    return run_job(JobRunner(job_graph, options, SparkGang(session, options), keeps=program))
 
 
 def _start_in_process(job_graph: JobGraph, options: Options, printers: dict[OperatorId, _Printer]) -> Any:
@@ -171,8 +180,8 @@ class _Printer:
                 self.take(batch)
 
 
-def _rows(client: Any, operator: OperatorId, record_type: RecordType) -> Iterator[Any]:
-    with contextlib.closing(client.collected_batches(operator)) as batches:
+def _rows(batches: Any, record_type: RecordType) -> Iterator[Any]:
+    with contextlib.closing(batches):
         for batch in batches:
             yield from decode_batch(batch.data, record_type).rows
 

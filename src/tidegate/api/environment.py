@@ -104,7 +104,8 @@ class Environment:
     def from_dataframe(self, dataframe: Any, **settings: Any) -> DataStream:
         """Read a bounded Spark DataFrame; it is staged as Parquet files, so that it can be read again.
 
-        The files go to the option `spark.staging_dir` and are deleted when the job has ended.
+        The files go to the option `spark.staging_dir` and are deleted when neither the program nor a running job
+        needs them any more.
         """
         return self._read(self._launch().stage_dataframe(dataframe, self), "dataframe", settings)
 

@@ -72,8 +72,10 @@ class JobRunner:
         job_id: JobId | None = None,
         attempt: AttemptNumber = _FIRST_ATTEMPT,
         clock: Clock | None = None,
+        keeps: object = None,
     ) -> None:
         self.job_id = job_id or new_job_id()
+        self._keeps = keeps  # what must live as long as the job: files that are deleted with it
         self.attempt = attempt
         self.job_graph = job_graph
         self.options = options

@@ -210,7 +210,7 @@ class TupleType(RecordType):
     def check_rows(self, rows: Sequence[Any]) -> None:
         """Every row must be a tuple of the right length."""
         _check_classes(rows, (tuple,), self.describe())
-        if rows and set(map(len, rows)) != {len(self._codecs)}:
+        if list(map(len, rows)).count(len(self._codecs)) != len(rows):
             bad = next(r for r in rows if len(r) != len(self._codecs))
             raise SchemaError(
                 f"expected a {self.describe()} but got a tuple of length {len(bad)}: {brief(bad)}"
@@ -254,7 +254,7 @@ class RowType(RecordType):
 
     def check_rows(self, rows: Sequence[Any]) -> None:
         """Every row must be a tuple with as many fields as the schema, or every row a dict with its names."""
-        if not rows:
+        if not rows or _all_of(self._row, rows):
             return
         kind = dict if isinstance(rows[0], dict) else tuple
         width = len(self.schema)
