@@ -9,19 +9,30 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.e2e.running import EXAMPLES, run_program
+from tests.e2e.running import EXAMPLES, ROOT, run_program
 
 SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 WORD_COUNT = EXAMPLES / "word_count.py"
 MOST_FREQUENT = ["   4 the", "   3 in", "   2 a", "   2 and", "   2 is"]
 
 
-def test_word_count_by_tidegate_run(tmp_path: Path):
+def commands_of_the_readme() -> list[list[str]]:
+    """What the page tells its reader to type after `make run`."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [line.split()[1:] for line in page.splitlines() if line.startswith(".venv/bin/tidegate ")]
+
+
+@pytest.mark.parametrize("words", commands_of_the_readme(), ids=lambda words: words[0])
+def test_commands_of_the_readme_work_as_they_are_written(tmp_path: Path, words: list[str]):
     tidegate = Path(sys.executable).with_name("tidegate")
-    done = run_program(
-        [tidegate, "run", WORD_COUNT, "--parallelism", "2", "--spark.master", "local[2]"], tmp_path
-    )
-    assert (done.code, done.out.splitlines()) == (0, MOST_FREQUENT), done.err
+    done = run_program([tidegate, *(ROOT / w if w.startswith("examples/") else w for w in words)], tmp_path)
+    assert done.code == 0, done.err
+    if words[0] == "run":
+        assert done.out.splitlines() == MOST_FREQUENT
+    elif words[0] == "explain":
+        assert done.out.startswith("job 'pv count': 2 tasks")
+    else:
+        assert "parallelism" in done.out
 
 
 @pytest.mark.spec("S3-1")
