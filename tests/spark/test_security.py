@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,9 +25,12 @@ from tests.spark.kit import Noting, assert_still_works, bag, wait_until
 from tidegate import JobStatus, MapFunction, RuntimeContext
 from tidegate.api.sequences import CollectionSource
 from tidegate.api.source import Idle, ReaderContext, SourceReader
-from tidegate.protocol.frames import BATCH, CREDIT, DATA_HEADER
+from tidegate.core.clock import SystemClock
+from tidegate.core.ids import ChannelId, EdgeId, SlotId
+from tidegate.protocol.frames import BATCH, CREDIT, DATA_HEADER, data_header
 from tidegate.protocol.handshake import MAGIC, ClientHandshake, Hello
 from tidegate.protocol.messages import RegisterSlot, SlotAddress, encode_message
+from tidegate.taskmanager.network.data_plane import MAX_STRANGERS, DataPlane
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -268,6 +272,59 @@ def test_two_hundred_strangers_at_once_at_every_port(victim):
     assert "refused a data connection" in victim.logged()
     assert len(victim.logged().splitlines()) < 1000
     victim.finish()
+
+
+def test_a_crowd_at_the_control_port_does_not_keep_the_slots_out(make_env):
+    env = make_env(parallelism=4)
+    env.from_sequence(1, 100).key_by("value").count().sink_to(lambda record: None)
+    client = env.execute_async()
+    over = threading.Event()
+
+    def push() -> None:
+        strangers: list[socket.socket] = []
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                strangers.append(
+                    socket.create_connection(("127.0.0.1", client._runner._server.port), timeout=5)
+                )
+            if len(strangers) > 100:
+                strangers.pop(0).close()
+        for stranger in strangers:
+            stranger.close()
+
+    crowd = [threading.Thread(target=push) for _ in range(3)]
+    for thread in crowd:
+        thread.start()
+    try:
+        assert client.result(timeout_s=60).status == "FINISHED"
+    finally:
+        over.set()
+        for thread in crowd:
+            thread.join()
+
+
+def test_a_crowd_at_a_data_port_does_not_keep_a_peer_out():
+    plane = DataPlane("127.0.0.1", bytes(32), "job", 0, SlotId(1), SystemClock(), 60_000)
+    frames: list[tuple[int, bytes]] = []
+    plane.on_frame = lambda peer, header, body: frames.append((peer, bytes(body)))
+    plane.on_lost = lambda peer, reason: None
+    plane.expected = {SlotId(0)}
+    strangers: list[socket.socket] = []
+    try:
+        for _ in range(3 * MAX_STRANGERS):
+            strangers.append(connect(("127.0.0.1", plane.port)))
+            wait_until(lambda: plane.poll(0.01), "the stranger is noticed")
+        peer = DataPlane("127.0.0.1", bytes(32), "job", 0, SlotId(0), SystemClock(), 60_000)
+        peer.on_frame = peer.on_lost = lambda *args: None
+        peer.connect({SlotId(1): SlotAddress(SlotId(1), "127.0.0.1", plane.port, 0)})
+        peer.send(SlotId(1), data_header(BATCH, ChannelId(EdgeId(0), 0, 0), 5, 0), b"hello")
+        wait_until(lambda: (plane.poll(0.01), peer.poll(0.01), frames)[-1], "the peer's frame arrives")
+        assert frames == [(0, b"hello")]
+        peer.close()
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        plane.close()
 
 
 def test_a_peer_with_the_secret_cannot_take_the_place_of_a_slot(victim):

@@ -37,14 +37,8 @@ class ControlClient:
 
     def __init__(self, host: str, port: int, secret: bytes, hello: Hello, options: Options) -> None:
         self._options = options
-        self._socket = socket.create_connection((host, port), timeout=options.handshake_timeout / 1000)
-        try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._decoder = ControlDecoder()
-            self._early = self._shake_hands(secret, hello)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._decoder = ControlDecoder()
+        self._early = self._connect(host, port, secret, hello)
         self.local_host: str = self._socket.getsockname()[0]
         self.inbox: deque[m.MasterMessage] = deque()
         self.lost: str | None = None
@@ -166,6 +160,24 @@ class ControlClient:
         while (left_s := deadline - time.monotonic()) > 0:
             if not select.select([self._socket], [], [], left_s)[0] or not self._socket.recv(1 << 16):
                 return
+
+    def _connect(self, host: str, port: int, secret: bytes, hello: Hello) -> bytes:
+        """Connect and prove oneself; again when a crowd of strangers at the port pushed this connection out."""
+        timeout_s = self._options.handshake_timeout / 1000
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+            try:
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return self._shake_hands(secret, hello)
+            except (ControlLost, ConnectionError):
+                self._socket.close()
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.1)
+            except BaseException:
+                self._socket.close()
+                raise
 
     def _shake_hands(self, secret: bytes, hello: Hello) -> bytes:
         handshake = ClientHandshake(secret, hello)

@@ -27,7 +27,7 @@ from tidegate.taskmanager.network.connection import (
 log = logging.getLogger(__name__)
 
 MAX_STRANGERS = 64
-"""Connections that have not proved themselves yet; more are closed at once."""
+"""Connections that have not proved themselves yet; when there are more, the oldest is closed."""
 
 _SELECT_LIMIT = 1024
 
@@ -209,18 +209,16 @@ class DataPlane:
     def _accept(self) -> None:
         while True:
             try:
-                sock, address = self._listener.accept()
+                sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as e:
                 log.warning("slot %d: a data connection could not be accepted: %s", self._slot, e)
                 return
             if len(self._strangers) >= MAX_STRANGERS:
-                log.warning(
-                    "slot %d refused a data connection from %s: too many at once", self._slot, address
-                )
-                sock.close()
-                continue
+                # The oldest goes, not the newest: that one may be a peer, who proves itself at once.
+                oldest = self._by_fd[next(iter(self._strangers))]
+                self._refuse(oldest, ProtocolError(f"more than {MAX_STRANGERS} wait to prove themselves"))
             connection = server_connection(sock, self._secret, self._job, self._attempt)
             self._add(connection)
             self._strangers[connection.fileno()] = self._clock.monotonic_ns() + self._handshake_ns
