@@ -75,8 +75,8 @@ class RecordType(ABC):
         return sum(_width(f.type) for f in self.schema)
 
     def plain(self, columns: pa.RecordBatch) -> pa.RecordBatch:
-        """Give `columns` exactly the declared types (dictionaries decoded, string widths unified)."""
-        if columns.schema.types == self.schema.types:
+        """Give `columns` exactly the declared schema (dictionaries decoded, string widths unified)."""
+        if columns.schema.equals(self.schema):
             return columns
         arrays = [
             c if c.type == f.type else c.cast(f.type)
