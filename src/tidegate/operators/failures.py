@@ -61,7 +61,9 @@ def describe_error(error: BaseException) -> str:
     """One line: the type and the message; `sys.exit` in words."""
     if isinstance(error, SystemExit):
         return f"the function called sys.exit({error.code!r})"
-    return "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    # The file and the line of a SyntaxError come before it; more lines of a message, and notes, come behind.
+    return lines[-1] if isinstance(error, SyntaxError) else lines[0]
 
 
 def _is_own(filename: str) -> bool:
