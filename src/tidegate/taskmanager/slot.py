@@ -132,11 +132,11 @@ class Slot:
         if self.failure is not None:
             return False
         moved = False
+        now_ns = self._clock.monotonic_ns()
         for task in self.tasks:
             if task.is_finished:
                 continue
             self.current = task
-            now_ns = self._clock.monotonic_ns()
             try:
                 if task.step(now_ns):
                     moved = True
@@ -146,6 +146,8 @@ class Slot:
                         )
                 if self._timeout_ns:
                     task.flush(now_ns - self._timeout_ns)
+                now_ns = self._clock.monotonic_ns()
+                task.pause(now_ns)
             except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
                 self._fail(task.id, e)
                 return True

@@ -123,6 +123,11 @@ class Task:
                 self._finish()
         return True
 
+    def pause(self, now_ns: int) -> None:
+        """The thread goes to another task of the slot: what it does there is not this one's work."""
+        if self._metrics.time.state is TaskState.BUSY:
+            self._metrics.time.switch(TaskState.IDLE, now_ns)
+
     def flush(self, before_ns: int | None = None) -> bool:
         """Send pending batches, all or those that wait since `before_ns`; returns whether there were any."""
         flushed = False
