@@ -44,14 +44,10 @@ def execute(program: Program, spark: Any) -> JobMetrics:
         if program.options.runtime == "spark":
             print("\nstarting on Spark ...", flush=True)  # noqa: T201
     client, printers = _start(graph, program, spark)
+    display = ProgressDisplay(client.metrics) if shown and program.options.runtime == "spark" else None
     try:
-        if not shown or program.options.runtime != "spark":
-            return client.result()
-        with ProgressDisplay(client.metrics):
-            return client.result()
-    except KeyboardInterrupt:
-        client.cancel()
-        raise
+        with display or contextlib.nullcontext():
+            return _result(client)
     finally:
         for printer in printers:
             printer.join()
@@ -159,6 +155,15 @@ def _start_in_process(job_graph: JobGraph, options: Options, printers: dict[Oper
     simulation = Simulation(job_graph, options, options.seed)
     simulation.consumers.update({id: printer.take for id, printer in printers.items()})
     return InProcessClient(simulation)
+
+
+def _result(client: Any) -> JobMetrics:
+    try:
+        metrics: JobMetrics = client.result()
+    except KeyboardInterrupt:
+        client.cancel()
+        raise
+    return metrics
 
 
 class _Printer:
