@@ -1,0 +1,120 @@
+"""What a user sees at a terminal: the plan, the live display while the job runs, and the end after Ctrl-C."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.running import EXAMPLES
+
+COLUMNS, LINES = 80, 40
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A program at a terminal of 80 columns; `screen` is all that it wrote, without colours and cursor moves."""
+
+    def __init__(self, command: list[str], cwd: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        env = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR", "COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**env, "TERM": "xterm-256color", "TMPDIR": str(cwd)},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._raw = b""
+
+    @property
+    def screen(self) -> str:
+        return CONTROL.sub("", self._raw.decode(errors="replace")).replace("\r", "")
+
+    def read_until(self, condition: Callable[[str], object], timeout_s: float) -> None:
+        """Take what the program writes until the condition holds or the program closes the terminal."""
+        deadline = time.monotonic() + timeout_s
+        while not condition(self.screen):
+            left = deadline - time.monotonic()
+            assert left > 0, f"not seen within {timeout_s} s:\n{self.screen}"
+            if select.select([self._ours], [], [], left)[0]:
+                try:
+                    self._raw += os.read(self._ours, 65536)
+                except OSError:  # the other side is closed
+                    return
+
+    def kill(self) -> None:
+        for process in [self.process, *self.descendants()]:
+            process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+    def descendants(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[Terminal]:
+    """The PV count at a terminal, of far more clicks than anybody waits for, its results thrown away."""
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import runpy\n"
+        "from tidegate import Environment\n"
+        "from tidegate.api.sink import BlackholeSink\n"
+        "from tidegate.connectors.datagen import DataGeneratorSource\n"
+        f"click = runpy.run_path({str(EXAMPLES / 'pv_count.py')!r}, run_name='pv_count')['click']\n"
+        "env = Environment()\n"
+        "clicks = env.from_source(DataGeneratorSource(click, count=10**12), name='clicks')\n"
+        "clicks.key_by('app_id').count(name='pv').sink_to(BlackholeSink(), name='nowhere')\n"
+        "env.execute('endless')\n"
+        "print('went on')\n",
+        encoding="utf-8",
+    )
+    tidegate = str(Path(sys.executable).with_name("tidegate"))
+    terminal = Terminal([tidegate, "run", str(script), "--parallelism", "2"], tmp_path)
+    yield terminal
+    terminal.kill()
+
+
+def test_live_display_shows_rates_while_the_job_runs_and_ctrl_c_ends_everything(endless: Terminal):
+    running = re.compile(
+        r"endless  RUNNING .*?\n.* 0%\n.*?\nclicks +2/2 +\d.*? [MkG] .*\npv -> nowhere +2/2 +\d.*? [MkG] .*"
+    )
+    endless.read_until(running.search, timeout_s=90)
+
+    lines = endless.screen.splitlines()
+    assert lines[0] == "job 'endless': 2 tasks, 2 slots needed (default 2)"
+    assert [line for line in lines if len(line) > COLUMNS] == []
+    assert "operator tasks in/s out/s records queue time █ ▒" in (" ".join(line.split()) for line in lines)
+
+    started = [endless.process.pid, *(process.pid for process in endless.descendants())]
+    assert len(started) > 3  # the driver, its Java machine and the slots
+    processes = [psutil.Process(pid) for pid in started if psutil.pid_exists(pid)]
+    os.killpg(endless.process.pid, signal.SIGINT)  # what a terminal does on Ctrl-C
+    endless.read_until(lambda screen: "interrupted" in screen, timeout_s=20)
+    assert endless.process.wait(20) == 130
+    assert "endless  CANCELED" in endless.screen
+    assert "Traceback" not in endless.screen
+    assert "went on" not in endless.screen
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert alive == []
