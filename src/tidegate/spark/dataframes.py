@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 import uuid
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from tidegate.connectors.files import FileSink, FileSource
-from tidegate.core.errors import ProgramError
+from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.options import Options
 from tidegate.records.types import RecordType
 
@@ -29,20 +32,93 @@ def stage(dataframe: Any, options: Options) -> tuple[FileSource, str]:
         raise ProgramError(f"from_dataframe needs a Spark DataFrame, got a {type(dataframe).__name__}")
     if dataframe.isStreaming:
         raise ProgramError("from_dataframe needs a bounded DataFrame; this one is streaming")
+    schema = _arrow_schema(dataframe.schema)
     location = new_staging_dir(options)
-    schema = to_arrow_schema(dataframe.schema)
-    dataframe.write.mode("overwrite").option("compression", "zstd").parquet(location)
-    return FileSource(location, format="parquet", schema=pa.schema(list(schema))), location
+    try:
+        dataframe.write.mode("overwrite").option("compression", "zstd").parquet(location)
+    except BaseException:
+        remove_staging(location)
+        raise
+    return FileSource(location, format="parquet", schema=schema), location
+
+
+class StagingSink(FileSink):
+    """The sink that `to_dataframe` writes to; refuses what Spark has no type for."""
+
+    def check_type(self, record_type: RecordType) -> None:
+        """Refuse, before the job runs, a column that would not be readable after it."""
+        super().check_type(record_type)
+        _spark_schema(record_type.schema)
 
 
 def staging_sink(location: str) -> FileSink:
     """The sink that `to_dataframe` writes to."""
-    return FileSink(location, format="parquet", overwrite=True)
+    return StagingSink(location, format="parquet", overwrite=True)
 
 
 def dataframe_of(spark: Any, location: str, record_type: RecordType) -> Any:
     """The files of `staging_sink` as a DataFrame; of the right schema even if there is no record."""
-    return spark.read.schema(from_arrow_schema(record_type.schema)).parquet(location)
+    return spark.read.schema(_spark_schema(record_type.schema)).parquet(location)
+
+
+_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+)
+"""Spark's timestamps are moments; as Arrow columns they are in UTC (before 4.3 they are by themselves)."""
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns of a DataFrame as its staged files have them, moments in UTC."""
+    fields = []
+    for field in schema:
+        try:
+            arrow_type = to_arrow_type(field.dataType, **_IN_UTC)
+        except PySparkException as e:
+            raise _no_way_in(field) from e
+        if any(name in field.dataType.simpleString() for name in _NOT_IN_FILES):
+            raise _no_way_in(field)
+        fields.append(pa.field(field.name, arrow_type, field.nullable))
+    return pa.schema(fields)
+
+
+_NOT_IN_FILES = ("interval", "variant", "time(")
+"""Types of Spark that a Parquet file holds under another type, which only Spark itself can tell."""
+
+
+def _no_way_in(field: StructField) -> SchemaError:
+    return SchemaError(
+        f"from_dataframe cannot read column {field.name!r}, a {field.dataType.simpleString()}. "
+        f"Cast it to a number or text, or leave it out."
+    )
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    """The columns of the staged files as Spark reads them; what it would read as something else is refused."""
+    fields = []
+    for field in schema:
+        try:
+            spark_type = from_arrow_type(field.type, prefer_timestamp_ntz=True)
+        except PySparkException as e:
+            raise _no_way_out(field) from e
+        if _is_misread(field.type):
+            raise _no_way_out(field)
+        fields.append(StructField(field.name, spark_type, field.nullable))
+    return StructType(fields)
+
+
+def _is_misread(t: pa.DataType) -> bool:
+    if pa.types.is_duration(t):
+        return bool(t.unit != "us")
+    if pa.types.is_timestamp(t):
+        return bool(t.unit == "ns")
+    return pa.types.is_time(t) or any(_is_misread(t.field(i).type) for i in range(t.num_fields))
+
+
+def _no_way_out(field: pa.Field) -> SchemaError:
+    return SchemaError(
+        f"to_dataframe cannot give column {field.name!r}: Spark does not read {field.type} from a file as it is. "
+        f"Convert it before (times to microseconds, unsigned numbers to int64, times of day to text)."
+    )
 
 
 def remove_staging(location: str) -> None:

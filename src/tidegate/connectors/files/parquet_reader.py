@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tidegate.api.source import SourceSplit
 from tidegate.connectors.files.paths import FoundFile, InputFileError, Location, check_unchanged
 from tidegate.connectors.files.reader import OpenSplit
-from tidegate.connectors.files.splits import ParquetSplit
+from tidegate.connectors.files.splits import INT96_UNIT, ParquetSplit
 from tidegate.core.errors import SchemaError
 from tidegate.formats.parquet import dictionary_columns, reader_schema
 from tidegate.records.batch import Batch, Origin
@@ -54,7 +54,11 @@ class OpenParquetSplit(OpenSplit):
     def _open(self) -> Any:
         """Open with the string columns that are dictionaries in the file as dictionaries, about 7 times faster."""
         location, path = self._reading.location, self._split.path
-        options: dict[str, Any] = {"filesystem": location.filesystem, "pre_buffer": not location.is_local}
+        options: dict[str, Any] = {
+            "filesystem": location.filesystem,
+            "pre_buffer": not location.is_local,
+            "coerce_int96_timestamp_unit": INT96_UNIT,
+        }
         file = pq.ParquetFile(path, **options)
         strings = [
             f.name

@@ -13,6 +13,10 @@ from tidegate.connectors.files.paths import FoundFile, InputFileError, Location
 COMPRESSIONS = {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd", "bz2": "bz2", "lz4": "lz4"}
 
 
+INT96_UNIT = "us"
+"""How to read the old kind of timestamp, which Spark writes: in nanoseconds the year 1600 would not fit."""
+
+
 class TextSplit(SourceSplit, frozen=True, kw_only=True):
     """The lines of a file that start in a range of its bytes (of the uncompressed bytes, if it is compressed)."""
 
@@ -102,7 +106,9 @@ def parquet_splits(location: Location, file: FoundFile, split_size: int) -> Iter
 def read_footer(location: Location, path: str) -> pq.ParquetFile:
     """Open a Parquet file for its metadata alone."""
     try:
-        with pq.ParquetFile(path, filesystem=location.filesystem) as file:
+        with pq.ParquetFile(
+            path, filesystem=location.filesystem, coerce_int96_timestamp_unit=INT96_UNIT
+        ) as file:
             return file
     except (pa.ArrowException, OSError) as e:
         raise InputFileError(f"{location.show(path)} cannot be read as Parquet: {e}") from e
