@@ -13,12 +13,10 @@ from tidegate.graph.job_graph import JobVertex, OperatorSpec
 from tidegate.metrics.registry import OperatorMetrics, TaskMetrics
 from tidegate.operators.build import build_operator
 from tidegate.operators.operator import Operator, OperatorContext
+from tidegate.operators.sink import FunctionSinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch
-
-Receiver = Callable[[Batch], None]
-
-ROWS_AT_ONCE = 4096
+from tidegate.taskmanager.portions import Portions, Receiver
 
 
 @dataclass(frozen=True)
@@ -49,20 +47,21 @@ class OperatorChain:
         counts = [metrics.operator(spec.name) for spec in vertex.operators]
         receivers = {key: list(found) for key, found in exchanges.items()}
         built: list[Operator] = []
-        for i in reversed(
-            range(len(vertex.operators))
-        ):  # the last first: an operator must know its receivers
+        self._portions = portions = Portions(host.clock)
+        for i in reversed(range(len(vertex.operators))):  # an operator must know its receivers
             outputs = {tag: _fan_out(found) for (op, tag), found in receivers.items() if op == i}
+            if i == 0 and vertex.is_source and None in outputs:
+                outputs[None] = partial(portions.offer, receive=outputs[None])
             context = _context(vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i])
             operator = build_operator(vertex.operators[i], context)
             built.insert(0, operator)
             for link in vertex.links:
                 if link.target == i:
                     receivers.setdefault((link.source, link.tag), []).append(_chained(operator, counts[i]))
+        portions.enabled = any(map(_runs_per_record, built))
         self.operators = built
         self._ready_checks = [o for o in built if type(o).is_ready is not Operator.is_ready]
         self._head = head = built[0]
-        self._enter = _entry(head)
         self._head_counts = counts[0]
         self.source = head if isinstance(head, SourceOperator) else None
         self._opened = 0
@@ -76,7 +75,16 @@ class OperatorChain:
     def process(self, batch: Batch, input_index: int) -> None:
         """Run a batch through the whole chain."""
         self._head_counts.records_in += batch.num_rows
-        self._enter(batch, input_index)
+        self._portions.offer(batch, partial(self._head.process, input_index=input_index))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a part of the last batch still waits to be processed, by `process_more`."""
+        return not self._portions.is_empty
+
+    def process_more(self) -> None:
+        """Process the next part of a large batch."""
+        self._portions.step()
 
     def is_ready(self) -> bool:
         """Whether every operator takes records now."""
@@ -143,23 +151,8 @@ def _context(
     )
 
 
-def _entry(operator: Operator) -> Callable[[Batch, int], None]:
-    """How to call an operator: one that needs rows gets a large batch in parts whose rows fit the caches.
-
-    Making 65,536 rows at once and going over them operator by operator costs half as much again.
-    """
-    process = operator.process
-    if not operator.operation.rows:
-        return process
-
-    def process_parts(batch: Batch, input_index: int) -> None:
-        if batch.has_rows or batch.num_rows <= ROWS_AT_ONCE:
-            process(batch, input_index)
-            return
-        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-            process(batch.slice(start, min(ROWS_AT_ONCE, batch.num_rows - start)), input_index)
-
-    return process_parts
+def _runs_per_record(operator: Operator) -> bool:
+    return operator.operation.rows or isinstance(operator, FunctionSinkOperator)
 
 
 def _fan_out(receivers: list[Receiver]) -> Receiver:
@@ -180,7 +173,7 @@ def _drop(batch: Batch) -> None:
 
 
 def _chained(operator: Operator, counts: OperatorMetrics) -> Receiver:
-    process = _entry(operator)
+    process = operator.process
 
     def receive(batch: Batch) -> None:
         counts.records_in += batch.num_rows

@@ -28,10 +28,11 @@ from tidegate.records.batch import Batch
 from tidegate.records.elements import EndOfInput
 from tidegate.records.types import RecordType
 from tidegate.records.wire import Event, decode_batch, decode_event, encode_columns, encode_event
-from tidegate.taskmanager.chain import ChainHost, OperatorChain, Receiver
+from tidegate.taskmanager.chain import ChainHost, OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
 from tidegate.taskmanager.credits import SenderCredits
 from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers
+from tidegate.taskmanager.portions import Receiver
 from tidegate.taskmanager.task import ResultPartition, Task
 
 

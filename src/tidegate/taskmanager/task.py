@@ -105,6 +105,10 @@ class Task:
         self._look_again_ns = None
         for partition in self.partitions:
             partition.now_ns = now_ns
+        if self.chain.has_more:
+            account.switch(TaskState.BUSY, now_ns)
+            self.chain.process_more()
+            return True
         if self.chain.source is not None:
             return self._step_source(now_ns)
         found = self.gate.poll()

@@ -1,0 +1,59 @@
+"""Large batches enter chains of per-record Python in portions that suit the speed of the user's function."""
+
+from __future__ import annotations
+
+from tidegate.core.clock import ManualClock
+from tidegate.records.batch import Batch
+from tidegate.records.types import record_type_of
+from tidegate.taskmanager.portions import MOST_ROWS, Portions
+
+
+def batch_of(n: int) -> Batch:
+    return Batch.of_rows(record_type_of(int), list(range(n)))
+
+
+def run(portions: Portions, batch: Batch, clock: ManualClock, ns_per_row: int) -> list[list[int]]:
+    seen: list[list[int]] = []
+
+    def receive(part: Batch) -> None:
+        seen.append(part.rows)
+        clock.advance_ns(ns_per_row * part.num_rows)
+
+    portions.offer(batch, receive)
+    while not portions.is_empty:
+        portions.step()
+    return seen
+
+
+def test_a_vectorised_chain_takes_a_batch_whole() -> None:
+    clock = ManualClock()
+    assert len(run(Portions(clock), batch_of(100_000), clock, 1)) == 1
+
+
+def test_all_rows_come_once_and_in_order_in_portions_that_fit_the_caches() -> None:
+    clock = ManualClock()
+    portions = Portions(clock)
+    portions.enabled = True
+    parts = run(portions, batch_of(10_000), clock, 100)
+    assert [row for part in parts for row in part] == list(range(10_000))
+    assert max(map(len, parts)) <= MOST_ROWS
+
+
+def test_a_slow_function_gets_small_portions_and_a_fast_one_large_ones_again() -> None:
+    clock = ManualClock()
+    portions = Portions(clock)
+    portions.enabled = True
+    slow = run(portions, batch_of(10_000), clock, 1_000_000)
+    assert all(len(part) <= 10 for part in slow[1:])
+    fast = run(portions, batch_of(100_000), clock, 10)
+    assert len(fast[-2]) == MOST_ROWS
+
+
+def test_a_second_batch_waits_for_the_rest_of_the_first() -> None:
+    clock = ManualClock()
+    portions = Portions(clock)
+    portions.enabled = True
+    seen: list[int] = []
+    portions.offer(batch_of(2 * MOST_ROWS), lambda part: seen.extend(part.rows))
+    portions.offer(batch_of(1), lambda part: seen.extend(part.rows))
+    assert seen == [*range(2 * MOST_ROWS), 0]
