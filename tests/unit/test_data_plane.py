@@ -19,7 +19,7 @@ from tidegate.core.ids import ChannelId, EdgeId, SlotId
 from tidegate.protocol.frames import BATCH, CREDIT, DATA_HEADER, EVENT, DataHeader, data_header
 from tidegate.protocol.handshake import GREETING_BYTES, MAC_BYTES, ClientHandshake, Hello
 from tidegate.protocol.messages import SlotAddress
-from tidegate.taskmanager.network.data_plane import MAX_STRANGERS, DataPlane
+from tidegate.taskmanager.network.data_plane import MAX_STRANGERS, DataPlane, PeerUnreachable
 
 SECRET = b"s" * 32
 CHANNEL = ChannelId(EdgeId(0), 0, 1)
@@ -348,6 +348,26 @@ def test_strangers_cannot_pile_up_the_oldest_goes_first(planes, caplog):
         until(lambda: len(plane._strangers) == MAX_STRANGERS, plane)
         assert sum(is_closed(sock, plane) for sock in socks[:5]) == 5
     assert "wait to prove themselves" in caplog.text
+
+
+def test_more_peers_than_strangers_may_be_all_come_in(planes):
+    peers = [planes(i) for i in range(MAX_STRANGERS + 10)]
+    last = planes(len(peers))
+    last.connect({SlotId(i): peer.address for i, peer in enumerate(peers)})
+    for peer in peers:
+        peer.connect({SlotId(len(peers)): last.address})
+    assert not last.is_connected
+    until(lambda: last.is_connected and all(p.is_connected for p in peers), last, *peers)
+    assert not last.lost
+
+
+def test_a_peer_that_cannot_be_reached_is_named(planes):
+    plane, gone = planes(0), planes(2)
+    address = gone.address
+    gone.close()
+    with pytest.raises(PeerUnreachable, match=f"127.0.0.1:{address.port}: .*refused") as caught:
+        plane.connect({SlotId(1): planes(1).address, SlotId(2): address})
+    assert caught.value.peer == 2
 
 
 def test_a_wait_ends_when_another_thread_wakes_it(planes):

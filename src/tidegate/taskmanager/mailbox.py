@@ -20,7 +20,7 @@ from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.frames import DataHeader
 from tidegate.protocol.handshake import Hello
 from tidegate.taskmanager.control import ControlClient, ControlLost
-from tidegate.taskmanager.network.data_plane import DataPlane
+from tidegate.taskmanager.network.data_plane import DataPlane, PeerUnreachable
 from tidegate.taskmanager.slot import Slot
 
 log = logging.getLogger(__name__)
@@ -119,16 +119,22 @@ class _Mailbox:
         self._control.send(m.SlotFinished())
 
     def _connect(self, slot: Slot, deploy: m.Deploy) -> bool:
-        """Open the data connections; a peer that cannot be reached is the JobManager's to judge."""
+        """Connect with all peers before the first record; one that cannot be reached is the JobManager's to judge.
+
+        Until a connection has proved itself both its ends must poll: a first step in user code may take longer than
+        the peer waits for the proof (`network.handshake_timeout`).
+        """
+        self._step_since = 0.0
         addresses = {a.slot: a for a in deploy.addresses}
-        peers = {peer: addresses[peer] for peer in slot.peers()}
         try:
-            self._data.connect(peers)
-        except OSError as e:
-            unreached = ", ".join(f"slot {a.slot} at {a.host}:{a.port}" for a in peers.values())
-            self._control.send(m.PeerLost(min(peers), f"cannot connect to one of {unreached}: {e}"))
+            self._data.connect({peer: addresses[peer] for peer in slot.peers()})
+        except PeerUnreachable as e:
+            self._control.send(m.PeerLost(e.peer, e.reason))
             self._wait_for_cancel()
             return False
+        while not self._data.is_connected and self._control.cancel_requested is None:
+            self._raise_if_lost()
+            self._data.poll(_LONGEST_WAIT_S)
         return True
 
     def _wait_for_deploy(self) -> m.Deploy | None:

@@ -27,9 +27,18 @@ from tidegate.taskmanager.network.connection import (
 log = logging.getLogger(__name__)
 
 MAX_STRANGERS = 64
-"""Connections that have not proved themselves yet; when there are more, the oldest is closed."""
+"""Connections beside the expected peers that have not proved themselves yet; beyond, the oldest is closed."""
 
 _SELECT_LIMIT = 1024
+
+
+class PeerUnreachable(Exception):
+    """A connection to a peer could not be opened; its arguments are the peer and the reason."""
+
+    def __init__(self, peer: SlotId, reason: str) -> None:
+        super().__init__(peer, reason)
+        self.peer = peer
+        self.reason = reason
 
 
 class DataPlane:
@@ -65,15 +74,31 @@ class DataPlane:
     # ---- sending ----
 
     def connect(self, peers: dict[SlotId, SlotAddress]) -> None:
-        """Open the connections to these peers, where it is for this slot to open them (the lower id does)."""
+        """Open the connections to these peers, where it is for this slot to open them (the lower id does).
+
+        Raises `PeerUnreachable`. Then `poll` until `is_connected`: a peer gives a new connection little time.
+        """
         self.expected = set(peers)
         for peer, address in peers.items():
             if peer < self._slot:
                 continue
-            sock = socket.create_connection((address.host, address.port), timeout=10)
+            try:
+                sock = socket.create_connection((address.host, address.port), timeout=10)
+            except OSError as e:
+                raise PeerUnreachable(
+                    peer, f"cannot connect to it at {address.host}:{address.port}: {e}"
+                ) from e
             connection = client_connection(sock, self._secret, self._job, self._attempt, self._slot, peer)
             self._peers[peer] = connection
             self._add(connection)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether every expected peer has connected and proved itself, or is lost already."""
+        return all(
+            peer in self._gone or ((found := self._peers.get(peer)) is not None and found.established)
+            for peer in self.expected
+        )
 
     def send(self, peer: SlotId, header: bytes, body: object) -> None:
         """Queue a frame for a peer; before its connection exists, keep it."""
@@ -215,10 +240,12 @@ class DataPlane:
             except OSError as e:
                 log.warning("slot %d: a data connection could not be accepted: %s", self._slot, e)
                 return
-            if len(self._strangers) >= MAX_STRANGERS:
+            if len(self._strangers) >= MAX_STRANGERS + len(self.expected):
                 # The oldest goes, not the newest: that one may be a peer, who proves itself at once.
                 oldest = self._by_fd[next(iter(self._strangers))]
-                self._refuse(oldest, ProtocolError(f"more than {MAX_STRANGERS} wait to prove themselves"))
+                self._refuse(
+                    oldest, ProtocolError(f"more than {len(self._strangers)} wait to prove themselves")
+                )
             connection = server_connection(sock, self._secret, self._job, self._attempt)
             self._add(connection)
             self._strangers[connection.fileno()] = self._clock.monotonic_ns() + self._handshake_ns

@@ -1,0 +1,102 @@
+"""Whole slots as threads of this process, over real sockets: what the mailbox loop and its control thread do to a job."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from tidegate import Environment, MapFunction, RuntimeContext
+from tidegate.api.streams import DataStream
+from tidegate.core.ids import SlotId
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.stream_graph import build_stream_graph
+from tidegate.jobmanager.job_client import LocalJobClient, run_job
+from tidegate.jobmanager.job_runner import JobRunner
+from tidegate.metrics.snapshot import JobMetrics
+from tidegate.protocol.bootstrap import SlotBootstrap
+from tidegate.taskmanager.mailbox import run_slot
+
+WAIT_S = 20
+
+
+class ThreadGang:
+    """A GangHost whose slots are real ones, on threads."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def control_host(self) -> tuple[str, str]:
+        return "127.0.0.1", "127.0.0.1"
+
+    def count_slots(self) -> int | None:
+        return None
+
+    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
+        self._threads = [
+            threading.Thread(target=self._run, args=(bootstrap, SlotId(i)), daemon=True) for i in range(slots)
+        ]
+        for thread in self._threads:
+            thread.start()
+        waiter = threading.Thread(target=self._wait, args=(tuple(self._threads), on_end), daemon=True)
+        waiter.start()
+        self._threads.append(waiter)
+
+    def cancel(self) -> None:
+        pass
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.join(WAIT_S)
+
+    def _run(self, bootstrap: SlotBootstrap, slot: SlotId) -> None:
+        with contextlib.suppress(Exception):  # the JobManager has heard of it
+            run_slot(bootstrap, slot, "this process")
+
+    def _wait(self, slots: tuple[threading.Thread, ...], on_end: Callable[[str | None], None]) -> None:
+        for slot in slots:
+            slot.join()
+        on_end(None)
+
+
+@pytest.fixture(autouse=True)
+def arrow_threads() -> Iterator[None]:
+    before = pa.cpu_count()
+    yield
+    pa.set_cpu_count(before)
+
+
+def start(env: Environment, stream: DataStream) -> LocalJobClient:
+    """Run a stream into a sink that drops it."""
+    stream.sink_to(lambda record: None)
+    program = env._take_program("job")
+    graph = build_job_graph(
+        build_stream_graph(program.name, program.sinks, program.transformations, env.options)
+    )
+    return run_job(JobRunner(graph, env.options, ThreadGang()))
+
+
+def records_in(metrics: JobMetrics) -> int:
+    return metrics.vertices[-1].total("records_in")
+
+
+class SlowStart(MapFunction):
+    """Takes its time over the first record of subtask 0."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self._delay_s = 1.0 if context.subtask_index == 0 else 0.0
+
+    def map(self, value: int) -> int:
+        time.sleep(self._delay_s)
+        self._delay_s = 0.0
+        return value
+
+
+def test_a_first_record_may_take_longer_than_a_peer_waits_for_a_handshake():
+    env = Environment(parallelism=2, handshake_timeout="300 ms")
+    numbers = env.from_sequence(1, 100).map(SlowStart()).rebalance().map(lambda n: n, returns=int)
+    assert records_in(start(env, numbers).result(WAIT_S)) == 100
