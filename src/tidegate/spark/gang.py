@@ -77,7 +77,11 @@ class SparkGang:
         self._cancelled = True
         if self._tag:
             try:
-                self._spark.interruptTag(self._tag)
+                # A classic session finds only tags that the calling thread has set; the context finds them all.
+                if self.is_connect:
+                    self._spark.interruptTag(self._tag)
+                else:
+                    self._spark.sparkContext.cancelJobsWithTag(self._tag)
             except Exception as e:  # noqa: BLE001 -- the gang ends all the same when its slots are told
                 log.warning("Spark could not be told to cancel %s: %s", self._tag, e)
 
@@ -94,8 +98,10 @@ class SparkGang:
     def _run(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
         error: str | None = None
         try:
-            self._spark.addTag(self._tag)
-            if not self.is_connect:
+            if self.is_connect:
+                self._spark.addTag(self._tag)
+            else:
+                self._spark.sparkContext.addJobTag(self._tag)
                 self._spark.sparkContext.setJobDescription(f"tidegate {bootstrap.job_name}")
                 use_python_of_driver(self._spark.sparkContext)
             slot_main = functools.partial(_slot_main, bootstrap.encode())
