@@ -1,4 +1,4 @@
-"""Whole slots as threads of this process, over real sockets: what the mailbox loop and its control thread do to a job."""
+"""Whole slots as threads of this process, over real sockets: what the mailbox loop and the control thread do."""
 
 from __future__ import annotations
 
@@ -85,10 +85,11 @@ def records_in(metrics: JobMetrics) -> int:
 
 
 class SlowStart(MapFunction):
-    """Takes its time over the first record of subtask 0."""
+    """Takes its time in subtask 0: to open, so that the splits are there by then, and over the first record."""
 
     def open(self, context: RuntimeContext) -> None:
         self._delay_s = 1.0 if context.subtask_index == 0 else 0.0
+        time.sleep(self._delay_s / 2)
 
     def map(self, value: int) -> int:
         time.sleep(self._delay_s)
