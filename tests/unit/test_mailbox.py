@@ -85,11 +85,11 @@ def records_in(metrics: JobMetrics) -> int:
 
 
 class SlowStart(MapFunction):
-    """Takes its time in subtask 0: to open, so that the splits are there by then, and over the first record."""
+    """Subtask 1 opens late, so that the first split is subtask 0's, which takes its time over the first record."""
 
     def open(self, context: RuntimeContext) -> None:
-        self._delay_s = 1.0 if context.subtask_index == 0 else 0.0
-        time.sleep(self._delay_s / 2)
+        self._delay_s = 3.0 if context.subtask_index == 0 else 0.0
+        time.sleep(context.subtask_index)
 
     def map(self, value: int) -> int:
         time.sleep(self._delay_s)
