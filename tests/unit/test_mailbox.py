@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from tidegate import Environment, MapFunction, RuntimeContext
 from tidegate.api.streams import DataStream
+from tidegate.core.errors import JobFailedError
 from tidegate.core.ids import SlotId
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
@@ -20,6 +22,7 @@ from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.taskmanager.mailbox import run_slot
+from tidegate.taskmanager.slot import Slot
 
 WAIT_S = 20
 
@@ -101,3 +104,39 @@ def test_a_first_record_may_take_longer_than_a_peer_waits_for_a_handshake():
     env = Environment(parallelism=2, handshake_timeout="300 ms")
     numbers = env.from_sequence(1, 100).map(SlowStart()).rebalance().map(lambda n: n, returns=int)
     assert records_in(start(env, numbers).result(WAIT_S)) == 100
+
+
+class Counting(MapFunction):
+    """Counts its records with numbers of a given kind."""
+
+    def __init__(self, one: object) -> None:
+        self._one = one
+
+    def open(self, context: RuntimeContext) -> None:
+        self._records = context.counter("records")
+
+    def map(self, value: int) -> int:
+        self._records.inc(self._one)
+        return value
+
+
+def test_a_counter_takes_the_whole_numbers_of_numpy():
+    env = Environment()
+    metrics = start(env, env.from_sequence(1, 10).map(Counting(np.int64(1)))).result(WAIT_S)
+    assert metrics.vertices[0].subtasks[0].counters == {"records": 10}
+
+
+def test_a_counter_refuses_fractions_where_they_are_counted():
+    env = Environment()
+    client = start(env, env.from_sequence(1, 10).map(Counting(0.5), name="halves"))
+    with pytest.raises(JobFailedError, match=r"operator 'halves' .* raised TypeError: 'float' object"):
+        client.result(WAIT_S)
+
+
+def test_a_control_thread_that_fails_ends_its_slot_at_once(monkeypatch, caplog):
+    monkeypatch.setattr(Slot, "metrics", lambda slot: 1 / 0)
+    env = Environment(heartbeat_timeout="60 s", metrics_interval="10 ms")
+    slow = env.from_sequence(1, 10).map(lambda n: time.sleep(0.05), returns=object)
+    with pytest.raises(JobFailedError, match="ended without a word"):
+        start(env, slow).result(WAIT_S)
+    assert "the control thread failed" in caplog.text

@@ -7,6 +7,7 @@ any thread may call it, and sees every number whole, though not all of one momen
 from __future__ import annotations
 
 import enum
+from operator import index
 
 from tidegate.metrics.snapshot import OperatorCounts, SubtaskMetrics
 
@@ -29,8 +30,8 @@ class Counter:
         self.value = 0
 
     def inc(self, n: int = 1) -> None:
-        """Add n."""
-        self.value += n
+        """Add n, a whole number; one of numpy's becomes a plain one, as the wire needs it."""
+        self.value += index(n)
 
 
 class TaskState(enum.IntEnum):

@@ -88,6 +88,9 @@ class ControlClient:
                 self._wait_for_goodbye()
         except (OSError, ProtocolError, ControlLost) as e:
             self.lost = str(e) or type(e).__name__
+        except BaseException as e:  # a bug; without this thread the slot would only fall silent
+            log.exception("the control thread failed")
+            self.lost = f"its control thread failed: {type(e).__name__}: {e}"
         self.on_arrival()
         if self.lost is not None or self.cancel_requested is not None:
             self._end_process_if_stuck()
