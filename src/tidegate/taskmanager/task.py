@@ -59,7 +59,9 @@ class Task:
         self._metrics = metrics
         self._draining = False
         self._wake_at_ns: int | None = 0
-        """When to poll the source again; None: only when woken; 0: at once."""
+        """When to poll the source again; None: only when woken; 0: at once. Mailbox thread only."""
+        self._woken = False
+        """Set by any thread, taken back only before a poll: so no wake is lost, whenever it comes."""
         self._blocked = False
         """Whether the last step found no credit; the next one comes with a frame."""
         self._look_again_ns: int | None = None
@@ -77,11 +79,13 @@ class Task:
             return None
         if self._look_again_ns is not None:
             return self._look_again_ns
-        return None if self.chain.source is None else self._wake_at_ns
+        if self.chain.source is None:
+            return None
+        return 0 if self._woken else self._wake_at_ns
 
     def wake(self) -> None:
         """Poll the source in the next step; may be called from any thread."""
-        self._wake_at_ns = 0
+        self._woken = True
 
     def open(self) -> None:
         """Open the operators."""
@@ -153,10 +157,11 @@ class Task:
 
     def _step_source(self, now_ns: int) -> bool:
         account = self._metrics.time
-        if self._wake_at_ns is None or self._wake_at_ns > now_ns:
+        if not self._woken and (self._wake_at_ns is None or self._wake_at_ns > now_ns):
             account.switch(TaskState.IDLE, now_ns)
             return False
-        self._wake_at_ns = None  # a wake() from another thread after this line is not lost
+        self._woken = False  # a wake() from another thread after this line is not lost
+        self._wake_at_ns = None
         source = self.chain.source
         assert source is not None
         account.switch(TaskState.BUSY, now_ns)
@@ -165,8 +170,7 @@ class Task:
             self._wake_at_ns = 0
         elif isinstance(answer, Idle):
             account.switch(TaskState.IDLE, now_ns)
-            if self._wake_at_ns is None:
-                self._wake_at_ns = answer.wake_at_ns
+            self._wake_at_ns = answer.wake_at_ns
             return False
         elif isinstance(answer, Finished):
             self._finish()

@@ -1,0 +1,63 @@
+"""A task and its source: a wake from another thread is never lost, whenever it comes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from tidegate.api.source import Idle
+from tidegate.core.ids import SubtaskId, VertexId
+from tidegate.metrics.registry import TaskMetrics
+from tidegate.taskmanager.channels import InputGate
+from tidegate.taskmanager.task import Task
+
+
+class Source:
+    """A source that never has anything; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.polls = 0
+        self.answer = Idle()
+
+    def advance(self) -> Idle:
+        self.polls += 1
+        return self.answer
+
+
+def task_of(source: Source) -> Task:
+    chain = SimpleNamespace(source=source, is_ready=lambda: True, has_more=False)
+    return Task(SubtaskId(VertexId(0), 0), "source", chain, InputGate({}, 1, 0), [], TaskMetrics(0, now_ns=0))  # type: ignore[arg-type]
+
+
+def test_an_idle_source_is_asked_again_when_it_is_woken_or_its_time_has_come():
+    source = Source()
+    task = task_of(source)
+    task.step(1)
+    task.step(2)
+    assert (source.polls, task.wake_at_ns) == (1, None)
+    task.wake()
+    assert task.wake_at_ns == 0
+    source.answer = Idle(10)
+    task.step(3)
+    task.step(9)
+    assert (source.polls, task.wake_at_ns) == (2, 10)
+    task.step(10)
+    assert source.polls == 3
+
+
+def test_a_wake_that_comes_while_the_answer_is_read_is_not_lost():
+    source = Source()
+    task = task_of(source)
+
+    class WokenMeanwhile(Idle):
+        """Another thread wakes the task just when it looks when to ask again."""
+
+        @property
+        def wake_at_ns(self) -> int | None:
+            task.wake()
+            return None
+
+    source.answer = WokenMeanwhile()
+    task.step(1)
+    assert task.wake_at_ns == 0
+    task.step(2)
+    assert source.polls == 2
