@@ -64,6 +64,22 @@ def test_a_large_batch_is_cut_into_buffers_of_about_the_configured_size():
     assert max(e.nbytes() for e in wire.sent) <= 2 * 80
 
 
+def test_large_rows_go_over_a_wire_in_buffers_of_the_configured_size_too():
+    text = record_type_of(str)
+    sent: list[Batch] = []
+
+    def deliver(channel: ChannelId, element, backlog: int) -> int:
+        sent.append(element)
+        return 0
+
+    channel = OutputChannel(CHANNEL, SenderCredits(100), 10_000, deliver, remote=True)
+    rows = [str(i) * 1_000 for i in range(100)]
+    channel.add(Batch.of_rows(text, rows), now_ns=0)
+    channel.flush()
+    assert [row for element in sent for row in element.rows] == rows
+    assert max(element.columns.nbytes for element in sent) <= 2 * 10_000
+
+
 def test_nothing_leaves_without_credit_and_the_producer_is_told_to_stop():
     wire = Wire(credits=1)
     for i in range(MAX_BACKLOG + 1):

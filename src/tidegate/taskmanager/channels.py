@@ -34,11 +34,15 @@ class OutputChannel:
         credits: SenderCredits,
         buffer_bytes: int,
         deliver: Deliver,
+        *,
+        remote: bool = False,
     ) -> None:
+        """`remote`: what leaves goes over a wire as columns, so its size is measured instead of estimated."""
         self.id = id
         self.credits = credits
         self._buffer_bytes = buffer_bytes
         self._deliver = deliver
+        self._remote = remote
         self._pending: list[Batch] = []
         self._pending_bytes = 0
         self.pending_since_ns = 0
@@ -89,10 +93,11 @@ class OutputChannel:
         if not self._pending:
             return
         merged = merge(self._pending)
-        too_big = self._pending_bytes > 2 * self._buffer_bytes and merged.num_rows > 1
+        size = int(merged.columns.nbytes) if self._remote else self._pending_bytes
         self._pending = []
         self._pending_bytes = 0
-        parts = _cut(merged, self._buffer_bytes) if too_big else [merged]
+        too_big = size > 2 * self._buffer_bytes and merged.num_rows > 1
+        parts = _cut(merged, size, self._buffer_bytes) if too_big else [merged]
         self._queue.extend(parts)
         self._batches_queued += len(parts)
         self.send()
@@ -133,8 +138,7 @@ def merge(batches: list[Batch]) -> Batch:
     return Batch.of_columns(record_type, pa.RecordBatch.from_arrays(arrays, names=record_type.names))
 
 
-def _cut(batch: Batch, buffer_bytes: int) -> list[Batch]:
-    size = max(1, batch.nbytes())
+def _cut(batch: Batch, size: int, buffer_bytes: int) -> list[Batch]:
     rows = max(1, batch.num_rows * buffer_bytes // size)
     return [batch.slice(i, min(rows, batch.num_rows - i)) for i in range(0, batch.num_rows, rows)]
 

@@ -292,9 +292,13 @@ class Slot:
         for consumer in reachable:
             channel = ChannelId(edge.id, producer, consumer)
             slot = self._slot_of(edge.target, consumer)
-            deliver = self._deliver_local if slot == self.slot_id else self._deliver_remote
+            remote = slot != self.slot_id
             output = OutputChannel(
-                channel, SenderCredits(self._options.buffers_per_channel), self._options.buffer_size, deliver
+                channel,
+                SenderCredits(self._options.buffers_per_channel),
+                self._options.buffer_size,
+                self._deliver_remote if remote else self._deliver_local,
+                remote=remote,
             )
             self._outputs[channel] = output
             channels.append(output)
