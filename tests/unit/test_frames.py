@@ -75,9 +75,14 @@ def test_a_data_header_is_read_as_it_was_written(kind, edge, producer, consumer,
     ],
 )
 def test_an_absurd_data_header_is_refused(kind, length, words):
-    raw = frames.data_header(kind, ChannelId(EdgeId(0), 0, 0), length, 0)
+    raw = frames.DATA_HEADER.pack(kind, 0, 0, 0, length, 0)
     with pytest.raises(ProtocolError, match=words):
         frames.parse_data_header(raw)
+
+
+def test_a_frame_that_the_receiver_would_refuse_is_refused_where_it_is_made():
+    with pytest.raises(ProtocolError, match="too large to go to another slot"):
+        frames.data_header(frames.BATCH, ChannelId(EdgeId(0), 0, 0), frames.MAX_DATA_BYTES + 1, 0)
 
 
 @given(st.binary(min_size=frames.DATA_HEADER.size, max_size=frames.DATA_HEADER.size))

@@ -67,7 +67,11 @@ class ControlDecoder:
 
 
 def data_header(kind: int, channel: ChannelId, length: int, extra: int) -> bytes:
-    """The header of a data frame."""
+    """The header of a data frame; one that the receiver would refuse is a `ProtocolError` here already."""
+    if length > MAX_DATA_BYTES:
+        raise ProtocolError(
+            f"a record of {length} bytes is too large to go to another slot (at most {MAX_DATA_BYTES})"
+        )
     return DATA_HEADER.pack(kind, channel.edge, channel.producer, channel.consumer, length, extra)
 
 
