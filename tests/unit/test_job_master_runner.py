@@ -292,6 +292,15 @@ def test_a_bug_in_the_job_manager_ends_the_job_and_its_processes(monkeypatch):
     assert gang.calls == ["cancel", "close"]
 
 
+def test_a_bug_at_the_very_first_event_ends_the_job_too(monkeypatch):
+    runner = JobRunner(graph_of(), Options(), FakeGang())
+    monkeypatch.setattr(runner.master, "_submit", lambda now_ms: 1 // 0)
+    client = run_job(runner)
+    with pytest.raises(JobFailedError, match="internal error: ZeroDivisionError"):
+        client.result(WAIT_S)
+    assert client.status() is J.FAILED
+
+
 # ---- collected records ----
 
 

@@ -174,18 +174,18 @@ class JobRunner:
             self._error = JobFailedError(message)
         elif status is JobStatus.CANCELED:
             self._error = JobCanceledError(message)
-        self._before_the_end = self.master.status_history[-2]
+        *_, self._before_the_end = (s for s in self.master.status_history if not s.is_terminal)
         self._final_status = status
         self._ended_ms = self._now_ms()
         self._server.stop()
 
     def _on_server_exit(self, crash: BaseException | None) -> None:
         """Last on the server's thread: its sockets are closed, and so slots that still live will go."""
-        if crash is not None and self._final_status is None:
-            logger.error("the JobManager of job %r crashed", self.job_graph.name, exc_info=crash)
-            self._end(JobStatus.FAILED, f"job {self.job_graph.name!r} failed: internal error: {crash!r}")
-            self._gang.do(ev.CancelGang())
         try:
+            if crash is not None and self._final_status is None:
+                logger.error("the JobManager of job %r crashed", self.job_graph.name, exc_info=crash)
+                self._end(JobStatus.FAILED, f"job {self.job_graph.name!r} failed: internal error: {crash!r}")
+                self._gang.do(ev.CancelGang())
             self._enumerators.stop()
             self._gang.stop()
         finally:
