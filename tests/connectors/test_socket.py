@@ -247,6 +247,14 @@ def test_unknown_host_is_named():
     reading.run.close()
 
 
+def test_a_name_that_cannot_be_a_host_is_an_error_and_not_an_endless_wait():
+    host = "h" * 64  # longer than any part of a host's name
+    reading = Reading(SocketSource(host, 9999))
+    with pytest.raises(SourceUnavailableError, match=f"cannot read from {host}:9999: UnicodeError"):
+        reading.next()
+    reading.run.close()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

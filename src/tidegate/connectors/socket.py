@@ -260,6 +260,8 @@ class _Receiver:
                 f"the connection to {address} broke after {self._line} lines: {e.strerror or e}. "
                 "What the peer sent and nobody received is lost."
             )
+        except Exception as e:  # noqa: BLE001 - a reader must not wait for a thread that is gone
+            self.error = SourceUnavailableError(f"cannot read from {address}: {type(e).__name__}: {e}.")
         with self._changed:
             self._ended = True
         self._wake()
