@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from tidegate import Environment, MapFunction, RuntimeContext
 from tidegate.api.streams import DataStream
+from tidegate.core.clock import SystemClock
 from tidegate.core.errors import JobFailedError
 from tidegate.core.ids import SlotId
 from tidegate.graph.chaining import build_job_graph
@@ -22,6 +24,7 @@ from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.taskmanager.mailbox import run_slot
+from tidegate.taskmanager.network.data_plane import DataPlane
 from tidegate.taskmanager.slot import Slot
 
 WAIT_S = 20
@@ -140,3 +143,20 @@ def test_a_control_thread_that_fails_ends_its_slot_at_once(monkeypatch, caplog):
     with pytest.raises(JobFailedError, match="ended without a word"):
         start(env, slow).result(WAIT_S)
     assert "the control thread failed" in caplog.text
+
+
+@pytest.mark.parametrize("bind_host", ["", "127.0.0.1", "0.0.0.0"])
+def test_a_slot_is_known_by_an_address_that_its_peers_can_call(bind_host):
+    env = Environment(parallelism=2, bind_host=bind_host)
+    client = start(env, env.from_sequence(1, 100).rebalance().map(lambda n: n, returns=int))
+    assert records_in(client.result(WAIT_S)) == 100
+    assert {slot.host for slot in client.slots()} == {"127.0.0.1"}
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_data_port_may_be_on_an_ipv6_address():
+    plane = DataPlane("::1", b"s" * 32, "job", 0, SlotId(0), SystemClock(), 1_000)
+    try:
+        socket.create_connection(("::1", plane.port), timeout=WAIT_S).close()
+    finally:
+        plane.close()

@@ -52,7 +52,9 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
         options.handshake_timeout,
     )
     try:
-        address = m.SlotAddress(slot_id, host, data.port, os.getpid())
+        # Peers cannot call "any address": they get the one that this slot calls the JobManager from.
+        reached_at = control.local_host if host in ("0.0.0.0", "::") else host
+        address = m.SlotAddress(slot_id, reached_at, data.port, os.getpid())
         _Mailbox(bootstrap, slot_id, options, control, data).run(address, executor)
     finally:
         control.close()

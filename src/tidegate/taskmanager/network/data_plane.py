@@ -55,7 +55,8 @@ class DataPlane:
         self._handshake_ns = handshake_ms * 1_000_000
         self.on_frame: Callable[[SlotId, DataHeader, memoryview], None] = _unset
         self.on_lost: Callable[[SlotId, str], None] = _unset
-        self._listener = socket.create_server((host, 0), backlog=128)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=128)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
