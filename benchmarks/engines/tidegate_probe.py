@@ -10,13 +10,11 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import Source, SourceReader
 from tidegate.records.batch import Batch
-
-Summary = Callable[[list[Batch]], dict[str, Any]]
 
 
 class TimedSource(Source):
@@ -73,34 +71,45 @@ class TimedSource(Source):
         return None if narrower is None else TimedSource(narrower, self._notes)
 
 
-class ProbeSink(Sink):
-    """Keeps the batches, notes when the last came, and writes what `summary` says of them at the end."""
+class Tally(Protocol):
+    """What a subtask of the sink does with its results."""
 
-    def __init__(self, notes: Path, summary: Summary) -> None:
+    def add(self, batch: Batch) -> None:
+        """Take results; this is inside the measured time."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """What is to be checked; after the clock has stopped."""
+        ...
+
+
+class ProbeSink(Sink):
+    """Gives its results to a `Tally`, notes when the last came, and writes the summary at the end."""
+
+    def __init__(self, notes: Path, tally: Callable[[], Tally]) -> None:
         self._notes = notes
-        self._summary = summary
+        self._tally = tally
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """A writer per subtask."""
-        return _ProbeWriter(self._notes / f"sink-{context.subtask_index}.json", self._summary)
+        return _ProbeWriter(self._notes / f"sink-{context.subtask_index}.json", self._tally())
 
 
 class _ProbeWriter(SinkWriter):
-    def __init__(self, notes: Path, summary: Summary) -> None:
+    def __init__(self, notes: Path, tally: Tally) -> None:
         self._notes = notes
-        self._summary = summary
-        self._batches: list[Batch] = []
+        self._tally = tally
         self._last_ns = 0
         self._cpu_s = 0.0
 
     def write(self, batch: Batch) -> None:
-        self._batches.append(batch)
+        self._tally.add(batch)
         self._last_ns = time.time_ns()
         self._cpu_s = time.process_time()
 
     def flush(self, end_of_input: bool) -> None:
         if end_of_input:
-            summary = self._summary(self._batches)
+            summary = self._tally.summary()
             self._notes.write_text(json.dumps({"last_ns": self._last_ns, "cpu_s": self._cpu_s, **summary}))
 
 

@@ -18,14 +18,26 @@ from tidegate.records.batch import Batch
 SCHEMA = {"ts": int, "app_id": str, "user_id": int, "page": str, "duration_ms": int}
 
 
-def summary(batches: list[Batch]) -> dict[str, Any]:
-    """The number of results, and the last count of every app."""
-    rows = sum(b.num_rows for b in batches)
-    frames = [pl.DataFrame(b.plain_columns).group_by("app_id").agg(pl.col("count").max()) for b in batches]
-    counts = (
-        pl.concat(frames).group_by("app_id").agg(pl.col("count").max())["count"] if frames else pl.Series([0])
-    )
-    return {"results": rows, "apps": counts.len(), "records": int(counts.sum()), "top": int(counts.max())}
+class LastCounts:
+    """Keeps all results, for the last count of every app."""
+
+    def __init__(self) -> None:
+        self._batches: list[Batch] = []
+
+    def add(self, batch: Batch) -> None:
+        """Keep a batch."""
+        self._batches.append(batch)
+
+    def summary(self) -> dict[str, Any]:
+        """The number of results, and what the last counts say."""
+        frames = [pl.DataFrame(b.plain_columns) for b in self._batches]
+        counts = (
+            pl.concat(frames).group_by("app_id").agg(pl.col("count").max())["count"]
+            if frames
+            else pl.Series([0])
+        )
+        rows = sum(b.num_rows for b in self._batches)
+        return {"results": rows, "apps": counts.len(), "records": int(counts.sum()), "top": int(counts.max())}
 
 
 def main() -> None:
@@ -36,7 +48,7 @@ def main() -> None:
         env = Environment(parallelism=args.parallelism, mini_batch=args.mode == "mini_batch", progress="off")
         files = FileSource(str(args.data / args.format), format=args.format, schema=click_type())
         clicks = env.from_source(TimedSource(files, notes), name="clicks")
-        clicks.key_by("app_id").count().sink_to(ProbeSink(notes, summary))
+        clicks.key_by("app_id").count().sink_to(ProbeSink(notes, LastCounts))
         client = env.execute_async("pv")
         client.result()
         measured = read_notes(notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,22 @@ from tidegate.records.types import RecordType, record_type_of
 BATCH = 10_000
 
 
+class AllTogether(FixedSplitsEnumerator):
+    """Lets the readers start together, when the last has loaded its clicks, as the peers' workers do."""
+
+    def __init__(self, context: Any, splits: list[SourceSplit]) -> None:
+        super().__init__(context, splits)
+        self._waiting: list[int] = []
+        self._readers = len(splits)
+
+    def handle_split_request(self, subtask: int) -> None:
+        """Answer all requests at once."""
+        self._waiting.append(subtask)
+        if len(self._waiting) == self._readers:
+            for reader in self._waiting:
+                super().handle_split_request(reader)
+
+
 class MemorySource(Source):
     """Hands out batches of clicks that were loaded before the clock started, as the peers' sources do."""
 
@@ -49,7 +66,7 @@ class MemorySource(Source):
 
     def create_enumerator(self, context: Any) -> FixedSplitsEnumerator:
         """One split for each reader."""
-        return FixedSplitsEnumerator(context, [SourceSplit(id=str(i)) for i in range(self._parallelism)])
+        return AllTogether(context, [SourceSplit(id=str(i)) for i in range(self._parallelism)])
 
     def restore_enumerator(self, context: Any, state: Any) -> FixedSplitsEnumerator:
         """Not needed here."""
@@ -91,13 +108,22 @@ class _MemoryReader(SourceReader):
         return []
 
 
-def summary(batches: list[Batch]) -> dict[str, Any]:
-    """The number of results, and the sum of the last totals."""
-    totals: dict[str, int] = {}
-    for batch in batches:
-        for app, _, total in batch.rows:
-            totals[app] = total  # noqa: PERF403
-    return {"results": sum(b.num_rows for b in batches), "total": sum(totals.values())}
+class Totals:
+    """Keeps the latest result of every key and counts them."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, python_chain.Visit] = {}
+        self._results = 0
+
+    def add(self, batch: Batch) -> None:
+        """Take results in order."""
+        rows = batch.rows
+        self._totals.update(zip(map(itemgetter(0), rows), rows, strict=True))
+        self._results += len(rows)
+
+    def summary(self) -> dict[str, Any]:
+        """The number of results, and the sum of the last totals."""
+        return {"results": self._results, "total": sum(visit[2] for visit in self._totals.values())}
 
 
 def main() -> None:
@@ -108,7 +134,7 @@ def main() -> None:
         env = Environment(parallelism=args.parallelism, progress="off")
         clicks = env.from_source(MemorySource(args.data, notes, args.parallelism), name="clicks")
         visits = clicks.map(python_chain.parse).filter(python_chain.is_counted)
-        visits.key_by("f0").reduce(python_chain.add).sink_to(ProbeSink(notes, summary))
+        visits.key_by("f0").reduce(python_chain.add).sink_to(ProbeSink(notes, Totals))
         client = env.execute_async("chain")
         client.result()
         measured = read_notes(notes)

@@ -12,7 +12,7 @@ import polars as pl
 import protocol
 import pyarrow as pa
 from tidegate_probe import ProbeSink, TimedSource, read_notes
-from tidegate_pv import summary
+from tidegate_pv import LastCounts
 
 import tidegate
 from tidegate import Environment
@@ -31,7 +31,7 @@ def main() -> None:
         stream = env.from_source(TimedSource(files, notes), name="clicks")
         for _ in range(args.chain_length):
             stream = stream.with_columns((pl.col("user_id") + 1).alias("user_id"))
-        stream.key_by("app_id").count().sink_to(ProbeSink(notes, summary))
+        stream.key_by("app_id").count().sink_to(ProbeSink(notes, LastCounts))
         client = env.execute_async("scaling")
         client.result()
         measured = read_notes(notes)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from tidegate.core.errors import SchemaError
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RETURNED, RowOperator
 from tidegate.records.batch import Batch
-
-_NEW: Final = object()
 
 
 class ReduceOperator(RowOperator):
@@ -56,10 +54,12 @@ def _reduce(
     function: Callable[[Any, Any], Any],
     append: Callable[[Any], None],
 ) -> None:
-    get = state.get
     for k, r in zip(keys, records, strict=True):
-        so_far = get(k, _NEW)
-        if so_far is not _NEW:
+        try:  # costs nothing where the key is known, which is nearly always
+            so_far = state[k]
+        except KeyError:
+            pass
+        else:
             r = function(so_far, r)
         state[k] = r
         append(r)
@@ -75,10 +75,12 @@ def _reduce_checked(
     adopt: Callable[[Any], Any],
 ) -> None:
     """The same; a result of another class than `cls` is adopted, so that the function never sees it as it is."""
-    get = state.get
     for k, r in zip(keys, records, strict=True):
-        so_far = get(k, _NEW)
-        if so_far is not _NEW:
+        try:
+            so_far = state[k]
+        except KeyError:
+            pass
+        else:
             r = function(so_far, r)
             if r.__class__ is not cls:
                 r = adopt(r)

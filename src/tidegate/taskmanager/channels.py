@@ -21,6 +21,9 @@ from tidegate.taskmanager.credits import ReceiverCredits, SenderCredits
 Deliver = Callable[[ChannelId, "Batch | Event", int], int]
 """Hand an element and the backlog behind it to the other side; returns the bytes that went over a wire."""
 
+LARGEST = 32
+"""Buffers that a batch may be as large as: producers make large batches under load, and cutting them costs."""
+
 MAX_BACKLOG = 2
 """Full batches that may wait for credit before the task is back-pressured."""
 
@@ -89,7 +92,7 @@ class OutputChannel:
         self.send()
 
     def flush(self) -> None:
-        """Make the pending batches ready to go, as buffers of about the configured size."""
+        """Make the pending batches ready to go, cut where one is much larger than a buffer."""
         if not self._pending:
             return
         merged = merge(self._pending)

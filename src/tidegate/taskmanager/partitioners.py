@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
+from itertools import compress
+from operator import not_
 from typing import Any
 
 import numpy as np
@@ -110,9 +113,8 @@ class _HashPartitioner:
 
     def _look_up(self, batch: Batch, keys: list[Any]) -> list[int]:
         recent = self._recent
-        found = list(map(recent.get, keys))
-        if None not in found:
-            return found  # type: ignore[return-value]
+        with contextlib.suppress(KeyError):
+            return list(map(recent.__getitem__, keys))
         if len(recent) > _MOST_RECENT:
             recent.clear()
         missing = list(dict.fromkeys(k for k in keys if k not in recent))
@@ -224,7 +226,9 @@ def split_rows(batch: Batch, targets: list[int], consumers: int) -> Parts:
     """Cut rows by target without making columns of them; order kept within each part."""
     rows = batch.rows
     parts: list[list[Any]]
-    if consumers <= 4:
+    if consumers == 2:
+        parts = [list(compress(rows, map(not_, targets))), list(compress(rows, targets))]
+    elif consumers <= 4:
         parts = [[r for r, t in zip(rows, targets, strict=True) if t == c] for c in range(consumers)]
     else:
         parts = [[] for _ in range(consumers)]
