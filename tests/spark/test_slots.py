@@ -167,6 +167,30 @@ def test_peers_are_connected_once_by_the_lower_slot_and_to_the_job_manager(make_
     client.cancel()
 
 
+@pytest.mark.parametrize(
+    ("told", "control", "data"),
+    [("", "127.0.0.1", "127.0.0.1"), ("0.0.0.0",) * 3, ("127.0.0.2", "127.0.0.2", "127.0.0.1")],
+)
+def test_ports_bind_where_told_and_peers_find_each_other(make_env, start, told, control, data):
+    """A given address is one of the JobManager's machine; a slot takes the one of its own that leads there."""
+    env = make_env(parallelism=2, bind_host=told)
+    unbounded(env, rate=1000).map(to_pair_of_row).rebalance().sink_to(nothing, name="out")
+    before = addresses(os.getpid())
+    client = start(env)
+    assert addresses(os.getpid()) - before <= {control} | before
+    assert control in addresses(os.getpid())
+    for slot in client.slots():
+        assert slot.host == "127.0.0.1"
+        assert data in addresses(slot.pid)
+    poll(lambda: client.metrics().vertices[-1].total("records_in") > 100, "records cross between the slots")
+    client.cancel()
+
+
+def addresses(pid: int) -> set[str]:
+    """Where a process listens."""
+    return {c.laddr.ip for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+
+
 # ---- how many slots ----
 
 

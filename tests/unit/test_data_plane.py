@@ -189,6 +189,18 @@ def test_a_slot_that_has_finished_waits_for_the_peer_that_has_not_connected_yet(
     assert low.bodies == [b"all there is"]
 
 
+def test_a_data_port_may_have_an_address_of_the_other_family():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    plane = DataPlane("::1", SECRET, "job", 0, SlotId(0), SystemClock(), 1_000)
+    try:
+        socket.create_connection(("::1", plane.port), timeout=5).close()
+    finally:
+        plane.close()
+
+
 def test_a_slot_without_peers_is_quiet_at_once(planes):
     alone = planes(0)
     alone.connect({})

@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -55,10 +56,10 @@ class SparkGang:
     def control_host(self) -> tuple[str, str]:
         """Where the JobManager listens, and the name under which executors reach it."""
         bind = self._options.bind_host
-        if self.is_connect:
-            return bind or "127.0.0.1", bind or "127.0.0.1"
-        if self._spark.sparkContext.master.startswith("local"):
-            return bind or "127.0.0.1", bind or "127.0.0.1"
+        if self.is_connect or self._spark.sparkContext.master.startswith("local"):
+            if bind not in ("0.0.0.0", "::"):
+                return bind or "127.0.0.1", bind or "127.0.0.1"
+            return bind, socket.gethostname() if self.is_connect else "localhost"
         configuration = self._spark.sparkContext.getConf()
         host = configuration.get("spark.driver.host", "127.0.0.1")
         return bind or configuration.get("spark.driver.bindAddress", host), host

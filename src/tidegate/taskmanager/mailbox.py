@@ -41,9 +41,11 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
     options = Options().with_values(bootstrap.options, "the driver")
     hello = Hello("control", bootstrap.job_id, bootstrap.attempt, slot_id)
     control = ControlClient(bootstrap.control_host, bootstrap.control_port, bootstrap.secret, hello, options)
-    host = options.bind_host or control.local_host
+    # `network.bind_host` is an address of the JobManager's machine, or means all of a machine. Data ports bind to all, or
+    # to the one that this slot calls the JobManager from, which is also the one that peers get.
+    everywhere = options.bind_host in ("0.0.0.0", "::")
     data = DataPlane(
-        host,
+        options.bind_host if everywhere else control.local_host,
         bootstrap.secret,
         bootstrap.job_id,
         bootstrap.attempt,
@@ -52,9 +54,7 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
         options.handshake_timeout,
     )
     try:
-        # Peers cannot call "any address": they get the one that this slot calls the JobManager from.
-        reached_at = control.local_host if host in ("0.0.0.0", "::") else host
-        address = m.SlotAddress(slot_id, reached_at, data.port, os.getpid())
+        address = m.SlotAddress(slot_id, control.local_host, data.port, os.getpid())
         _Mailbox(bootstrap, slot_id, options, control, data).run(address, executor)
     finally:
         control.close()
