@@ -232,6 +232,9 @@ def connect(master: str) -> None:
         env.execute()
     except JobFailedError as e:
         say("failed", error=str(e))
+    env = environment(spark, parallelism=2)
+    doubled = env.from_dataframe(spark.range(100)).map(lambda row: 2 * row.id, returns=int)
+    say("dataframe", total=sum(row.value for row in doubled.to_dataframe().collect()))
     env = environment(spark, parallelism=6)
     env.from_sequence(1, 10).sink_to(nothing)
     client = env.execute_async()

@@ -138,6 +138,7 @@ def test_a_job_runs_through_spark_connect_to_its_end_to_its_cancellation_and_to_
             lambda: not any(map(psutil.pid_exists, stuck["pids"])), "processes stuck in user code are gone", 5
         )
         assert "ZeroDivisionError" in driver.expect("failed")["error"]
+        assert driver.expect("dataframe")["total"] == 9900
         waiting = driver.expect("waiting")
         assert "needs 6 slots and 0 have started so far" in waiting["text"]
         assert waiting["after_s"] < 6
