@@ -48,7 +48,7 @@ class TestOptions:
                 r"there is no option 'paralelism' \(set in code\)\. Did you mean parallelism\?",
             ),
             ({"parallelism": 0}, "option parallelism cannot be 0"),
-            ({"parallelism": 200}, "parallelism .* must be at most max_parallelism"),
+            ({"parallelism": 200, "max_parallelism": 128}, "parallelism .* must be at most max_parallelism"),
             ({"args": ["--paralelism", "2"]}, "Did you mean parallelism"),
             ({"args": ["parallelism=2"]}, "cannot use 'parallelism=2' on the command line"),
             ({"config": "no-such-file.yaml"}, "option file no-such-file.yaml cannot be read"),

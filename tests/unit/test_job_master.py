@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.unit.job_master_kit import MasterKit, address, registration
+from tidegate.core.errors import SlotsUnavailableError
 from tidegate.core.ids import OperatorId, SlotId, VertexId
 from tidegate.core.states import ExecutionState as E
 from tidegate.core.states import JobStatus as J
@@ -63,6 +64,7 @@ def test_slots_that_do_not_come_in_time_fail_the_job_with_both_numbers():
             J.FAILED,
             "job 'pv' failed: it needs 4 slots but Spark offers 3 after 2 s (slots.wait_timeout). "
             "Add executors, or lower the parallelism",
+            SlotsUnavailableError,
         )
     ]
 

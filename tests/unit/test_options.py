@@ -119,14 +119,15 @@ def test_a_bad_value_names_key_value_place_and_form(values: dict[str, object], m
 
 def test_options_that_do_not_fit_each_other_are_refused() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"parallelism \(200, set in code\) must be at most max_par.*default"
+        ConfigurationError, match=r"parallelism \(200, set in code\) must be at most max_par.*code"
     ):
-        Options().with_keywords(parallelism=200).checked()
+        Options().with_keywords(parallelism=200, max_parallelism=128).checked()
     with pytest.raises(
         ConfigurationError, match=r"heartbeat.timeout \(100 ms, set in code\) must be more than"
     ):
         Options().with_keywords(heartbeat_timeout=100).checked()
     assert Options().with_keywords(parallelism=200, max_parallelism=256).checked().parallelism == 200
+    assert Options().with_keywords(parallelism=200).checked().parallelism == 200, "derived where it is not set"
 
 
 def test_a_keyword_of_none_is_not_given() -> None:

@@ -62,6 +62,10 @@ class Sink(ABC):
     def check_type(self, record_type: RecordType) -> None:
         """Refuse, at plan time, a record type that this sink cannot write (raise `SchemaError`)."""
 
+    def target(self) -> str | None:
+        """What only one sink of a job may write to (a directory, a topic); None: sharing does no harm."""
+        return None
+
     def describe(self) -> str:
         """A few words for the plan: what is written, where."""
         return type(self).__name__

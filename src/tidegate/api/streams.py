@@ -166,7 +166,10 @@ class DataStream(OperatorSettings):
         return KeyedStream(self._env, self._refs, self._type, make_key(self._type, key, returns))
 
     def union(self, *others: DataStream) -> DataStream:
-        """This stream and others of the same type as one; order holds only within each."""
+        """This stream and others of the same type as one; order holds only within each.
+
+        A stream may be there twice (`s.union(s)`): then each of its records is.
+        """
         refs = self._refs
         for other in others:
             if not isinstance(other, DataStream):

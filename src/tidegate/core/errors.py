@@ -47,16 +47,16 @@ class IllegalTransitionError(TidegateError):
     """A state machine was asked for a step that its table of legal transitions does not have."""
 
 
-class SlotsUnavailableError(TidegateError):
-    """The cluster did not offer the slots that the job needs within `slots.wait_timeout`."""
-
-
 class JobError(TidegateError):
     """A job ended without finishing; `str()` is the whole message for the user."""
 
 
 class JobFailedError(JobError):
     """A job failed: the operator, the subtask, the record's position if known and the user's traceback."""
+
+
+class SlotsUnavailableError(JobFailedError):
+    """The cluster did not offer the slots that the job needs within `slots.wait_timeout`."""
 
 
 class JobCanceledError(JobError):

@@ -214,7 +214,7 @@ class Options:
     )
     floating_buffers = Option(
         "network.floating_buffers",
-        integer(0),
+        integer(0, 64),
         8,
         "Buffers that the channels of an input gate share, given by backlog.",
         aliases=["network.floating_buffers_per_gate"],
@@ -318,7 +318,8 @@ class Options:
     def checked(self) -> Options:
         """These options, once they also fit each other. Called when all layers are in."""
         cls = Options
-        if self.parallelism > self.max_parallelism:
+        derived = self.origin(cls.max_parallelism) == DEFAULT_ORIGIN
+        if not derived and self.parallelism > self.max_parallelism:
             self._conflict(cls.parallelism, "at most", cls.max_parallelism)
         if self.heartbeat_timeout <= self.heartbeat_interval:
             self._conflict(cls.heartbeat_timeout, "more than", cls.heartbeat_interval)

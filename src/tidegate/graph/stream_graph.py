@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidegate.api.operations import Operation, ReadSource, RollingAggregate
+from tidegate.api.operations import Operation, ReadSource, RollingAggregate, WriteSink
 from tidegate.api.partitioning import Forward, Partitioning, Rebalance
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.core.errors import ProgramError
 from tidegate.core.ids import OperatorId
-from tidegate.core.options import Options
+from tidegate.core.key_groups import default_max_parallelism
+from tidegate.core.options import DEFAULT_ORIGIN, Options
 from tidegate.records.types import RecordType
 
 
@@ -83,6 +84,7 @@ def build_stream_graph(
         nodes[node.id] = _stream_node(index, node, nodes, options, equals)
     graph = StreamGraph(name, list(nodes.values()), options, [t.name for t in written if t.id not in nodes])
     _check_uids(graph)
+    _check_targets(graph)
     _push_projections(graph)
     return graph
 
@@ -95,6 +97,8 @@ def _stream_node(
         node.parallelism or node.fixed_parallelism or _inherited_parallelism(node, upstream, options)
     )
     max_parallelism = node.max_parallelism or options.max_parallelism
+    if node.max_parallelism is None and options.origin(Options.max_parallelism) == DEFAULT_ORIGIN:
+        max_parallelism = max(max_parallelism, default_max_parallelism(parallelism))
     if max_parallelism < parallelism:
         raise ProgramError(
             f"operator {node.name!r} has parallelism {parallelism} but max parallelism {max_parallelism}. "
@@ -209,6 +213,20 @@ def _meets_others(node: StreamNode) -> bool:
         for edge in node.outputs
         for other in edge.target.inputs
     )
+
+
+def _check_targets(graph: StreamGraph) -> None:
+    seen: dict[str, StreamNode] = {}
+    for node in graph.nodes:
+        target = node.operation.sink.target() if isinstance(node.operation, WriteSink) else None
+        if target is None:
+            continue
+        if target in seen:
+            raise ProgramError(
+                f"sinks {seen[target].name!r} and {node.name!r} both write to {target}. "
+                f"Give each its own, or union the streams before one sink"
+            )
+        seen[target] = node
 
 
 def _push_projections(graph: StreamGraph) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.core.errors import JobFailedError
 from tidegate.core.ids import OperatorId, SlotId
 from tidegate.core.states import JobStatus
 from tidegate.protocol.messages import MasterMessage, SlotMessage
@@ -204,6 +205,7 @@ class EndJob:
 
     status: JobStatus
     message: str
+    error: type[JobFailedError] = JobFailedError
 
 
 Action = (

@@ -12,6 +12,7 @@ import textwrap
 from dataclasses import dataclass
 
 from tidegate.core.durations import format_duration_ms
+from tidegate.core.errors import JobFailedError, SlotsUnavailableError
 from tidegate.core.ids import OperatorId, SlotId
 from tidegate.graph.job_graph import JobGraph
 from tidegate.protocol.messages import PeerLost, SlotAddress, TaskFailed
@@ -36,6 +37,8 @@ class Failure:
 
     rank: FailureRank
     text: str
+    error: type[JobFailedError] = JobFailedError
+    """What the user catches."""
 
 
 class FailureCollector:
@@ -167,6 +170,7 @@ def slots_unavailable(needed: int, available: int | None, waited_ms: int) -> Fai
         FailureRank.CAUSE,
         f"it needs {needed} slots but Spark {offers} after {format_duration_ms(waited_ms)} "
         f"(slots.wait_timeout). Add executors, or lower the parallelism",
+        SlotsUnavailableError,
     )
 
 
@@ -178,6 +182,7 @@ def slots_missing(needed: int, missing: list[SlotId], waited_ms: int) -> Failure
         f"it needs {needed} slots but only {needed - len(missing)} have registered within "
         f"{format_duration_ms(waited_ms)}; missing: {shown}. Check that Spark has free cores, and that its "
         f"executors can reach the driver's control port",
+        SlotsUnavailableError,
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tidegate.core.errors import IllegalTransitionError, ProtocolError
+from tidegate.core.errors import IllegalTransitionError, JobFailedError, ProtocolError
 from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import JOB_TRANSITIONS, ExecutionState, JobStatus, StateMachine
@@ -392,7 +392,8 @@ class JobMaster:
     def _end(self, status: JobStatus) -> None:
         self._machine.to(status)
         self.graph.close()
-        self._do(ev.EndJob(status, self.message))
+        failure = self._failures.best
+        self._do(ev.EndJob(status, self.message, failure.error if failure else JobFailedError))
 
     def _cancel_gang(self) -> None:
         if self._gang == "active":

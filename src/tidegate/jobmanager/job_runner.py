@@ -166,12 +166,12 @@ class JobRunner:
                 self._collected[action.operator].deliver(action)
             case ev.ReportWaiting(text):
                 logger.warning("%s", text)
-            case ev.EndJob(status, message):
-                self._end(status, message)
+            case ev.EndJob(status, message, error):
+                self._end(status, message, error)
 
-    def _end(self, status: JobStatus, message: str) -> None:
+    def _end(self, status: JobStatus, message: str, error: type[JobFailedError] = JobFailedError) -> None:
         if status is JobStatus.FAILED:
-            self._error = JobFailedError(message)
+            self._error = error(message)
         elif status is JobStatus.CANCELED:
             self._error = JobCanceledError(message)
         *_, self._before_the_end = (s for s in self.master.status_history if not s.is_terminal)

@@ -27,18 +27,22 @@ class ReduceOperator(RowOperator):
         records = iter(rows)
         cls = self.results.exact_class
         out: list[Any] = []
+        copy_row = self.output_type.copy_row
+        append: Callable[[Any], None] = out.append
+        if self.output_type.is_mutable:  # what is emitted must not change with what the key has
+            append = lambda result: out.append(copy_row(result))  # noqa: E731
         try:
             if cls is None:
-                _reduce(self._state, keys, records, self._function, out.append)
+                _reduce(self._state, keys, records, self._function, append)
             else:
-                _reduce_checked(self._state, keys, records, self._function, out.append, cls, self._adopt)
+                _reduce_checked(self._state, keys, records, self._function, append, cls, self._adopt)
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
         emit = self.emit_results if cls is None else self.emit_checked
         if self.operation.emit == "each":
             emit(out, batch.origin, batch.timestamps, rows)
         else:
-            emit([self._state[k] for k in dict.fromkeys(keys)], None, None, None)
+            emit([copy_row(self._state[k]) for k in dict.fromkeys(keys)], None, None, None)
 
     def _adopt(self, result: Any) -> Any:
         try:

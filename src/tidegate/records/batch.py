@@ -99,6 +99,15 @@ class Batch:
             return int(self._columns.nbytes)
         return self.num_rows * self.type.estimated_row_bytes
 
+    def unshared(self) -> Batch:
+        """The same records for another consumer, who may change his without the first noticing."""
+        if not self.has_rows or not self.type.is_mutable:
+            return self
+        if self.type.is_object:
+            rows = [self.type.copy_row(row) for row in self.rows]
+            return Batch(self.type, self._columns, rows, self.origin, self.timestamps)
+        return Batch(self.type, self.columns, None, self.origin, self.timestamps)
+
     def slice(self, start: int, length: int) -> Batch:
         """A part of the batch, without copying columns."""
         columns = None if self._columns is None else self._columns.slice(start, length)

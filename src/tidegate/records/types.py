@@ -16,6 +16,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
@@ -41,11 +42,16 @@ VALUE = "value"
 OBJECT = "object"
 
 
+_IMMUTABLE = frozenset((int, float, complex, bool, str, bytes, tuple, frozenset, type(None)))
+
+
 class RecordType(ABC):
     """The type of the records of a stream; immutable, picklable, compared by `schema` and Python type."""
 
     schema: pa.Schema
     is_object: bool = False
+    is_mutable: bool = False
+    """Whether a record can be changed in place, so that two who hold it must not share it."""
     """True where records travel as pickles because they have no Arrow type."""
 
     @abstractmethod
@@ -63,6 +69,10 @@ class RecordType(ABC):
     @abstractmethod
     def describe(self) -> str:
         """The type in a few words, for the plan and for errors."""
+
+    def copy_row(self, row: Any) -> Any:
+        """A record that can be changed without changing `row` (what its fields refer to stays shared)."""
+        return copy(row) if self.is_mutable and type(row) not in _IMMUTABLE else row
 
     @property
     def names(self) -> list[str]:
@@ -144,6 +154,7 @@ class StructType(RecordType):
         self._fields = fields_of_class(python_class)
         self._is_tuple = issubclass(python_class, tuple)
         self._make = maker_of_class(python_class)
+        self.is_mutable = not self._is_tuple and not python_class.__dataclass_params__.frozen  # type: ignore[attr-defined]
         self.schema = pa.schema([pa.field(f.name, f.codec.arrow_type, f.nullable) for f in self._fields])
 
     def __reduce__(self) -> Any:
@@ -279,6 +290,7 @@ class ObjectType(RecordType):
     """Any Python object, as a column of pickles when it leaves its process: slow, and `explain()` says so."""
 
     is_object = True
+    is_mutable = True
     schema = pa.schema([pa.field(OBJECT, pa.binary(), False)])
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:

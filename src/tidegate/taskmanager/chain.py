@@ -161,9 +161,12 @@ def _fan_out(receivers: list[Receiver]) -> Receiver:
     if not receivers:
         return _drop
 
+    *others, last = receivers
+
     def to_all(batch: Batch) -> None:
-        for receiver in receivers:
-            receiver(batch)
+        for receiver in others:
+            receiver(batch.unshared())
+        last(batch)
 
     return to_all
 

@@ -41,7 +41,7 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
     options = Options().with_values(bootstrap.options, "the driver")
     hello = Hello("control", bootstrap.job_id, bootstrap.attempt, slot_id)
     control = ControlClient(bootstrap.control_host, bootstrap.control_port, bootstrap.secret, hello, options)
-    # `network.bind_host` is an address of the JobManager's machine, or means all of a machine. Data ports bind to all, or
+    # `network.bind_host` is an address of the JobManager's machine, or all of a machine's. Data ports bind to all, or
     # to the one that this slot calls the JobManager from, which is also the one that peers get.
     everywhere = options.bind_host in ("0.0.0.0", "::")
     data = DataPlane(

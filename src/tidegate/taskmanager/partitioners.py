@@ -97,7 +97,8 @@ class _HashPartitioner:
         names = self._key.columns
         if self._key.function is not None:
             with blame(self._operator):
-                hashes = hash_values(list(map(self._key.function, batch.rows)))
+                function = self._key.function
+                hashes = hash_values([function(r) for r in batch.rows])  # map() would end at a StopIteration
             return split(batch, self._targets(hashes), self._consumers)
         if not batch.has_columns and len(names) == 1 and _is_simple(batch.type.schema.field(names[0]).type):
             return split_rows(batch, self._look_up(batch, key_values(batch, names)), self._consumers)
@@ -185,7 +186,7 @@ class _Custom:
             keys = (
                 key_values(batch, key.columns)
                 if key.function is None
-                else list(map(key.function, batch.rows))
+                else [key.function(r) for r in batch.rows]
             )
             targets = [function(key, n) for key in keys]
             for key, target in zip(keys, targets, strict=True):

@@ -41,6 +41,7 @@ class Simulation:
         self.job_graph = job_graph
         self.master = JobMaster(JobId("simulated"), AttemptNumber(0), job_graph, options)
         self.message = ""
+        self.error: type[JobFailedError] = JobFailedError
         self.collected: dict[OperatorId, deque[ev.DeliverCollected]] = {}
         self.consumers: dict[OperatorId, Callable[[ev.DeliverCollected], None]] = {}
         """Who takes the batches of a sink at once (print sinks)."""
@@ -171,8 +172,9 @@ class Simulation:
                     consume(batch)
             case ev.ReportWaiting(text):
                 self.waiting.append(text)
-            case ev.EndJob(_, message):
+            case ev.EndJob(_, message, error):
                 self.message = message
+                self.error = error
         self._check_gang()
 
     def _check_gang(self) -> None:
@@ -335,7 +337,7 @@ class InProcessClient:
     def _final(self) -> JobMetrics:
         self.simulation.close()
         if self.status() is JobStatus.FAILED:
-            raise JobFailedError(self.simulation.message)
+            raise self.simulation.error(self.simulation.message)
         if self.status() is JobStatus.CANCELED:
             raise JobCanceledError(self.simulation.message)
         return self.metrics()

@@ -123,6 +123,10 @@ class FileSink(Sink):
         """Make the writer of one subtask."""
         return _FileWriter(self, self._locate(), context)
 
+    def target(self) -> str | None:
+        """The directory: part files of two sinks would have the same names."""
+        return f"directory {self.directory}"
+
     def describe(self) -> str:
         """The format and the directory."""
         return f"{self.format.name} files in {path_name(self.directory)}"

@@ -51,6 +51,7 @@ _SAMPLE_LINES = 1_000
 _SAMPLE_BYTES = 1 << 20
 # Fits a core's cache beside what is made of it: an eighth faster than 1 MiB.
 _CHUNK_BYTES = 2 << 20
+_SMALLEST_CHUNK_BYTES = 64 << 10
 
 
 class FileSource(Source):
@@ -159,7 +160,7 @@ class FileSource(Source):
             declared_columns=tuple(self._file_schema.names),
             dictionary_columns=tuple(n for n in self._dictionary_columns if n in record_type.names),
             on_bad_record=self.on_bad_record,
-            chunk_size=_CHUNK_BYTES,
+            chunk_size=min(_CHUNK_BYTES, max(self._max_line_size, _SMALLEST_CHUNK_BYTES)),
             max_line_size=self._max_line_size,
         )
         return FileReader(context, partial(OpenTextSplit, reading, context, LineCounts(location)))
