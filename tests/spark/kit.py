@@ -10,7 +10,9 @@ from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tidegate import Environment
+import pytest
+
+from tidegate import Environment, JobFailedError
 
 DEADLINE_S = 30.0
 
@@ -71,3 +73,15 @@ def assert_still_works(env: Environment) -> None:
     """Whatever happened before, a good job gives its exact result."""
     numbers = env.from_sequence(1, 100).key_by("value").count().execute_and_collect()
     assert sorted(tuple(r) for r in numbers) == [(n, 1) for n in range(1, 101)]
+
+
+def failure(run: Callable[[], Any]) -> str:
+    """Run a job that must fail; return what the user reads, once it is what every such message must be."""
+    with pytest.raises(JobFailedError) as caught:
+        run()
+    text = str(caught.value)
+    for word in ("org.apache.spark", "py4j", "mapInArrow", "tidegate/taskmanager", "tidegate/operators"):
+        assert word not in text, text
+    assert text.count("Traceback (most recent call last)") <= 1, text
+    assert len(text.splitlines()) < 40, text
+    return text
