@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import gzip
 import socket
@@ -237,7 +238,8 @@ def test_cancel_closes_the_socket(make_env, server):
     assert time.monotonic() - started < 5
     assert server.peer is not None
     server.peer.settimeout(10)
-    assert server.peer.recv(10) == b""
+    with contextlib.suppress(ConnectionResetError):  # so it is where a line was not read any more
+        assert server.peer.recv(10) == b""
 
 
 # ---- the generator ----
