@@ -142,23 +142,24 @@ def wait_for_slots(master: str) -> None:
 
 
 def lose_a_worker(master: str) -> None:
-    """Four workers with two slots: use them, lose one, wait with a job, get another, go on."""
+    """Four workers with two slots: run on them, lose one, wait with the next attempt, get another, go on."""
     spark = session(master)
-    gang_slots = _counter(spark)
-    while gang_slots() < 8:
+    count_slots = _counter(spark)
+    while count_slots() < 8:
         time.sleep(0.1)
     env = environment(spark, parallelism=8)
-    unbounded(env).sink_to(nothing)
+    unbounded(env).sink_to(nothing, name="out")
     client = env.execute_async()
     running(client)
-    say("running", slots=described(client), available=gang_slots())
-    client.cancel()
-    say("ready to lose one")
-    hear()
-    while gang_slots() > 6:
+    say("running", slots=described(client), available=count_slots())
+    begun = time.monotonic()
+    try:
+        client.result(timeout_s=60)
+    except JobFailedError as e:
+        say("failed", error=str(e), after_s=time.monotonic() - begun)
+    while count_slots() > 6:
         time.sleep(0.05)
     env = environment(spark, parallelism=8)
-    rows = []
     begun = time.monotonic()
     env.from_sequence(1, 1000).rebalance().map(to_pair).sink_to(nothing)
     client = env.execute_async()
@@ -166,16 +167,10 @@ def lose_a_worker(master: str) -> None:
         time.sleep(0.01)
     say("waiting", text=client.waiting_for(), after_s=time.monotonic() - begun)
     hear()
-    say("still waiting", status=client.status().name, text=client.waiting_for())
+    say("still waiting", status=client.status().name)
     hear()
-    metrics = client.result(timeout_s=90)
-    rows = [s.subtask for s in metrics.vertices[-1].subtasks]
-    say(
-        "finished",
-        subtasks=len(rows),
-        records=metrics.vertices[-1].total("records_in"),
-        slots=described(client),
-    )
+    out = client.result(timeout_s=90).vertices[-1]
+    say("finished", subtasks=len(out.subtasks), records=out.total("records_in"), slots=described(client))
     spark.stop()
 
 

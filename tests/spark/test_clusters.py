@@ -104,9 +104,10 @@ def test_after_the_loss_of_a_worker_a_job_waits_until_another_one_brings_the_slo
         running = driver.expect("running")
         assert running["available"] == 8
         assert sorted(executors(running["slots"]).values()) == [2, 2, 2, 2]
-        driver.expect("ready to lose one")
         cluster.kill_worker(0)
-        driver.tell("lost")
+        failed = driver.expect("failed", deadline_s=30)["error"]
+        assert "the process of slot" in failed
+        assert "ended without a word while running" in failed
         waiting = driver.expect("waiting")
         assert "needs 8 slots but Spark offers 6" in waiting["text"]
         assert waiting["after_s"] < 5
