@@ -78,7 +78,7 @@ def read(server: socket.socket) -> Iterator[Callable[..., tuple[Reading, socket.
         reading.run.close()  # closing twice does no harm
         peer.close()
     assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_lines_arrive_as_they_are_sent_until_the_peer_closes(read):
