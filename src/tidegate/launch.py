@@ -85,11 +85,10 @@ def to_dataframe(env: Environment, stream: DataStream, job_name: str | None) -> 
     from tidegate.spark.session import obtain_session
 
     location = new_staging_dir(env.options)
-    node = env._add(
-        WriteSink(staging_sink(location)), "to_dataframe", (stream._refs,), stream.record_type, register=False
-    )
-    node.operation.sink.check_type(stream.record_type)  # type: ignore[attr-defined]
     try:
+        sink = staging_sink(location)
+        node = env._add(WriteSink(sink), "to_dataframe", (stream._refs,), stream.record_type, register=False)
+        sink.check_type(stream.record_type)
         execute(env._program(job_name, (node,)), env.spark)
         session = obtain_session(env.spark, env.options, 1)
     except BaseException:

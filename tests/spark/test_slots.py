@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ import pytest
 
 from tests.spark.driver import five_operators, nothing, to_pair, unbounded
 from tests.spark.standalone import poll, timed
-from tidegate import Environment, JobFailedError, JobStatus, MapFunction
+from tidegate import Environment, JobFailedError, JobStatus, MapFunction, SchemaError
 from tidegate.core.states import ExecutionState
 from tidegate.jobmanager.slots import SlotState
 
@@ -408,6 +409,15 @@ def test_bounded_jobs_leave_no_thread_no_port_no_connection_and_no_descriptor(ma
     for pid, before in in_worker.items():
         assert not listening(pid), "a pooled worker of Spark's holds no port of ours"
         assert worker_resources(pid) <= before
+
+
+def test_a_refused_dataframe_leaves_no_file(make_env, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SchemaError):
+        make_env().from_sequence(1, 5).map(lambda n: object()).to_dataframe()
+    with pytest.raises(JobFailedError):
+        make_env().from_sequence(1, 5).map(lambda n: 1 // 0, returns=int).to_dataframe()
+    assert list(tmp_path.iterdir()) == []
 
 
 def worker_resources(pid: int) -> tuple[int, int]:
