@@ -223,7 +223,7 @@ class Options:
         "network.bind_host",
         TEXT,
         "",
-        "Address that control and data ports bind to; empty: chosen automatically.",
+        "Address that the control port binds to; 0.0.0.0 or :: also for data ports; empty: chosen automatically.",
     )
     handshake_timeout = Option(
         "network.handshake_timeout",

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import socket
+import time
 from collections.abc import Callable
 
 from tidegate.core.clock import Clock
@@ -30,6 +31,7 @@ MAX_STRANGERS = 64
 """Connections beside the expected peers that have not proved themselves yet; beyond, the oldest is closed."""
 
 _SELECT_LIMIT = 1024
+_BREATH_S = 0.01
 
 
 class PeerUnreachable(Exception):
@@ -240,6 +242,7 @@ class DataPlane:
                 return
             except OSError as e:
                 log.warning("slot %d: a data connection could not be accepted: %s", self._slot, e)
+                time.sleep(_BREATH_S)  # out of descriptors, the listener stays ready: do not spin
                 return
             if len(self._strangers) >= MAX_STRANGERS + len(self.expected):
                 # The oldest goes, not the newest: that one may be a peer, who proves itself at once.
