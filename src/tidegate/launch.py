@@ -43,26 +43,22 @@ def execute(program: Program, spark: Any) -> JobMetrics:
         print_plan(explain_graph(graph, "text"))
         if program.options.runtime == "spark":
             print("\nstarting on Spark ...", flush=True)  # noqa: T201
-    client, printers = _start(graph, program, spark)
+    client = _start(graph, program, spark)
     display = ProgressDisplay(client.metrics) if shown and program.options.runtime == "spark" else None
-    try:
-        with display or contextlib.nullcontext():
-            return _result(client)
-    finally:
-        for printer in printers:
-            printer.join()
+    with display or contextlib.nullcontext():
+        return _result(client)
 
 
 def execute_async(program: Program, spark: Any) -> Any:
     """Start a program and return its client."""
-    return _start(_graph_to_run(program), program, spark)[0]
+    return _start(_graph_to_run(program), program, spark)
 
 
 def collect(program: Program, spark: Any) -> Iterator[Any]:
     """Start a program whose only sink collects, and yield its records as they come; closing early cancels it."""
     graph = _graph_to_run(program)
     node = next(n for n in graph.nodes if _is_sink(n.operation, CollectSink))
-    client, _ = _start(graph, program, spark)
+    client = _start(graph, program, spark)
     # Asked for here, so that a caller who drops the iterator without a step cancels the job as well.
     return _rows(client.collected_batches(node.operator_id), node.output_type)
 
@@ -112,8 +108,8 @@ def _graph_to_run(program: Program) -> StreamGraph:
     return _stream_graph(program)
 
 
-def _start(graph: StreamGraph, program: Program, spark: Any) -> tuple[Any, list[threading.Thread]]:
-    """Start the job; the threads are those that print what its print sinks send, until the job has ended."""
+def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
+    """Start the job, with a thread for each print sink that prints what it sends until the job has ended."""
     job_graph = build_job_graph(graph)
     for node in graph.nodes:
         if isinstance(node.operation, WriteSink):
@@ -124,17 +120,16 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> tuple[Any, list[
         if isinstance(node.operation, WriteSink) and isinstance(node.operation.sink, PrintSink)
     }
     if program.options.runtime == "in-process":
-        return _start_in_process(job_graph, program.options, printers), []
+        return _start_in_process(job_graph, program.options, printers)
     client = _start_on_spark(job_graph, program, spark)
-    threads = [
-        threading.Thread(
-            target=printer.take_all, args=(client.collected_batches(id),), name="tidegate-print", daemon=True
+    for id, printer in printers.items():
+        batches = client.collected_batches(id)
+        thread = threading.Thread(
+            target=printer.take_all, args=(batches,), name="tidegate-print", daemon=True
         )
-        for id, printer in printers.items()
-    ]
-    for thread in threads:
         thread.start()
-    return client, threads
+        client.accompany(thread)
+    return client
 
 
 def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -25,6 +26,11 @@ class LocalJobClient:
 
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
+        self._companions: list[threading.Thread] = []
+
+    def accompany(self, thread: threading.Thread) -> None:
+        """Let `result` also wait for a thread that ends with the job (one that prints what the job sends)."""
+        self._companions.append(thread)
 
     @property
     def job_id(self) -> JobId:
@@ -56,6 +62,8 @@ class LocalJobClient:
         """Wait for the end; return the final `JobMetrics`, or raise `JobFailedError` / `JobCanceledError`."""
         if not self._runner.wait(timeout_s):
             raise TimeoutError(f"job {self.job_name!r} has not ended within {timeout_s:g} s")
+        for thread in self._companions:
+            thread.join(timeout_s)
         self._raise_error()
         return self.metrics()
 
