@@ -127,7 +127,9 @@ def test_options_that_do_not_fit_each_other_are_refused() -> None:
     ):
         Options().with_keywords(heartbeat_timeout=100).checked()
     assert Options().with_keywords(parallelism=200, max_parallelism=256).checked().parallelism == 200
-    assert Options().with_keywords(parallelism=200).checked().parallelism == 200, "derived where it is not set"
+    assert Options().with_keywords(parallelism=200).checked().parallelism == 200, (
+        "derived where it is not set"
+    )
 
 
 def test_a_keyword_of_none_is_not_given() -> None:
