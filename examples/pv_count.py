@@ -21,9 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tidegate import Environment
-from tidegate.connectors.datagen import DataGeneratorSource
-from tidegate.connectors.files import FileSink
+from tidegate import DataGeneratorSource, Environment, FileSink
 
 APPS = [f"app-{i:04d}" for i in range(1000)]
 BLOCK = 8192

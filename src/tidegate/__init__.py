@@ -15,7 +15,12 @@ from tidegate.api.functions import (
     RuntimeContext,
 )
 from tidegate.api.job_client import JobClient
+from tidegate.api.sink import BlackholeSink, Sink
+from tidegate.api.source import Source
 from tidegate.api.streams import ConnectedStreams, DataStream, KeyedStream
+from tidegate.connectors.datagen import DataGeneratorSource
+from tidegate.connectors.files import FileSink, FileSource
+from tidegate.connectors.socket import SocketSource
 from tidegate.core.errors import (
     BadRecordError,
     ConfigurationError,
@@ -24,6 +29,7 @@ from tidegate.core.errors import (
     JobFailedError,
     ProgramError,
     SchemaError,
+    SerializationError,
     SlotsUnavailableError,
     TidegateError,
 )
@@ -33,13 +39,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BadRecordError",
+    "BlackholeSink",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "ConfigurationError",
     "ConnectedStreams",
+    "DataGeneratorSource",
     "DataStream",
     "Environment",
+    "FileSink",
+    "FileSource",
     "FilterFunction",
     "FlatMapFunction",
     "JobCanceledError",
@@ -56,6 +66,10 @@ __all__ = [
     "ReduceFunction",
     "RuntimeContext",
     "SchemaError",
+    "SerializationError",
+    "Sink",
     "SlotsUnavailableError",
+    "SocketSource",
+    "Source",
     "TidegateError",
 ]

@@ -312,6 +312,10 @@ def test_wrong_answer_of_a_function_is_refused_with_the_column(function, schema,
     [
         (lambda: DataGeneratorSource(), "generator function or fields"),
         (lambda: DataGeneratorSource(fields={"a": 3}), "field 'a' must be a column"),
+        (
+            lambda: DataGeneratorSource({"a": uniform_int(0, 3)}),
+            "not a dict. Columns by name are given as fields=",
+        ),
         (lambda: DataGeneratorSource(generate, count=-1), "count"),
         (lambda: DataGeneratorSource(generate, rate=0), "rate"),
         (lambda: DataGeneratorSource(generate, rate=1e-9), "11 days"),

@@ -343,3 +343,19 @@ class TestOperations:
         stream.print()
         stream.print()
         assert len(stream._env._sinks) == 2
+
+
+# ---- what a user sees of them ----
+
+
+def test_repr_of_a_stream_names_its_operator_and_its_type():
+    numbers = Environment(runtime="in-process").from_sequence(1, 3, name="numbers")
+    assert repr(numbers) == "<DataStream of 'numbers': int>"
+    assert repr(numbers.key_by("value")) == "<KeyedStream of 'numbers': int>"
+
+
+def test_every_public_name_is_there():
+    import tidegate
+
+    assert [name for name in tidegate.__all__ if not hasattr(tidegate, name)] == []
+    assert tidegate.__all__ == sorted(tidegate.__all__)

@@ -250,6 +250,10 @@ def test_version_names_what_runs():
     assert tidegate("version").output.splitlines()[0] == f"tidegate {__version__}"
 
 
+def test_version_is_also_an_option():
+    assert tidegate("--version").output == tidegate("version").output
+
+
 @pytest.mark.parametrize("command", ["run", "explain", "options", "version"])
 def test_every_command_has_help(command: str):
     result = tidegate(command, "--help")

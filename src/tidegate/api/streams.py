@@ -67,6 +67,9 @@ class DataStream(OperatorSettings):
         self._type = record_type
         self._node = refs[0].upstream
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._node.name!r}: {self._type.describe()}>"
+
     @property
     def record_type(self) -> RecordType:
         """The type of the records."""

@@ -66,6 +66,22 @@ Words = Annotated[
 ]
 
 
+def _version_wanted(wanted: bool) -> None:
+    if wanted:
+        _print_versions()
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version_wanted, is_eager=True, help="The same as `version`."),
+    ] = False,
+) -> None:
+    """Stateful streams in Python, on the Spark you already run."""
+
+
 # Nothing behind the script's name is ours: also `--help` is the script's there.
 @app.command(
     options_metavar="[--OPTION VALUE]...",
@@ -148,6 +164,10 @@ def options() -> None:
 @app.command()
 def version() -> None:
     """Show the versions of tidegate and of what it stands on."""
+    _print_versions()
+
+
+def _print_versions() -> None:
     for package in ("tidegate", "pyspark", "pyarrow", "polars"):
         typer.echo(f"{package} {importlib.metadata.version(package)}")
     typer.echo(f"python {platform.python_version()}")

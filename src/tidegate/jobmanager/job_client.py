@@ -28,6 +28,9 @@ class LocalJobClient:
         self._runner = runner
         self._companions: list[threading.Thread] = []
 
+    def __repr__(self) -> str:
+        return f"<JobClient of job {self.job_name!r} ({self.job_id}): {self.status().name}>"
+
     def accompany(self, thread: threading.Thread) -> None:
         """Let `result` also wait for a thread that ends with the job (one that prints what the job sends)."""
         self._companions.append(thread)

@@ -83,6 +83,24 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str = ""
     attempt: int = 0
 
+    def __str__(self) -> str:
+        """A line for the job and one for each operator; `repr` has every number of every subtask.
+
+        >>> counts = OperatorCounts(name="numbers", records_out=3), OperatorCounts(name="print", records_in=3)
+        >>> vertex = VertexMetrics(vertex=0, name="numbers -> print", parallelism=1,
+        ...     subtasks=(SubtaskMetrics(subtask=0, operators=counts),))
+        >>> print(JobMetrics(name="job", status="FINISHED", elapsed_ms=1234, vertices=(vertex,)))
+        job 'job' FINISHED, 1.2 s
+          numbers: 0 records in, 3 out
+          print: 3 records in, 0 out
+        """
+        lines = [f"job {self.name!r} {self.status}, {self.elapsed_ms / 1000:.1f} s"]
+        for vertex in self.vertices:
+            lines += (
+                f"  {o.name}: {o.records_in} records in, {o.records_out} out" for o in vertex.operators()
+            )
+        return "\n".join(lines)
+
     @property
     def progress(self) -> float | None:
         """The part of the expected records that the sources have given, 0 to 1; None while that is unknown.

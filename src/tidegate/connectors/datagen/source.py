@@ -87,6 +87,11 @@ class DataGeneratorSource(Source):
     ) -> None:
         if generator is None and not fields:
             raise ProgramError("data generator: give it a generator function or fields.")
+        if generator is not None and not callable(generator):
+            raise ProgramError(
+                f"data generator: the generator must be a function of (indices, rng), not a "
+                f"{type(generator).__name__}. Columns by name are given as fields={{...}}."
+            )
         for name, column in (fields or {}).items():
             if not isinstance(column, (GeneratedColumn, StampedColumn)):
                 raise ProgramError(
