@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-from tidegate import Environment
+from tidegate import Environment, FileSource
 
 TEXT = """\
 There is a tide in the affairs of men,
@@ -32,10 +31,9 @@ def words(line: str) -> Iterator[str]:
 def main(arguments: list[str]) -> None:
     """Count the words of a file, or of the text above."""
     file = arguments.pop(0) if arguments and not arguments[0].startswith("--") else None
-    lines = (Path(file).read_text(encoding="utf-8") if file else TEXT).splitlines()
-
     env = Environment(parallelism=2, args=arguments)
-    counts = env.from_collection(lines, type=str).flat_map(words).key_by("value").count()
+    lines = env.from_source(FileSource(file, "text")) if file else env.from_collection(TEXT.splitlines())
+    counts = lines.flat_map(words).key_by("value").count()
 
     latest = dict(counts.execute_and_collect("word count"))  # of equal words the last one stays
     for word, count in sorted(latest.items(), key=lambda item: (-item[1], item[0]))[:5]:

@@ -421,6 +421,14 @@ def test_csv_without_header_takes_columns_in_order(tmp_path):
     assert [tuple(r) for r in read_all(source.with_columns(["n"]))] == [(1,), (2,)]
 
 
+def test_lines_of_text_are_strings_the_empty_ones_too(tmp_path, small_chunks):
+    lines = [f"line {i}" if i % 3 else "" for i in range(50)]
+    (tmp_path / "a.txt").write_text("\r\n".join(lines), encoding="utf-8-sig", newline="")
+    for source in (FileSource(tmp_path / "a.txt"), FileSource(tmp_path / "*", "text", split_size=40)):
+        assert source.record_type.describe() == "str"
+        assert counted(read_all(source)) == counted(lines)
+
+
 def test_dictionary_columns_are_encoded_and_read_alike(tmp_path):
     (tmp_path / "a.json").write_text(lines_of(clicks(20)))
     source = FileSource(tmp_path, "json", Click, dictionary_columns=["app"])

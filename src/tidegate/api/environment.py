@@ -81,6 +81,8 @@ class Environment:
 
     def from_source(self, source: Source, **settings: Any) -> DataStream:
         """Read a source of the source contract: files, a data generator, a socket, your own."""
+        if isinstance(source, type) and issubclass(source, Source):
+            raise ProgramError(f"from_source got the class {source.__name__}; give it an instance")
         if not isinstance(source, Source):
             raise ProgramError(f"from_source needs a Source, got a {type(source).__name__}: {source!r}")
         return self._read(source, source.describe(), settings)

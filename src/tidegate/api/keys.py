@@ -32,7 +32,8 @@ def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: 
     if len(key) == 1 and callable(key[0]):
         key_type = result_type(key[0], "__call__", returns, many=False)
         return Key((), key[0], key_type)
-    raise ProgramError(f"{role} takes column names or one function, got {key!r}")
+    got = repr(key[0]) if len(key) == 1 else repr(key)
+    raise ProgramError(f'{role} takes column names ({role}("a", "b")) or one function, got {got}')
 
 
 def aggregate_type(

@@ -1,8 +1,9 @@
-"""How records become bytes and bytes records: JSON lines, CSV and Parquet, strictly by a schema."""
+"""How records become bytes and bytes records: JSON lines, CSV and Parquet by a schema, plain lines of text."""
 
 from tidegate.formats.csv import CsvFormat
 from tidegate.formats.format import FormatWriter, TextFormat
 from tidegate.formats.json_lines import JsonLinesFormat
 from tidegate.formats.parquet import ParquetFormat
+from tidegate.formats.text_lines import TextLinesFormat
 
-__all__ = ["CsvFormat", "FormatWriter", "JsonLinesFormat", "ParquetFormat", "TextFormat"]
+__all__ = ["CsvFormat", "FormatWriter", "JsonLinesFormat", "ParquetFormat", "TextFormat", "TextLinesFormat"]

@@ -38,6 +38,8 @@ class TextFormat(ABC):
     extension: str
     has_header: bool = False
     """Whether the first line of a file names its columns."""
+    default_type: type | None = None
+    """The type of the records where no schema is given; None: inferred from the first lines."""
 
     @abstractmethod
     def check_schema(self, schema: pa.Schema) -> None:

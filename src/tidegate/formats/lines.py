@@ -79,12 +79,12 @@ class LineTable:
 class LineDecoder(ABC):
     """Decodes lines to the columns of a schema, strictly; used by one thread."""
 
-    blank: bytes
-    """A line of these bytes alone is no record."""
+    blank: bytes | None
+    """A line of these bytes alone is no record; None: every line is one, also an empty one."""
 
     @abstractmethod
     def decode(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
-        """Decode a chunk of whole lines, none of them blank, to one row per line.
+        """Decode a chunk of whole lines, none of them `blank`, to one row per line.
 
         Raises `LinesRefused` if any line is not exactly one record, or if it cannot tell (blank lines).
         """
@@ -132,8 +132,9 @@ def decode_lines(decoder: LineDecoder, chunk: bytes, empty: pa.RecordBatch) -> D
     starts: list[int] = []
     lines: list[bytes] = []
     for start, end in zip(table.starts.tolist(), table.ends.tolist(), strict=True):
-        line = chunk[start:end].strip(decoder.blank)
-        if line:
+        line = chunk[start:end]
+        line = line.rstrip(b"\r") if decoder.blank is None else line.strip(decoder.blank)
+        if line or decoder.blank is None:
             starts.append(start)
             lines.append(line)
     good: list[pa.RecordBatch] = []

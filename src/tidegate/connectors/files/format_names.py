@@ -8,12 +8,13 @@ from typing import Any
 from tidegate.connectors.files.paths import path_name
 from tidegate.connectors.files.splits import COMPRESSIONS
 from tidegate.core.errors import ProgramError
-from tidegate.formats import CsvFormat, JsonLinesFormat, ParquetFormat, TextFormat
+from tidegate.formats import CsvFormat, JsonLinesFormat, ParquetFormat, TextFormat, TextLinesFormat
 
 _FORMATS: dict[str, Callable[[], TextFormat | ParquetFormat]] = {
     "json": JsonLinesFormat,
     "csv": CsvFormat,
     "parquet": ParquetFormat,
+    "text": TextLinesFormat,
 }
 _EXTENSIONS = {
     "json": "json",
@@ -22,6 +23,7 @@ _EXTENSIONS = {
     "csv": "csv",
     "parquet": "parquet",
     "pq": "parquet",
+    "txt": "text",
 }
 
 
@@ -33,7 +35,7 @@ def format_of(given: Any, paths: Sequence[str]) -> TextFormat | ParquetFormat:
         return _FORMATS[given]()
     if given is not None:
         raise ProgramError(
-            f"there is no file format {given!r}. Use 'json', 'csv' or 'parquet', or a format object."
+            f"there is no file format {given!r}. Use 'json', 'csv', 'parquet' or 'text', or a format object."
         )
     names = [path.lower().rsplit("/", 1)[-1].split(".") for path in paths]
     found = set()
@@ -44,6 +46,7 @@ def format_of(given: Any, paths: Sequence[str]) -> TextFormat | ParquetFormat:
     name = found.pop() if len(found) == 1 else None
     if name is None:
         raise ProgramError(
-            f"the format of {path_name(paths[0])} cannot be told from its name. Say format='json', 'csv' or 'parquet'."
+            f"the format of {path_name(paths[0])} cannot be told from its name. "
+            f"Say format='json', 'csv', 'parquet' or 'text'."
         )
     return _FORMATS[name]()

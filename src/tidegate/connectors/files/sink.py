@@ -35,7 +35,8 @@ class FileSink(Sink):
 
     Args:
         directory: a local path or a URI of any filesystem of `pyarrow.fs`. Created if missing.
-        format: `"json"`, `"csv"`, `"parquet"`, or a format object such as `ParquetFormat(compression="zstd")`.
+        format: `"json"`, `"csv"`, `"parquet"`, `"text"`, or a format object such as
+            `ParquetFormat(compression="zstd")`.
         roll_size: about how large a file gets before the next one is begun.
         overwrite: remove the part files that are there; other files are refused all the same.
         append: keep what is there and add files with new numbers.

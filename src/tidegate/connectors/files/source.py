@@ -60,10 +60,10 @@ class FileSource(Source):
     Args:
         path: a file, a directory (all files below it), a glob (`*`, `?`, `[ab]`, `**`), or a list of them; local, or a
             URI of any filesystem of `pyarrow.fs` (`s3://`, `gs://`, `hdfs://`).
-        format: `"json"`, `"csv"`, `"parquet"`, or a format object such as `CsvFormat(delimiter=";")`. Not given: told
-            from the file's extension.
+        format: `"json"`, `"csv"`, `"parquet"`, `"text"`, or a format object such as `CsvFormat(delimiter=";")`. Not
+            given: told from the file's extension.
         schema: a dataclass, a NamedTuple or a `pyarrow.Schema`. Not given: from the footer of the first Parquet
-            file, or inferred from the first lines.
+            file, or inferred from the first lines; for text, `str`.
         on_bad_record: what to do with a line that is no record of the schema: `"fail"` the job with the file, the
             line and the reason, `"skip"` it and count it in the metric `bad_records`, or an `OutputTag` (or
             `"side:<tag>"`) to send it there as a `BadRecord`.
@@ -123,6 +123,8 @@ class FileSource(Source):
         self._file_schema: pa.Schema | None = None
         self._record_type: RecordType | None = None
         self._cached_location: Location | None = None
+        if schema is None and isinstance(self.format, TextFormat):
+            schema = self.format.default_type
         if schema is not None:
             self._declare(record_type_of(schema))
 
