@@ -104,6 +104,7 @@ MISUSES: list[tuple[str, Callable[[DataStream], Any], str]] = [
     ("map of no function", lambda s: s.map(5), "map needs a callable or a MapFunction, got a int: 5"),
     ("map of a class", lambda s: s.map(ToText), "map got the class ToText; give it an instance: ToText()"),
     ("map of another kind", lambda s: s.map(Two()), "map needs a callable or a MapFunction, got a Two"),
+    ("map to text", lambda s: s.map(repr, returns="str"), "returns='str' is text; give the type itself"),
     ("flat_map", lambda s: s.flat_map(None), "flat_map needs a callable or a FlatMapFunction"),
     ("filter", lambda s: s.filter("app"), "filter needs a callable or a FilterFunction, got a str: 'app'"),
     ("process", lambda s: s.process(ToText()), "process needs a callable or a ProcessFunction"),

@@ -165,6 +165,8 @@ def result_type(function: Any, method: str, returns: Any, *, many: bool) -> Reco
     `returns` if given, else the return hint of the callable or of `method` on a function object; with `many`, the
     element type of the iterable. Without a usable hint: `ObjectType`.
     """
+    if isinstance(returns, str):
+        raise ProgramError(f"returns={returns!r} is text; give the type itself, such as returns=int")
     if returns is not None:
         return record_type_of(returns)
     hint = _return_hint(getattr(function, method) if isinstance(function, Function) else function)
