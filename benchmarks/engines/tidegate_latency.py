@@ -56,7 +56,10 @@ def main() -> None:
         notes = Path(folder)
         env = Environment(parallelism=args.parallelism, progress="off")
         source = DataGeneratorSource(
-            fields={"app_id": choice(APPS), "created": created_at_ns()}, count=count, rate=args.rate, tick="1 ms"
+            fields={"app_id": choice(APPS), "created": created_at_ns()},
+            count=count,
+            rate=args.rate,
+            tick="1 ms",
         )
         # The largest creation time so far of the app: for records in order it is the record's own.
         counted = env.from_source(source).key_by("app_id").max("created")
