@@ -7,7 +7,6 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from tidegate.core.errors import TidegateError
 
@@ -68,8 +67,3 @@ def describe_error(error: BaseException) -> str:
 
 def _is_own(filename: str) -> bool:
     return os.path.abspath(filename).startswith(_OWN_CODE + os.sep)
-
-
-def clear_frames(trace: TracebackType | None) -> None:
-    """Let go of the local variables in a traceback, so that a kept error keeps no batch alive."""
-    traceback.clear_frames(trace)

@@ -29,7 +29,7 @@ Parts = list[tuple[int, Batch]]
 Partitioner = Callable[[Batch], Parts]
 
 _FEW_ROWS = 32
-_FEW_CONSUMERS = 16
+_FEW_CONSUMERS = 8
 """Up to here a comparison per consumer is faster than a sort."""
 _MOST_RECENT = 1 << 16
 
