@@ -61,3 +61,11 @@ class SlotsUnavailableError(JobFailedError):
 
 class JobCanceledError(JobError):
     """A job was cancelled before it finished."""
+
+
+class StateCompatibilityError(TidegateError):
+    """Stored state does not fit the program: names the operator, the state and both types or numbers."""
+
+
+class CheckpointError(TidegateError):
+    """A checkpoint cannot be taken, read or restored; names the checkpoint, the path and the reason."""

@@ -1,0 +1,384 @@
+"""State, declared where it is used: as attributes of a function class.
+
+    class Dedupe(ProcessFunction):
+        seen = ValueState(bool, default=False)
+
+        def process(self, value, context):
+            if not self.seen.value():
+                self.seen.update(True)
+                yield value
+
+What stands on the class is a declaration: a name and types, no values. In the slot, before `open`, the runtime puts the
+live state (a subclass with the same methods) under the same name on the instance, so that using it costs no more than
+an attribute. Keyed state is that of the current record's key; without a key it is refused by name.
+
+What `value()`, `get()` and the iterators return is the caller's own: changing it changes nothing in the state until it
+is written back. That holds on every backend.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar
+
+from tidegate.core.durations import parse_duration_ms
+from tidegate.core.errors import ProgramError, TidegateError
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+IN = TypeVar("IN")
+ACC = TypeVar("ACC")
+OUT = TypeVar("OUT")
+
+
+class StateAccessError(TidegateError):
+    """State was used where it does not exist: outside a slot, or keyed state without a key. Names the state."""
+
+
+class StateSerializer(Protocol[T]):
+    """Turns values that have no Arrow type into bytes; the opt-in for anything that type hints can't describe.
+
+    `name` is stored in checkpoints and compared on restore: change it when the bytes change.
+    """
+
+    name: str
+
+    def serialize(self, value: T) -> bytes:
+        """The value as bytes."""
+        ...
+
+    def deserialize(self, data: bytes) -> T:
+        """The value back."""
+        ...
+
+
+@dataclass(frozen=True)
+class StateTtl:
+    """When a value expires: `duration` after it was last written (or read, with `refresh_on_read`).
+
+    >>> StateTtl("1 h")
+    StateTtl(duration='1 h', time='processing', refresh_on_read=False)
+    """
+
+    duration: str | int
+    time: Literal["processing", "event"] = "processing"
+    refresh_on_read: bool = False
+
+    @property
+    def duration_ms(self) -> int:
+        """The duration in milliseconds."""
+        return parse_duration_ms(self.duration)
+
+    def __post_init__(self) -> None:
+        try:
+            short = self.duration_ms <= 0
+        except ValueError as e:
+            raise ProgramError(f"StateTtl({self.duration!r}): {e}") from None
+        if short:
+            raise ProgramError(f"StateTtl({self.duration!r}): a time to live must be longer than 0")
+
+
+class StateDeclaration:
+    """A named state of a function class. The name is that of the attribute, unless `name` says otherwise."""
+
+    kind: ClassVar[str]
+    name: str = ""
+    owner: str = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = self.name or name
+        self.owner = owner.__name__
+
+    def _refuse(self) -> NoReturn:
+        raise StateAccessError(
+            f"{type(self).__name__} {self.name!r} of {self.owner or 'a function'} is only a declaration here: "
+            f"state exists in the slot, from `open` of its function on"
+        )
+
+
+class KeyedState(StateDeclaration):
+    """State of the current record's key; usable in functions on keyed streams only."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "",
+        ttl: StateTtl | str | None = None,
+        serializer: StateSerializer[Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.ttl = StateTtl(ttl) if isinstance(ttl, str) else ttl
+        self.serializer = serializer
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget the key's value."""
+        self._refuse()
+
+
+class ValueState(KeyedState, Generic[T]):
+    """One value per key; `default` while there is none."""
+
+    kind = "value"
+
+    def __init__(self, type: Any, default: T | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.type = type
+        self.default = default
+
+    def value(self) -> T:
+        """The key's value, or the default."""
+        self._refuse()
+
+    def update(self, value: T) -> None:
+        """Set the key's value; None is the same as `clear`."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Forget the key's value."""
+        self._refuse()
+
+
+class ListState(KeyedState, Generic[T]):
+    """A list per key."""
+
+    kind = "list"
+
+    def __init__(self, type: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.type = type
+
+    def get(self) -> list[T]:
+        """The key's elements, oldest first; empty if there are none."""
+        self._refuse()
+
+    def add(self, value: T) -> None:
+        """Append an element."""
+        self._refuse()
+
+    def add_all(self, values: Iterable[T]) -> None:
+        """Append elements."""
+        self._refuse()
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the whole list."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Forget the key's list."""
+        self._refuse()
+
+
+class MapState(KeyedState, Generic[K, V]):
+    """A map per key."""
+
+    kind = "map"
+
+    def __init__(self, key_type: Any, value_type: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.key_type = key_type
+        self.value_type = value_type
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """The entry's value, or `default`."""
+        self._refuse()
+
+    def put(self, key: K, value: V) -> None:
+        """Set an entry."""
+        self._refuse()
+
+    def remove(self, key: K) -> None:
+        """Remove an entry; one that does not exist is no error."""
+        self._refuse()
+
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry."""
+        self._refuse()
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """All entries, ordered by when they were first put (heap) or by their bytes (rocksdb)."""
+        self._refuse()
+
+    def keys(self) -> Iterator[K]:
+        """The entries' keys."""
+        return (k for k, _ in self.items())
+
+    def values(self) -> Iterator[V]:
+        """The entries' values."""
+        return (v for _, v in self.items())
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._refuse()
+
+
+class ReducingState(KeyedState, Generic[T]):
+    """One value per key into which each added one is reduced by `function(so_far, value)`."""
+
+    kind = "reducing"
+
+    def __init__(self, type: Any, function: Callable[[T, T], T], **options: Any) -> None:
+        super().__init__(**options)
+        self.type = type
+        self.function = function
+
+    def get(self) -> T | None:
+        """What was reduced so far, or None."""
+        self._refuse()
+
+    def add(self, value: T) -> None:
+        """Reduce a value into it."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Forget the key's value."""
+        self._refuse()
+
+
+class AggregateFunction(Generic[IN, ACC, OUT]):
+    """An incremental aggregation: an accumulator of its own type, kept in state."""
+
+    def create_accumulator(self) -> ACC:
+        """The accumulator of no records."""
+        raise NotImplementedError
+
+    def add(self, value: IN, accumulator: ACC) -> ACC:
+        """The accumulator with one more record."""
+        raise NotImplementedError
+
+    def get_result(self, accumulator: ACC) -> OUT:
+        """The result of an accumulator."""
+        raise NotImplementedError
+
+    def merge(self, left: ACC, right: ACC) -> ACC:
+        """Two accumulators as one (needed by merging windows only)."""
+        raise NotImplementedError
+
+
+class AggregatingState(KeyedState, Generic[IN, OUT]):
+    """An accumulator per key; `accumulator_type` is the type of what is stored."""
+
+    kind = "aggregating"
+
+    def __init__(
+        self, accumulator_type: Any, function: AggregateFunction[IN, Any, OUT], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.type = accumulator_type
+        self.function = function
+
+    def get(self) -> OUT | None:
+        """The result of what was added so far, or None."""
+        self._refuse()
+
+    def add(self, value: IN) -> None:
+        """Add a value."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Forget the key's accumulator."""
+        self._refuse()
+
+
+class OperatorState(StateDeclaration):
+    """State of a subtask, not of a key; usable in every function."""
+
+    def __init__(self, *, name: str = "", serializer: StateSerializer[Any] | None = None) -> None:
+        self.name = name
+        self.serializer = serializer
+
+
+class OperatorListState(OperatorState, Generic[T]):
+    """A list per subtask; on rescale its entries are dealt out over the new subtasks."""
+
+    kind = "list"
+    redistribution: ClassVar[str] = "split"
+
+    def __init__(self, type: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.type = type
+
+    def get(self) -> list[T]:
+        """The entries."""
+        self._refuse()
+
+    def add(self, value: T) -> None:
+        """Append an entry."""
+        self._refuse()
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the whole list."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._refuse()
+
+
+class UnionListState(OperatorListState[T]):
+    """A list per subtask; on restore every subtask gets the entries of all, and takes what it wants."""
+
+    redistribution = "union"
+
+
+class BroadcastState(OperatorState, Generic[K, V]):
+    """A map that is the same in all subtasks, changed by broadcast records only."""
+
+    kind = "map"
+    redistribution: ClassVar[str] = "broadcast"
+
+    def __init__(self, key_type: Any, value_type: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.key_type = key_type
+        self.value_type = value_type
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """The entry's value, or `default`."""
+        self._refuse()
+
+    def put(self, key: K, value: V) -> None:
+        """Set an entry; refused on the side that is not broadcast."""
+        self._refuse()
+
+    def remove(self, key: K) -> None:
+        """Remove an entry; refused on the side that is not broadcast."""
+        self._refuse()
+
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry."""
+        self._refuse()
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """All entries."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Remove all entries; refused on the side that is not broadcast."""
+        self._refuse()
+
+
+def declared_states(function: object) -> dict[str, StateDeclaration]:
+    """The states that a function object's class declares, by attribute; two of one name are refused."""
+    found: dict[str, StateDeclaration] = {}
+    names: dict[str, str] = {}
+    for cls in reversed(type(function).__mro__):
+        for attribute, value in vars(cls).items():
+            if isinstance(value, StateDeclaration):
+                found[attribute] = value
+            else:
+                found.pop(attribute, None)
+    for attribute, declaration in found.items():
+        other = names.setdefault(declaration.name, attribute)
+        if other != attribute:
+            raise ProgramError(
+                f"{type(function).__name__} declares two states named {declaration.name!r}: {other} and {attribute}. "
+                f"Give one of them another name="
+            )
+    return found

@@ -1,0 +1,1 @@
+"""Checkpoints as the JobManager sees them: the coordinator (pure), completed checkpoints, statistics."""

@@ -1,0 +1,1 @@
+"""What happens after a failure: restart strategies (pure) and the sequence of attempts."""

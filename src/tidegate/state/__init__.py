@@ -1,0 +1,1 @@
+"""Keyed and operator state: backends with one contract, serializers, time to live."""

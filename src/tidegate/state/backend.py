@@ -1,0 +1,132 @@
+"""The contract of keyed state backends; `tests/contract/test_state_backends.py` is the suite that all pass.
+
+One backend per operator subtask, owned by the slot's mailbox thread. The operator sets `current_key` before it runs
+user code for a record, and `NO_KEY` after. `snapshot` is the synchronous part: short, it freezes what there is; the callable
+that it returns is the asynchronous part, which runs once on another thread while the mailbox thread goes on.
+
+Increments build on checkpoints that have **completed** only: what was written for an aborted one is written again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.api.state import KeyedState
+from tidegate.core.clock import Clock
+from tidegate.core.key_groups import KeyGroupRange
+from tidegate.core.options import Options
+from tidegate.records.types import RecordType
+from tidegate.snapshot.handles import KeyedStateHandle
+from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
+
+
+class NoKey:
+    """The type of `NO_KEY`."""
+
+    def __repr__(self) -> str:
+        return "NO_KEY"
+
+
+NO_KEY: Final = NoKey()
+"""`current_key` while there is none: keyed state is refused then."""
+
+AsyncPart = Callable[[SnapshotWriter], KeyedStateHandle]
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BackendContext:
+    """What a backend may know."""
+
+    operator_name: str
+    subtask_index: int
+    attempt: int
+    key_type: RecordType
+    """The keys' type; `current_key` is a row of it (the plain value where the key is one column)."""
+    key_groups: KeyGroupRange
+    max_parallelism: int
+    clock: Clock
+    options: Options
+    local_directory: Callable[[], str]
+    """Makes (once) an empty local directory of this subtask that is removed when the slot ends."""
+
+
+class ColumnTable(ABC):
+    """Vectorised values per key for built-in aggregates: a fixed set of numeric arrays beside each key.
+
+    `begin` gives the batch's keys dense ids and arrays of their values, indexed by id, to be changed in place; `commit`
+    says which ids were changed. Nothing else may happen to the backend in between.
+    """
+
+    @abstractmethod
+    def begin(self, keys: Sequence[pa.Array]) -> tuple[Ids, int, list[npt.NDArray[Any]]]:
+        """(id of each row, number of ids, the value arrays - views of at least that many elements).
+
+        Ids that are new have the arrays' initial values.
+        """
+
+    @abstractmethod
+    def commit(self, touched: Ids | None = None) -> None:
+        """Keep the changes of these ids (None: of all ids of the batch)."""
+
+
+@dataclass(frozen=True)
+class ColumnArray:
+    """One value array of a `ColumnTable`."""
+
+    name: str
+    dtype: np.dtype[Any]
+    initial: Any
+
+
+class KeyedStateBackend(ABC):
+    """The keyed state of one operator subtask."""
+
+    current_key: Any = NO_KEY
+
+    def __init__(self, context: BackendContext) -> None:
+        self.context = context
+
+    @abstractmethod
+    def state(self, declaration: KeyedState) -> KeyedState:
+        """The live state of a declaration: a subclass of its class. Called before the first record, in `open`.
+
+        After a restore, a state of that name with another fingerprint is a `StateCompatibilityError` naming both.
+        """
+
+    @abstractmethod
+    def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
+        """The live column table of this name; the same rules as for `state`."""
+
+    @abstractmethod
+    def restore(self, handles: Sequence[KeyedStateHandle], storage: CheckpointStorage) -> None:
+        """Take from these handles what belongs to `context.key_groups`. Called once, before `state` and `columns`.
+
+        Handles of the other backend are taken too where the format allows it; else a `StateCompatibilityError` says so.
+        """
+
+    @abstractmethod
+    def snapshot(self, checkpoint_id: int) -> AsyncPart:
+        """Freeze the state of this moment (mailbox thread, short); the result writes it (another thread, once)."""
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """All checkpoints up to this one are done for: the next increment builds on it."""
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """This checkpoint's files are gone or going; nothing may refer to them."""
+
+    @property
+    @abstractmethod
+    def key_count(self) -> int:
+        """About how many (state, key) entries there are, for metrics."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release memory, files and threads; called once, also after a failure."""

@@ -1,0 +1,1 @@
+"""Durable bytes: filesystems, and the layout of a checkpoint directory (the only place that formats a path)."""
