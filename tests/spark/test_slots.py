@@ -21,8 +21,10 @@ import pytest
 from tests.spark.driver import five_operators, nothing, to_pair, unbounded
 from tests.spark.standalone import poll, timed
 from tidegate import Environment, JobFailedError, JobStatus, MapFunction, SchemaError
+from tidegate.core.errors import SlotsUnavailableError
 from tidegate.core.states import ExecutionState
 from tidegate.jobmanager.slots import SlotState
+from tidegate.spark.gang import SparkGang
 
 
 @pytest.fixture
@@ -247,10 +249,61 @@ def test_a_job_that_needs_more_than_there_is_says_so_at_once_and_can_be_cancelle
     assert client.status() is JobStatus.CANCELED
 
 
-def test_a_job_that_is_cancelled_before_spark_has_taken_it_leaves_nothing_in_its_queue(
-    make_env, spark, start, submit
+@pytest.mark.spec("S3-8")
+def test_slots_that_another_job_holds_are_told_within_five_seconds_and_taken_when_it_ends(
+    make_env, start, submit
 ):
-    """All slots are taken: Spark queues the second job, whose cancellation must reach it there."""
+    holder_env = make_env(parallelism=3)
+    unbounded(holder_env).sink_to(nothing)
+    holder = start(holder_env)
+    env = make_env(parallelism=2)
+    env.from_sequence(1, 10).rebalance().sink_to(nothing)
+    with timed() as elapsed:
+        client = submit(env, "second")
+        poll(client.waiting_for, "it says what it waits for", 5)
+        assert elapsed() < 5
+    assert (
+        "job 'second' needs 2 slots but Spark offers 1 (other jobs hold 3 of its 4)" in client.waiting_for()
+    )
+    assert client.status() is JobStatus.WAITING_FOR_SLOTS
+    impatient = make_env(parallelism=2, slots_wait_timeout="2s")
+    impatient.from_sequence(1, 10).sink_to(nothing)
+    with timed() as elapsed, pytest.raises(SlotsUnavailableError, match="needs 2 slots but Spark offers 1"):
+        submit(impatient).result()
+    assert 2 <= elapsed() < 5, "the configured time, though Spark has slots enough"
+    holder.cancel()
+    assert client.result(timeout_s=30).vertices[-1].total("records_in") == 10
+
+
+@pytest.mark.spec("S3-8")
+def test_of_two_jobs_that_start_together_the_one_without_slots_says_so_within_five_seconds(make_env, submit):
+    clients = []
+    with timed() as elapsed:
+        for name in ("one", "two"):
+            env = make_env(parallelism=3)
+            unbounded(env).sink_to(nothing)
+            clients.append(submit(env, name))
+        waiting = poll(lambda: [c for c in clients if c.waiting_for()], "one waits", 7)
+        assert elapsed() < 6, "five seconds, and what the first submission took"
+    assert "needs 3 slots but Spark offers 1 (other jobs hold 3 of its 4)" in waiting[0].waiting_for()
+    for client in clients:
+        client.cancel()
+
+
+def test_a_job_follows_another_at_once_without_a_word_about_slots(make_env, caplog):
+    """What the first job held is free when its result is there."""
+    for name in ("first", "next"):
+        env = make_env(parallelism=4)
+        env.from_sequence(1, 10).sink_to(nothing)
+        env.execute(name)
+    assert "slots but Spark offers" not in caplog.text
+
+
+def test_a_job_that_is_cancelled_before_spark_has_taken_it_leaves_nothing_in_its_queue(
+    make_env, spark, start, submit, monkeypatch
+):
+    """All slots are taken and not counted: Spark queues the second job; its cancellation must reach it there."""
+    monkeypatch.setattr(SparkGang, "count_slots", lambda gang: None)
     holder_env = make_env(parallelism=4)
     unbounded(holder_env).sink_to(nothing)
     holder = start(holder_env)

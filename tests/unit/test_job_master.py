@@ -53,6 +53,33 @@ def test_too_few_slots_are_reported_at_once_with_both_numbers_and_asked_for_agai
     assert kit.do(ev.SlotsCounted(4)) == [ev.StartGang(4)]
 
 
+def test_slots_that_other_jobs_hold_are_reported_with_all_numbers_once_they_had_time_to_give_them_back():
+    kit = MasterKit(parallelism=4).to_waiting()
+    assert kit.do(ev.SlotsCounted(6, busy=3)) == []
+    kit.pass_ms(600)
+    assert kit.do(ev.SlotsCounted(6, busy=4)) == []
+    kit.pass_ms(600)
+    assert kit.do(ev.SlotsCounted(6, busy=3)) == [
+        ev.ReportWaiting(
+            "job 'pv' needs 4 slots but Spark offers 3 (other jobs hold 3 of its 6); waiting up to 5 min. "
+            "End other jobs, add executors, or lower the parallelism"
+        )
+    ]
+    kit.pass_ms(600)
+    assert kit.do(ev.SlotsCounted(6, busy=5)) == [], "others start and end tasks all the time"
+    assert "offers 1 (other jobs hold 5 of its 6)" in kit.master.waiting_for
+    kit.pass_ms(600)
+    assert kit.do(ev.SlotsCounted(6, busy=2)) == [ev.StartGang(4)]
+
+
+def test_slots_that_other_jobs_keep_fail_the_job_after_the_configured_time():
+    kit = MasterKit(parallelism=4, slots_wait_timeout="2 s").to_waiting()
+    kit.do(ev.SlotsCounted(4, busy=1))
+    kit.pass_ms(2_000)
+    assert [end.error for end in kit.ends()] == [SlotsUnavailableError]
+    assert "offers 3 (other jobs hold 1 of its 4) after 2 s (slots.wait_timeout)" in kit.ends()[0].message
+
+
 def test_slots_that_do_not_come_in_time_fail_the_job_with_both_numbers():
     kit = MasterKit(parallelism=4, slots_wait_timeout="2 s").to_waiting()
     kit.do(ev.SlotsCounted(3))
@@ -94,6 +121,19 @@ def test_processes_that_never_register_fail_the_job_with_numbers_after_the_gang_
     kit.do(ev.SlotDisconnected(SlotId(1), ""), ev.GangEnded("cancelled"))
     message = kit.ends()[0].message
     assert "needs 3 slots but only 1 have registered within 1 min; missing: 0, 2." in message
+
+
+def test_a_job_whose_slots_went_to_one_that_started_at_the_same_time_says_so_within_five_seconds():
+    kit = MasterKit().to_waiting()
+    kit.do(ev.SlotsCounted(3))
+    assert kit.pass_ms(3_900) == []
+    assert kit.pass_ms(100) == [ev.CountSlots()]
+    [report] = kit.do(ev.SlotsCounted(3, busy=2))
+    assert isinstance(report, ev.ReportWaiting)
+    assert report.text.startswith("job 'pv' needs 2 slots but Spark offers 1 (other jobs hold 2 of its 3)")
+    assert kit.pass_ms(10_000) == [], "that is not a slow start"
+    kit.do(registration(0), registration(1))
+    assert kit.master.status is J.RUNNING
 
 
 @pytest.mark.parametrize(("counted", "after_ms"), [(None, 4_000), (2, 10_000)])

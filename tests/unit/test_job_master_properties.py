@@ -30,7 +30,7 @@ messages = st.one_of(
 )
 events = st.one_of(
     st.just(ev.SubmissionRequested()),
-    st.builds(ev.SlotsCounted, st.one_of(st.none(), st.integers(0, 4))),
+    st.builds(ev.SlotsCounted, st.one_of(st.none(), st.integers(0, 4)), st.integers(0, 4)),
     st.just(ev.CountingFailed("no")),
     st.just(ev.GangStarted()),
     st.builds(ev.GangEnded, st.one_of(st.none(), st.just("stage failed"))),

@@ -88,6 +88,9 @@ class FakeGang:
             raise count
         return count  # type: ignore[return-value]
 
+    def count_busy_slots(self) -> int:
+        return 0
+
     def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
         self.bootstrap = bootstrap
         self.threads = [threading.Thread(target=self._run, args=(bootstrap, i)) for i in range(slots)]

@@ -42,6 +42,9 @@ class ThreadGang:
     def count_slots(self) -> int | None:
         return None
 
+    def count_busy_slots(self) -> int:
+        return 0
+
     def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
         self._threads = [
             threading.Thread(target=self._run, args=(bootstrap, SlotId(i)), daemon=True) for i in range(slots)

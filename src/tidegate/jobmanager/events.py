@@ -23,9 +23,11 @@ class SubmissionRequested:
 
 @dataclass(frozen=True, slots=True)
 class SlotsCounted:
-    """The answer to `CountSlots`: how many slots the host offers now, None where it cannot know."""
+    """The answer to `CountSlots`: how many slots the host has now (None where it cannot know)."""
 
     available: int | None
+    busy: int = 0
+    """How many of them run tasks of other Spark jobs."""
 
 
 @dataclass(frozen=True, slots=True)

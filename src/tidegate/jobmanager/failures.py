@@ -147,11 +147,12 @@ def counting_failed(error: str) -> Failure:
     return Failure(FailureRank.CAUSE, f"Spark cannot be asked for its slots: {error}")
 
 
-def waiting_text(job: str, needed: int, available: int, timeout_ms: int) -> str:
+def waiting_text(job: str, needed: int, available: int, busy: int, timeout_ms: int) -> str:
     """What the user reads while slots are missing."""
+    offered, remedy = _offer(needed, available, busy)
     return (
-        f"job {job!r} needs {needed} slots but Spark offers {available}; "
-        f"waiting up to {format_duration_ms(timeout_ms)}. Add executors, or lower the parallelism"
+        f"job {job!r} needs {needed} slots but Spark offers {offered}; "
+        f"waiting up to {format_duration_ms(timeout_ms)}. {remedy}"
     )
 
 
@@ -163,13 +164,14 @@ def starting_text(job: str, needed: int, came: int, timeout_ms: int) -> str:
     )
 
 
-def slots_unavailable(needed: int, available: int | None, waited_ms: int) -> Failure:
+def slots_unavailable(needed: int, available: int | None, busy: int, waited_ms: int) -> Failure:
     """The slots did not come in time."""
-    offers = "did not say how many it offers" if available is None else f"offers {available}"
+    offered, remedy = _offer(needed, available or 0, busy)
+    offers = "did not say how many it offers" if available is None else f"offers {offered}"
     return Failure(
         FailureRank.CAUSE,
         f"it needs {needed} slots but Spark {offers} after {format_duration_ms(waited_ms)} "
-        f"(slots.wait_timeout). Add executors, or lower the parallelism",
+        f"(slots.wait_timeout). {remedy}",
         SlotsUnavailableError,
     )
 
@@ -184,6 +186,14 @@ def slots_missing(needed: int, missing: list[SlotId], waited_ms: int) -> Failure
         f"executors can reach the driver's control port",
         SlotsUnavailableError,
     )
+
+
+def _offer(needed: int, available: int, busy: int) -> tuple[str, str]:
+    """How many slots there are for the job, and what can be done. Those of others matter if they would be enough."""
+    if available < needed:
+        return str(available), "Add executors, or lower the parallelism"
+    offered = f"{available - busy} (other jobs hold {busy} of its {available})"
+    return offered, "End other jobs, add executors, or lower the parallelism"
 
 
 def _running(operators: list[str]) -> str:

@@ -3,8 +3,8 @@
 No socket, thread, clock or file: a driver (`JobRunner`, a simulation) makes the events and performs the actions. All
 calls of `handle` come from one thread; the properties may be read from any.
 
-1. CREATED → WAITING_FOR_SLOTS: the enumerators are started, the host is asked for its slots until it has enough (or
-   cannot know), then the gang is started and its slots register.
+1. CREATED → WAITING_FOR_SLOTS: the enumerators are started, the host is asked for its slots until enough are free (or
+   it cannot know), then the gang is started and its slots register.
 2. → RUNNING when the last slot has registered: every slot gets its deployment with the addresses of all.
 3. → FINISHED when every subtask and every slot has said so, and the gang has ended (or after `GANG_END_MS`).
 4. A failure (the nearest to the root cause, see `failures`) → FAILING, a cancellation → CANCELLING: the slots are told,
@@ -42,10 +42,13 @@ class JobMaster:
     STOP_EXTRA_MS = 3_000
     SHORTEST_START_MS = 30_000
     """Slots that Spark has promised get at least this long to start, however short `slots.wait_timeout` is."""
+    SAY_TAKEN_AFTER_MS = 1_000
+    """When to say that other jobs hold the slots: one that was just cancelled needs a moment to give them back."""
     SAY_UNKNOWN_AFTER_MS = 4_000
-    """When to say that slots are awaited, if the host cannot count them ..."""
+    """When to say that slots are awaited, if the host cannot count them; if it can it is asked again: another job that
+    started at the same time may have got them."""
     SAY_SLOW_AFTER_MS = 10_000
-    """... and if it said that there are enough: a cold start of Spark takes some seconds."""
+    """When to say that slots do not start though nobody else holds them: a cold start of Spark takes some seconds."""
 
     def __init__(self, job_id: JobId, attempt: AttemptNumber, job_graph: JobGraph, options: Options) -> None:
         self.job_id = job_id
@@ -63,9 +66,9 @@ class JobMaster:
         self._slots = SlotTable(self.graph.slots_needed)
         self._gang: Literal["none", "active", "cancelled", "ended"] = "none"
         self._available: int | None = None
+        self._busy = 0
         self._counting = False
         self._waiting_said = ""
-        self._starting_said = False
         self._submitted_ms = self._counted_ms = self._gang_ms = 0
         self._finished_ms: int | None = None
         self._stop_ms = 0
@@ -114,8 +117,8 @@ class JobMaster:
         match event:
             case ev.SubmissionRequested():
                 self._submit(now_ms)
-            case ev.SlotsCounted(available):
-                self._on_slots_counted(available, now_ms)
+            case ev.SlotsCounted(available, busy):
+                self._on_slots_counted(available, busy, now_ms)
             case ev.CountingFailed(error):
                 if self._counting:
                     self._fail(failures.counting_failed(error), now_ms)
@@ -151,24 +154,33 @@ class JobMaster:
         if self.status is _J.CREATED:
             self._machine.to(_J.WAITING_FOR_SLOTS)
             self._submitted_ms = now_ms
-            self._counting = True
-            self._do(ev.StartEnumerators(), ev.CountSlots())
+            self._do(ev.StartEnumerators())
+            self._ask_for_slots()
 
-    def _on_slots_counted(self, available: int | None, now_ms: int) -> None:
-        if self.status is not _J.WAITING_FOR_SLOTS or self._gang != "none":
+    def _ask_for_slots(self) -> None:
+        if not self._counting:
+            self._counting = True
+            self._do(ev.CountSlots())
+
+    def _on_slots_counted(self, available: int | None, busy: int, now_ms: int) -> None:
+        if self.status is not _J.WAITING_FOR_SLOTS or self._gang not in ("none", "active"):
             return
         self._counting = False
         self._counted_ms = now_ms
         needed = self.graph.slots_needed
-        if available is None or available >= needed:
-            self._gang = "active"
-            self._gang_ms = now_ms
-            self.graph.all_to(_E.SCHEDULED)
-            self._do(ev.StartGang(needed))
-        elif available != self._available:
+        if available is None or available - busy >= needed:
+            if self._gang == "none":
+                self._gang = "active"
+                self._gang_ms = now_ms
+                self._waiting_said = ""
+                self.graph.all_to(_E.SCHEDULED)
+                self._do(ev.StartGang(needed))
+        elif available < needed or now_ms - self._submitted_ms >= self.SAY_TAKEN_AFTER_MS:
             timeout_ms = self._options.slots_wait_timeout
-            self._say_waiting(failures.waiting_text(self.job_graph.name, needed, available, timeout_ms))
-        self._available = available
+            text = failures.waiting_text(self.job_graph.name, needed, available, busy, timeout_ms)
+            # How many slots others hold may change with each of their tasks: shown, but not told again.
+            self._say_waiting(text, tell=available != self._available or not self._waiting_said)
+        self._available, self._busy = available, busy
 
     def _register(self, slot: SlotId, message: m.RegisterSlot, now_ms: int) -> None:
         known = self._slots.get(slot)
@@ -323,10 +335,11 @@ class JobMaster:
             if waited_ms >= timeout_ms and (
                 self._available is not None or waited_ms >= self.SHORTEST_START_MS
             ):
-                self._fail(failures.slots_unavailable(needed, self._available, timeout_ms), now_ms)
-            elif not self._counting and now_ms - self._counted_ms >= self.COUNT_EVERY_MS:
-                self._counting = True
-                self._do(ev.CountSlots())
+                self._fail(
+                    failures.slots_unavailable(needed, self._available, self._busy, timeout_ms), now_ms
+                )
+            elif now_ms - self._counted_ms >= self.COUNT_EVERY_MS:
+                self._ask_for_slots()
         elif self._gang == "active":
             waited_ms = now_ms - self._gang_ms
             patience_ms = max(timeout_ms, self.SHORTEST_START_MS)
@@ -334,10 +347,13 @@ class JobMaster:
             say_after_ms = self.SAY_UNKNOWN_AFTER_MS if self._available is None else self.SAY_SLOW_AFTER_MS
             if waited_ms >= patience_ms and missing:
                 self._fail(failures.slots_missing(needed, missing, patience_ms), now_ms)
-            elif waited_ms >= say_after_ms and not self._starting_said:
-                self._starting_said = True
+            elif waited_ms >= say_after_ms and not self._waiting_said:
                 name, came = self.job_graph.name, needed - len(missing)
                 self._say_waiting(failures.starting_text(name, needed, came, patience_ms))
+            elif self._available is not None and (
+                self._counted_ms - self._gang_ms < self.SAY_UNKNOWN_AFTER_MS <= waited_ms
+            ):
+                self._ask_for_slots()
 
     # ---- 4. the end ----
 
@@ -413,9 +429,10 @@ class JobMaster:
     def _send_to_all(self, message: m.MasterMessage) -> None:
         self._do(*(ev.SendToSlot(slot, message) for slot in self._slots.living()))
 
-    def _say_waiting(self, text: str) -> None:
+    def _say_waiting(self, text: str, *, tell: bool = True) -> None:
         self._waiting_said = text
-        self._do(ev.ReportWaiting(text))
+        if tell:
+            self._do(ev.ReportWaiting(text))
 
     def _slot_gone(self, slot: SlotId) -> None:
         record = self._slots.get(slot)

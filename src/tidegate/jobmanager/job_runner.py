@@ -43,6 +43,10 @@ class GangHost(Protocol):
         """How many slots there are now, or None where that cannot be known. May be slow, may raise."""
         ...
 
+    def count_busy_slots(self) -> int:
+        """How many of them others hold. Called after a `count_slots` that knew. May be slow, may raise."""
+        ...
+
     def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
         """Start the gang and return at once.
 
@@ -250,7 +254,9 @@ class _HostThread:
 
     def _count(self) -> None:
         try:
-            event: Event = ev.SlotsCounted(self._host.count_slots())
+            available = self._host.count_slots()
+            busy = 0 if available is None else self._host.count_busy_slots()
+            event: Event = ev.SlotsCounted(available, busy)
         except Exception as e:  # noqa: BLE001 -- fails the job
             event = ev.CountingFailed(f"{type(e).__name__}: {e}")
         self._post(event)

@@ -53,6 +53,20 @@ class SparkGang:
         profile = scala_context.resourceProfileManager().defaultResourceProfile()
         return int(scala_context.maxNumConcurrentTasks(profile))
 
+    def count_busy_slots(self) -> int:
+        """Tasks of other Spark jobs that run now; those of a job whose action has returned are not among them."""
+        context = self._spark.sparkContext
+        running = context._jsc.sc().taskScheduler().runningTasksByExecutors().valuesIterator()
+        busy = 0
+        while running.hasNext():
+            busy += running.next()
+        if self._tag:
+            tracker = context.statusTracker()
+            jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._tag))
+            stages = (tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds)
+            busy -= sum(stage.numActiveTasks for stage in stages if stage)
+        return max(0, busy)
+
     def control_host(self) -> tuple[str, str]:
         """Where the JobManager listens, and the name under which executors reach it."""
         bind = self._options.bind_host
@@ -103,7 +117,7 @@ class SparkGang:
                 self._spark.addTag(self._tag)
             else:
                 self._spark.sparkContext.addJobTag(self._tag)
-                self._spark.sparkContext.setJobDescription(f"tidegate {bootstrap.job_name}")
+                self._spark.sparkContext.setJobGroup(self._tag, f"tidegate {bootstrap.job_name}")
                 use_python_of_driver(self._spark.sparkContext)
             slot_main = functools.partial(_slot_main, bootstrap.encode())
             frame = self._spark.range(0, slots, 1, slots).mapInArrow(slot_main, "slot long", barrier=True)
