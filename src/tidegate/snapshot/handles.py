@@ -1,7 +1,7 @@
 """State handles: what a subtask tells the JobManager about its snapshot. Where the bytes are, never the bytes.
 
 A handle is plain data: it crosses the wire in an acknowledgement, is part of the manifest (as JSON) and comes back in
-the deployment of the next attempt. Paths are relative to the job's checkpoint directory, so that a directory can be moved.
+the deployment of the next attempt. Paths are relative to the job's checkpoint directory, so that it can be moved.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The contract of keyed state backends; `tests/contract/test_state_backends.py` is the suite that all pass.
 
 One backend per operator subtask, owned by the slot's mailbox thread. The operator sets `current_key` before it runs
-user code for a record, and `NO_KEY` after. `snapshot` is the synchronous part: short, it freezes what there is; the callable
-that it returns is the asynchronous part, which runs once on another thread while the mailbox thread goes on.
+user code for a record, and `NO_KEY` after. `snapshot` is the synchronous part: short, it freezes what there is; the
+callable that it returns is the asynchronous part, which runs once on another thread while the mailbox thread goes on.
 
 Increments build on checkpoints that have **completed** only: what was written for an aborted one is written again.
 """
