@@ -202,8 +202,8 @@ class Options:
     buffer_size = Option(
         "network.buffer_size",
         at_least(1, SIZE),
-        64 << 10,
-        "Bytes that small batches are gathered to before they are sent; one of 32 times as much is cut.",
+        512 << 10,
+        "Bytes that small batches are gathered to before they are sent; one of more than twice as much is cut.",
         aliases=["taskmanager.memory.segment_size"],
     )
     buffers_per_channel = Option(

@@ -21,8 +21,8 @@ from tidegate.taskmanager.credits import ReceiverCredits, SenderCredits
 Deliver = Callable[[ChannelId, "Batch | Event", int], int]
 """Hand an element and the backlog behind it to the other side; returns the bytes that went over a wire."""
 
-LARGEST = 32
-"""Buffers that a batch may be as large as: producers make large batches under load, and cutting them costs."""
+LARGEST = 2
+"""Buffers that a batch may be as large as: a cut costs the fixed cost of every operator behind it once more."""
 
 MAX_BACKLOG = 2
 """Full batches that may wait for credit before the task is back-pressured."""
@@ -99,7 +99,7 @@ class OutputChannel:
         size = int(merged.columns.nbytes) if self._remote else self._pending_bytes
         self._pending = []
         self._pending_bytes = 0
-        too_big = size > 2 * self._buffer_bytes and merged.num_rows > 1
+        too_big = size > LARGEST * self._buffer_bytes and merged.num_rows > 1
         parts = _cut(merged, size, self._buffer_bytes) if too_big else [merged]
         self._queue.extend(parts)
         self._batches_queued += len(parts)
