@@ -16,20 +16,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidegate.api.source import (
-    FINISHED,
-    IDLE,
-    Boundedness,
-    EnumeratorContext,
-    Finished,
-    FixedSplitsEnumerator,
-    Idle,
-    ReaderContext,
-    Source,
-    SourceReader,
-    SourceSplit,
-    SplitEnumerator,
-)
+from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
+from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import RecordType, infer_record_type, record_type_of
@@ -73,40 +61,13 @@ def spans_for(count: int, parallelism: int, align: int = 1) -> list[tuple[int, i
     return cut_into_spans(count, pieces, align if count >= parallelism * align else 1)
 
 
-class AssignedSplitsEnumerator(SplitEnumerator):
-    """Gives every reader its own splits (split i to reader i modulo parallelism) when it first asks, then no more."""
-
-    def __init__(self, context: EnumeratorContext, splits: Sequence[Any]) -> None:
-        self._context = context
-        self._pending: list[list[Any]] = [[] for _ in range(context.parallelism)]
-        for i, split in enumerate(splits):
-            self._pending[i % context.parallelism].append(split)
-
-    def handle_split_request(self, subtask: int) -> None:
-        """Assign what belongs to this reader, all at once, and say that nothing follows."""
-        own, self._pending[subtask] = self._pending[subtask], []
-        if own:
-            self._context.assign(own, subtask)
-        self._context.no_more_splits(subtask)
-
-    def add_splits_back(self, splits: Sequence[Any], subtask: int) -> None:
-        """Keep them for the same reader."""
-        self._pending[subtask][:0] = splits
-
-    def snapshot(self) -> Any:
-        """The splits not yet assigned."""
-        return [split for own in self._pending for split in own]
-
-
-class SpanReader(SourceReader):
+class SpanReader(RequestingReader):
     """Reads spans one after the other, each in order; asks for the next when it has none left."""
 
     def __init__(self, context: ReaderContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._splits: deque[SpanSplit] = deque()
         self._position = 0
-        self._no_more = False
-        self._asked = False
 
     @abstractmethod
     def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
@@ -122,23 +83,14 @@ class SpanReader(SourceReader):
                 return self.read(start, self._position, split)
             self._splits.popleft()
             self._position = self._splits[0].position if self._splits else 0
-        if self._no_more:
-            return FINISHED
-        if not self._asked:
-            self._asked = True
-            self._context.request_split()
-        return IDLE
+        return self.out_of_splits()
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         """Queue the spans behind those that are there."""
+        super().add_splits(splits)
         if splits and not self._splits:
             self._position = splits[0].position
         self._splits.extend(splits)
-        self._asked = False
-
-    def no_more_splits(self) -> None:
-        """Finish after the spans that are there."""
-        self._no_more = True
 
     def snapshot(self) -> list[Any]:
         """The spans with records left; the first one at its current position."""
@@ -148,7 +100,7 @@ class SpanReader(SourceReader):
         return [split for split in splits if split.position < split.end]
 
 
-class CollectionSource(Source):
+class CollectionSource(KnownSplitsSource):
     """Reads the values of a Python collection, which travel inside the program: for tests, examples, small tables.
 
     Each reader gets at most one span of neighbouring values. Without a record type it is inferred from the values;
@@ -159,9 +111,15 @@ class CollectionSource(Source):
     'collection of 2 str'
     """
 
+    boundedness = Boundedness.BOUNDED
+    split_type = SpanSplit
+    on_request = False
+
     def __init__(self, values: Iterable[Any], record_type: Any = None) -> None:
         self._values = list(values)
-        self._type = infer_record_type(self._values) if record_type is None else record_type_of(record_type)
+        super().__init__(
+            infer_record_type(self._values) if record_type is None else record_type_of(record_type)
+        )
         try:
             self._type.check_rows(self._values)
             if not self._type.is_object:  # such values are pickled only if they leave their process
@@ -170,35 +128,14 @@ class CollectionSource(Source):
             raise SchemaError(f"from_collection: {e}") from e
 
     @property
-    def boundedness(self) -> Boundedness:
-        """Bounded."""
-        return Boundedness.BOUNDED
-
-    @property
-    def record_type(self) -> RecordType:
-        """The given or the inferred type."""
-        return self._type
-
-    @property
-    def split_type(self) -> type[SourceSplit]:
-        """Spans."""
-        return SpanSplit
-
-    @property
     def expected_records(self) -> int:
         """How many records there are in all."""
         return len(self._values)
 
-    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+    def splits(self, parallelism: int) -> list[SourceSplit]:
         """One span per reader."""
-        spans = cut_into_spans(len(self._values), context.parallelism)
-        return AssignedSplitsEnumerator(
-            context, [SpanSplit(id=f"values {a}..{b - 1}", position=a, end=b) for a, b in spans]
-        )
-
-    def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
-        """The spans that no reader had yet."""
-        return AssignedSplitsEnumerator(context, msgspec.convert(state, list[SpanSplit]))
+        spans = cut_into_spans(len(self._values), parallelism)
+        return [SpanSplit(id=f"values {a}..{b - 1}", position=a, end=b) for a, b in spans]
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
         """Make a reader of the values."""
@@ -219,7 +156,7 @@ class _CollectionReader(SpanReader):
         return Batch.of_rows(self._type, self._values[start:stop], Origin("collection", start, "value"))
 
 
-class NumberSequenceSource(Source):
+class NumberSequenceSource(KnownSplitsSource):
     """The whole numbers from `start` to `end`, both included, in the column `value`.
 
     Split into spans that readers take when they are out of work; within a span the numbers are in order.
@@ -228,7 +165,11 @@ class NumberSequenceSource(Source):
     'numbers 1 to 1000000'
     """
 
+    boundedness = Boundedness.BOUNDED
+    split_type = SpanSplit
+
     def __init__(self, start: int, end: int) -> None:
+        super().__init__(record_type_of(int))
         given: list[tuple[str, Any]] = [("start", start), ("end", end)]
         for name, value in given:
             if isinstance(value, bool) or not isinstance(value, int) or not -_INT64_MAX <= value < _INT64_MAX:
@@ -239,42 +180,19 @@ class NumberSequenceSource(Source):
         self._count = end - start + 1
         if self._count > _INT64_MAX:
             raise ProgramError(f"number sequence: {start} to {end} are more than 2**63 - 1 numbers.")
-        self._type = record_type_of(int)
-
-    @property
-    def boundedness(self) -> Boundedness:
-        """Bounded."""
-        return Boundedness.BOUNDED
-
-    @property
-    def record_type(self) -> RecordType:
-        """Whole numbers."""
-        return self._type
-
-    @property
-    def split_type(self) -> type[SourceSplit]:
-        """Spans."""
-        return SpanSplit
 
     @property
     def expected_records(self) -> int:
         """How many numbers there are in all."""
         return self._count
 
-    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """A few spans per reader, handed out on request."""
+    def splits(self, parallelism: int) -> list[SourceSplit]:
+        """A few spans per reader."""
         first = self._start
-        return FixedSplitsEnumerator(
-            context,
-            [
-                SpanSplit(id=f"numbers {first + a}..{first + b - 1}", position=a, end=b)
-                for a, b in spans_for(self._count, context.parallelism)
-            ],
-        )
-
-    def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
-        """The spans that no reader had yet."""
-        return FixedSplitsEnumerator(context, msgspec.convert(state, list[SpanSplit]))
+        return [
+            SpanSplit(id=f"numbers {first + a}..{first + b - 1}", position=a, end=b)
+            for a, b in spans_for(self._count, parallelism)
+        ]
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
         """Make a reader that counts."""

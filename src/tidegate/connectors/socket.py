@@ -17,24 +17,12 @@ from typing import Any
 
 import msgspec
 
-from tidegate.api.sequences import AssignedSplitsEnumerator
-from tidegate.api.source import (
-    FINISHED,
-    IDLE,
-    Boundedness,
-    EnumeratorContext,
-    Finished,
-    Idle,
-    ReaderContext,
-    Source,
-    SourceReader,
-    SourceSplit,
-    SplitEnumerator,
-)
+from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
+from tidegate.api.source import IDLE, Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.durations import parse_duration_ms, parse_size_bytes
 from tidegate.core.errors import BadRecordError, ProgramError, TidegateError
 from tidegate.records.batch import Batch, Origin
-from tidegate.records.types import RecordType, record_type_of
+from tidegate.records.types import record_type_of
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_WAITING_CHUNKS = 16
@@ -51,7 +39,7 @@ class SocketSplit(SourceSplit, frozen=True, kw_only=True):
     position: int = 0
 
 
-class SocketSource(Source):
+class SocketSource(KnownSplitsSource):
     """Reads lines from `host:port` until the peer closes; one reader, whatever the parallelism.
 
     A connection that is refused is tried `retries` more times, `retry_delay` apart. A line longer than
@@ -61,6 +49,11 @@ class SocketSource(Source):
     >>> SocketSource("example.org", 9999).describe()
     'lines from example.org:9999'
     """
+
+    boundedness = Boundedness.CONTINUOUS_UNBOUNDED  # it ends all the same when the peer closes
+    resettable = False
+    split_type = SocketSplit
+    on_request = False
 
     def __init__(
         self,
@@ -100,35 +93,11 @@ class SocketSource(Source):
         self._host, self._port = host, port
         self._delimiter, self._encoding, self._invalid = cut, encoding, invalid
         self._retries = retries
-        self._type = record_type_of(str)
+        super().__init__(record_type_of(str))
 
-    @property
-    def boundedness(self) -> Boundedness:
-        """Unbounded; it ends all the same when the peer closes."""
-        return Boundedness.CONTINUOUS_UNBOUNDED
-
-    @property
-    def record_type(self) -> RecordType:
-        """Text."""
-        return self._type
-
-    @property
-    def resettable(self) -> bool:
-        """What was received once is gone."""
-        return False
-
-    @property
-    def split_type(self) -> type[SourceSplit]:
-        """The connection."""
-        return SocketSplit
-
-    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """The connection belongs to the first reader; the others end at once."""
-        return AssignedSplitsEnumerator(context, [SocketSplit(id=self.address)])
-
-    def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
-        """As it was."""
-        return AssignedSplitsEnumerator(context, msgspec.convert(state, list[SocketSplit]))
+    def splits(self, parallelism: int) -> list[SourceSplit]:
+        """The connection, for the first reader; the others end at once."""
+        return [SocketSplit(id=self.address)]
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
         """Make a reader; it connects when it gets the split."""
@@ -144,28 +113,21 @@ class SocketSource(Source):
         return f"lines from {self.address}"
 
 
-class _SocketReader(SourceReader):
+class _SocketReader(RequestingReader):
     """Polled by the mailbox thread; the receiver's thread does what could block."""
 
     def __init__(self, context: ReaderContext, source: SocketSource) -> None:
-        self._context = context
+        super().__init__(context)
         self._source = source
         self._type = source.record_type
         self._split: SocketSplit | None = None
         self._lines_read = 0
-        self._no_more = False
-        self._asked = False
         self._receiver: _Receiver | None = None
 
     def poll(self) -> Batch | Idle | Finished:
         """Return what was received, then raise what went wrong, then finish."""
         if self._receiver is None or self._split is None:
-            if self._no_more:
-                return FINISHED
-            if not self._asked:
-                self._asked = True
-                self._context.request_split()
-            return IDLE
+            return self.out_of_splits()
         lines, ended = self._receiver.take(self._context.batch_rows)
         if lines:
             start = self._split.position + self._lines_read
@@ -176,16 +138,13 @@ class _SocketReader(SourceReader):
         if self._receiver.error is not None:
             raise self._receiver.error
         self._split = None
-        return FINISHED if self._no_more else IDLE
+        return self.out_of_splits()
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         """Connect."""
+        super().add_splits(splits)
         (self._split,) = splits
         self._receiver = _Receiver(self._source, self._context.wake)
-
-    def no_more_splits(self) -> None:
-        """Finish when the peer has closed."""
-        self._no_more = True
 
     def snapshot(self) -> list[Any]:
         """The connection with the number of lines read, until the peer has closed."""

@@ -17,21 +17,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidegate.api.sequences import AssignedSplitsEnumerator, spans_for
-from tidegate.api.source import (
-    FINISHED,
-    IDLE,
-    Boundedness,
-    EnumeratorContext,
-    Finished,
-    FixedSplitsEnumerator,
-    Idle,
-    ReaderContext,
-    Source,
-    SourceReader,
-    SourceSplit,
-    SplitEnumerator,
-)
+from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
+from tidegate.api.sequences import spans_for
+from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, Source, SourceReader, SourceSplit
 from tidegate.connectors.datagen.blocks import (
     BLOCK,
     BlockCache,
@@ -53,7 +41,7 @@ _ENDLESS = 1 << 62
 _NS_PER_S = 1_000_000_000
 
 
-class DataGeneratorSource(Source):
+class DataGeneratorSource(KnownSplitsSource):
     """Generates records from columns, from a function, or from both; the same seed gives the same records.
 
     `fields` names the columns (see `columns`). `generator` is called as `f(indices, rng)` with 8,192
@@ -73,6 +61,8 @@ class DataGeneratorSource(Source):
     >>> DataGeneratorSource(squares, rate=1000).describe()
     'generator squares, unbounded, 1000 records/s'
     """
+
+    split_type = GeneratorSplit
 
     def __init__(
         self,
@@ -109,7 +99,7 @@ class DataGeneratorSource(Source):
             raise ProgramError(f"data generator: rate {rate} is less than a record in 11 days.")
         self._seed = int(seed)
         self._tick_ns = _tick_ns(tick)
-        self._type = self._infer_type() if schema is None else record_type_of(schema)
+        super().__init__(self._infer_type() if schema is None else record_type_of(schema))
         if schema is not None:
             self._check_names(set(self._type.names))
 
@@ -119,44 +109,28 @@ class DataGeneratorSource(Source):
         return Boundedness.CONTINUOUS_UNBOUNDED if self._count is None else Boundedness.BOUNDED
 
     @property
-    def record_type(self) -> RecordType:
-        """The given type, or rows of the columns."""
-        return self._type
-
-    @property
-    def split_type(self) -> type[SourceSplit]:
-        """Shares of the indices."""
-        return GeneratorSplit
+    def on_request(self) -> bool:
+        """Where readers go as fast as they can to an end, they take spans; else each has a share."""
+        return self._count is not None and self._rate is None
 
     @property
     def expected_records(self) -> int | None:
-        """How many records there are in all, if that is nullable."""
+        """How many records there are in all, if there is an end."""
         return self._count
 
-    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Spans on request where readers go as fast as they can to an end; else one share per reader."""
-        readers = context.parallelism
-        if self._count is not None and self._rate is None:
-            spans = spans_for(self._count, readers, BLOCK)
-            return FixedSplitsEnumerator(
-                context, [GeneratorSplit(id=f"records {a}..{b - 1}", start=a, end=b) for a, b in spans]
-            )
+    def splits(self, parallelism: int) -> list[SourceSplit]:
+        """Spans, or one share per reader."""
+        if self._count is not None and self.on_request:
+            spans = spans_for(self._count, parallelism, BLOCK)
+            return [GeneratorSplit(id=f"records {a}..{b - 1}", start=a, end=b) for a, b in spans]
         end = _ENDLESS if self._count is None else self._count
         unit = BLOCK if self._rate is None else 1
-        shares = [
+        return [
             GeneratorSplit(
-                id=f"share {k + 1} of {readers}", start=0, end=end, share=k, shares=readers, unit=unit
+                id=f"share {k + 1} of {parallelism}", start=0, end=end, share=k, shares=parallelism, unit=unit
             )
-            for k in range(readers)
+            for k in range(parallelism)
         ]
-        return AssignedSplitsEnumerator(context, shares)
-
-    def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
-        """The splits that no reader had yet."""
-        splits = msgspec.convert(state, list[GeneratorSplit])
-        if self._count is not None and self._rate is None:
-            return FixedSplitsEnumerator(context, splits)
-        return AssignedSplitsEnumerator(context, splits)
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
         """Make a reader that generates."""
@@ -200,9 +174,9 @@ class DataGeneratorSource(Source):
         return RowType(pa.schema(fields))
 
     def _check_names(self, declared: set[str]) -> None:
-        unnullable = [name for name in self._fields if name not in declared]
+        unknown = [name for name in self._fields if name not in declared]
         missing = [] if self._generator is not None else sorted(declared - set(self._fields))
-        if unnullable or missing:
+        if unknown or missing:
             raise SchemaError(
                 f"data generator: the fields are {', '.join(self._fields)}, "
                 f"but the schema has {', '.join(self._type.names)}."
@@ -239,21 +213,19 @@ class _Progress:
         self.next_emit_ns = 0
 
 
-class _GeneratorReader(SourceReader):
+class _GeneratorReader(RequestingReader):
     """Reads shares of the indices in turn; with a rate, only what is due."""
 
     def __init__(
         self, context: ReaderContext, blocks: BlockGenerator, rate: Fraction | None, tick_ns: int
     ) -> None:
-        self._context = context
+        super().__init__(context)
         self._blocks = blocks
         # Exact, so that a record is due at the very nanosecond that the reader asked to be woken at.
         self._paced = rate is not None
         self._records, self._per_ns = (rate / _NS_PER_S).as_integer_ratio() if rate is not None else (0, 1)
         self._tick_ns = tick_ns
         self._splits: list[_Progress] = []
-        self._no_more = False
-        self._asked = False
 
     def poll(self) -> Batch | Idle | Finished:
         """Return the next records of one split; the splits take turns."""
@@ -269,12 +241,7 @@ class _GeneratorReader(SourceReader):
             wake_at_ns = wake if wake_at_ns is None else min(wake_at_ns, wake)
         if wake_at_ns is not None:
             return Idle(wake_at_ns)
-        if self._no_more:
-            return FINISHED
-        if not self._asked:
-            self._asked = True
-            self._context.request_split()
-        return IDLE
+        return self.out_of_splits()
 
     def _due(self, progress: _Progress) -> tuple[int, int]:
         """Up to which position this split may emit now, and if that is nothing, when to ask again."""
@@ -306,12 +273,8 @@ class _GeneratorReader(SourceReader):
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         """Take these shares, too."""
+        super().add_splits(splits)
         self._splits.extend(_Progress(split) for split in splits)
-        self._asked = False
-
-    def no_more_splits(self) -> None:
-        """Finish when the shares that are there are done."""
-        self._no_more = True
 
     def snapshot(self) -> list[Any]:
         """The unfinished shares, each at its current position."""
