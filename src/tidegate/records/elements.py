@@ -14,10 +14,14 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """Cuts a channel in two: what came before belongs to the checkpoint, what comes after does not."""
+    """Cuts a channel in two: what came before belongs to the checkpoint, what comes after does not.
+
+    `timestamp_ms` is when the JobManager triggered it. An `unaligned` one overtakes the batches that wait in queues.
+    """
 
     checkpoint_id: int
     timestamp_ms: int
+    unaligned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
