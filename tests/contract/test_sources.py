@@ -73,10 +73,18 @@ def _write_files(folder: Path, kind: str) -> list[tuple[str, int]]:
     return records
 
 
+def _write_texts(folder: Path) -> list[str]:
+    folder.mkdir()
+    lines = [f"line {i} ☃" for i in range(400)]
+    for f in range(4):
+        (folder / f"{f}.txt").write_text("".join(f"{line}\n" for line in lines[100 * f : 100 * f + 100]))
+    return lines
+
+
 CASES = [
     "collection", "collection of objects", "empty collection", "number sequence", "generator",
     "generator with a rate", "endless generator", "endless generator with a rate", "JSON lines", "CSV", "Parquet",
-    "watched JSON lines", "watched Parquet", "socket",
+    "text lines", "watched JSON lines", "watched Parquet", "watched text lines", "socket",
 ]  # fmt: skip
 BOUNDED = [c for c in CASES if not c.startswith(("endless", "watched", "socket"))]
 RESETTABLE = [c for c in CASES if c != "socket"]
@@ -113,10 +121,13 @@ def _case(name: str, tmp_path: Path) -> Case:
         if count is not None:  # the records behind the first block are checked by their index alone
             known = [known[i] if i < len(known) else (i, None) for i in range(count)]
         return Case(make, known)
-    kind = {"JSON lines": "json", "CSV": "csv", "Parquet": "parquet"}[name.removeprefix("watched ")]
     folder = tmp_path / "files"
-    records = _write_files(folder, kind)
     watch = "1 s" if name.startswith("watched") else None
+    if name.endswith("text lines"):
+        texts = _write_texts(folder)
+        return Case(lambda: FileSource(folder, "text", split_size=300, watch=watch), texts)
+    kind = {"JSON lines": "json", "CSV": "csv", "Parquet": "parquet"}[name.removeprefix("watched ")]
+    records = _write_files(folder, kind)
     return Case(lambda: FileSource(folder, kind, Click, split_size=600, watch=watch), records)
 
 
@@ -463,7 +474,7 @@ def test_readers_and_enumerators_can_be_closed_at_any_time(case):
     run.close()
 
 
-@for_each("endless generator", "endless generator with a rate", "watched JSON lines", "watched Parquet")
+@for_each(*(c for c in CASES if c.startswith(("endless", "watched"))))
 def test_unbounded_sources_never_end(case):
     source = case.make()
     assert source.boundedness is Boundedness.CONTINUOUS_UNBOUNDED

@@ -160,6 +160,8 @@ class _CsvDecoder(LineDecoder):
             raise LinesRefused(self._reason(str(e))) from None
         if table.num_rows != len(lines):
             raise LinesRefused(f"{table.num_rows} records in one line")
+        if not self._positions:  # then Arrow includes all columns
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(lines), pa.struct([])))
         arrays = []
         for field, column in zip(self._schema, table.columns, strict=True):
             array = column.combine_chunks()
@@ -168,8 +170,6 @@ class _CsvDecoder(LineDecoder):
             if array.null_count and not field.nullable and _is_string(field.type):
                 array = array.fill_null("")
             arrays.append(array)
-        if not arrays:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(lines), pa.struct([])))
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         empty = check_no_nulls(batch, self._schema)
         if empty is not None:
