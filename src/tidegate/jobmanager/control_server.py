@@ -2,8 +2,8 @@
 
 A connection first has to prove that it holds the job's secret; until then it costs little (a few hundred bytes, a
 deadline, at most `MAX_UNPROVEN` at once, of which the oldest goes first) and can do nothing. What fails is closed and
-logged with the peer's address and the reason; the job does not notice. After that each connection belongs to one slot,
-and what it sends becomes events for the handler.
+logged with the peer's address and the reason (by a `RefusalLog`); the job does not notice. After that each connection
+belongs to one slot, and what it sends becomes events for the handler.
 
 `handle` is called on the server's thread, for events of connections, ticks and what other threads `post`; from inside
 it `send` and `close_slot` may be called, nowhere else.
@@ -27,6 +27,7 @@ from tidegate.jobmanager.events import Event, MessageMalformed, MessageReceived,
 from tidegate.protocol.frames import ControlDecoder, control_frame
 from tidegate.protocol.handshake import ServerHandshake
 from tidegate.protocol.messages import MasterMessage, decode_slot_message, encode_message
+from tidegate.protocol.refusals import RefusalLog
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class ControlServer:
         self._num_slots = num_slots
         self._handshake_timeout_ms = handshake_timeout_ms
         self._clock = clock or SystemClock()
-        self._refusals = _RefusalLog()
+        self._refusals = RefusalLog("the control port")
         self._handle: Callable[[Event], None] = lambda event: None
         self._on_exit: Callable[[BaseException | None], None] = lambda error: None
         self._posted: collections.deque[Event] = collections.deque()
@@ -327,6 +328,7 @@ class ControlServer:
         connection.socket.close()
 
     def _close_all(self) -> None:
+        self._refusals.close()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Connection):
                 self._forget(key.data)
@@ -336,31 +338,6 @@ class ControlServer:
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // 1_000_000
-
-
-class _RefusalLog:
-    """Logs refused connections, each with its address, but only a few per window: a flood must not fill the log."""
-
-    WINDOW_MS = 10_000
-    MOST = 20
-
-    def __init__(self) -> None:
-        self._window_end_ms = 0
-        self._in_window = 0
-
-    def add(self, peer: str, reason: str, now_ms: int) -> None:
-        self.tick(now_ms)
-        if self._in_window == 0:
-            self._window_end_ms = now_ms + self.WINDOW_MS
-        self._in_window += 1
-        if self._in_window <= self.MOST:
-            logger.warning("refused a connection from %s to the control port: %s", peer, reason)
-
-    def tick(self, now_ms: int) -> None:
-        if self._in_window and now_ms >= self._window_end_ms:
-            if self._in_window > self.MOST:
-                logger.warning("refused %d more connections to the control port", self._in_window - self.MOST)
-            self._in_window = 0
 
 
 def _listen(bind_host: str) -> socket.socket:

@@ -6,7 +6,6 @@ Mailbox thread only, but for `wake`. Between two slots there is one connection, 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import select
 import socket
@@ -18,14 +17,13 @@ from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import SlotId
 from tidegate.protocol.frames import DataHeader
 from tidegate.protocol.messages import SlotAddress
+from tidegate.protocol.refusals import RefusalLog
 from tidegate.taskmanager.network.connection import (
     Connection,
     ConnectionClosed,
     client_connection,
     server_connection,
 )
-
-log = logging.getLogger(__name__)
 
 MAX_STRANGERS = 64
 """Connections beside the expected peers that have not proved themselves yet; beyond, the oldest is closed."""
@@ -73,6 +71,7 @@ class DataPlane:
         self.expected: set[SlotId] = set()
         self._gone: set[SlotId] = set()
         self._shut = False
+        self._refusals = RefusalLog(f"the data port of slot {slot}")
 
     # ---- sending ----
 
@@ -138,6 +137,8 @@ class DataPlane:
             self._handle(fd, mask)
         if self._strangers:
             self._close_late_strangers()
+        if self._refusals.unsaid:
+            self._refusals.tick(self._now_ms())
         self._write_dirty()
         return bool(events)
 
@@ -160,6 +161,7 @@ class DataPlane:
             connection.close()
         self._by_fd.clear()
         self._peers.clear()
+        self._refusals.close()
         self._listener.close()
         self._epoll.close()
         os.close(self._wake_fd)
@@ -192,7 +194,7 @@ class DataPlane:
         except ConnectionClosed as e:
             self._lost(connection, str(e))
         except ProtocolError as e:
-            self._refuse(connection, e)
+            self._refuse(connection, str(e))
 
     def _read(self, connection: Connection) -> None:
         connection.read(lambda header, body: self._frame(connection, header, body))
@@ -241,15 +243,13 @@ class DataPlane:
             except BlockingIOError:
                 return
             except OSError as e:
-                log.warning("slot %d: a data connection could not be accepted: %s", self._slot, e)
+                self._refusals.add("a stranger", f"it could not be accepted: {e}", self._now_ms())
                 time.sleep(_BREATH_S)  # out of descriptors, the listener stays ready: do not spin
                 return
             if len(self._strangers) >= MAX_STRANGERS + len(self.expected):
                 # The oldest goes, not the newest: that one may be a peer, who proves itself at once.
                 oldest = self._by_fd[next(iter(self._strangers))]
-                self._refuse(
-                    oldest, ProtocolError(f"more than {len(self._strangers)} wait to prove themselves")
-                )
+                self._refuse(oldest, f"more than {len(self._strangers)} wait to prove themselves")
             connection = server_connection(sock, self._secret, self._job, self._attempt)
             self._add(connection)
             self._strangers[connection.fileno()] = self._clock.monotonic_ns() + self._handshake_ns
@@ -269,36 +269,38 @@ class DataPlane:
         connection.close()
 
     def _lost(self, connection: Connection, reason: str) -> None:
-        established = connection.established or connection.peer is not None
         peer = connection.peer
-        if not established:
-            log.warning("slot %d: a stranger left before proving itself: %s", self._slot, reason)
+        if peer is None:
+            self._refuse(connection, f"it went away before it had proved itself ({reason})")
+            return
         self._remove(connection)
-        if peer is not None and self._peers.get(peer) is connection:
+        if self._peers.get(peer) is connection:
             del self._peers[peer]
             self._gone.add(peer)
             self.on_lost(peer, reason)
 
-    def _refuse(self, connection: Connection, error: ProtocolError) -> None:
+    def _refuse(self, connection: Connection, reason: str) -> None:
+        """Log why a connection is closed; if it was that of a peer, the peer is lost."""
         try:
-            name = str(connection.sock.getpeername())
+            host, port = connection.sock.getpeername()[:2]
+            name = f"{host}:{port}"
         except OSError:
-            name = "a peer that is gone"
-        log.warning("slot %d refused a data connection from %s: %s", self._slot, name, error)
-        peer = connection.peer
-        self._remove(connection)
-        if peer is not None and self._peers.get(peer) is connection:
-            del self._peers[peer]
-            self._gone.add(peer)
-            self.on_lost(peer, str(error))
+            name = "somebody who is gone"
+        self._refusals.add(name, reason, self._now_ms())
+        if connection.peer is None:
+            self._remove(connection)
+        else:
+            self._lost(connection, reason)
 
     def _close_late_strangers(self) -> None:
         now = self._clock.monotonic_ns()
         for fd in [fd for fd, deadline in self._strangers.items() if deadline <= now]:
-            connection = self._by_fd.get(fd)
-            if connection is not None:
-                log.warning("slot %d closed a data connection that did not prove itself in time", self._slot)
-                self._remove(connection)
+            self._refuse(
+                self._by_fd[fd], f"it did not prove itself within {self._handshake_ns // 1_000_000} ms"
+            )
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
 
 
 def _unset(*args: object) -> None:
