@@ -232,6 +232,21 @@ class Options:
         "Time for a new connection to prove itself before it is closed.",
     )
 
+    state_backend = Option(
+        "state.backend",
+        choice("heap", "rocksdb"),
+        "heap",
+        "Where keyed state lives: in the slots' memory, or in RocksDB on their disks (larger than memory).",
+        aliases=["state.backend.type"],
+    )
+    rocksdb_memory = Option(
+        "state.rocksdb.memory",
+        at_least(8 << 20, SIZE),
+        256 << 20,
+        "Memory of a slot for all its RocksDB state: caches and write buffers together.",
+        aliases=["state.backend.rocksdb.memory.fixed_per_slot"],
+    )
+
     heartbeat_interval = Option(
         "heartbeat.interval",
         at_least(1, DURATION),
