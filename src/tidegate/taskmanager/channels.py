@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from tidegate.core.ids import ChannelId
 from tidegate.records.batch import Batch
-from tidegate.records.elements import EndOfInput
+from tidegate.records.elements import CheckpointBarrier, EndOfInput
 from tidegate.records.wire import Event
 from tidegate.taskmanager.credits import ReceiverCredits, SenderCredits
 
@@ -91,6 +92,26 @@ class OutputChannel:
         self._queue.append(event)
         self.send()
 
+    def overtake(
+        self, barrier: CheckpointBarrier, instead_of: CheckpointBarrier | None = None
+    ) -> list[Batch]:
+        """Send an unaligned barrier past everything that waits; returns the batches that it overtook.
+
+        `instead_of` is the aligned barrier of the same checkpoint, which waits in the queue: only what is in front of
+        it is overtaken, and it goes.
+        """
+        self.flush()
+        waiting = list(self._queue)
+        if instead_of is not None:
+            waiting = waiting[: waiting.index(instead_of)]
+            self._queue.remove(instead_of)
+        self.bytes_out += self._deliver(self.id, barrier, self._batches_queued)
+        return [e for e in waiting if isinstance(e, Batch)]
+
+    def has_queued(self, event: Event) -> bool:
+        """Whether this event still waits behind batches."""
+        return event in self._queue
+
     def flush(self) -> None:
         """Make the pending batches ready to go, cut where one is much larger than a buffer."""
         if not self._pending:
@@ -154,6 +175,14 @@ class InputGate:
         self._credits = ReceiverCredits(list(channels), exclusive, floating)
         self._queues: dict[ChannelId, deque[Batch | Event]] = {c: deque() for c in channels}
         self._ready: deque[ChannelId] = deque()
+        self._restored: deque[tuple[ChannelId, Batch]] = deque()
+        self._blocked: set[ChannelId] = set()
+        self._aligned_records = 0
+        self._recording: set[ChannelId] = set()
+        self._overtakers: deque[_Overtaker] = deque()
+        self._overtaking: _Overtaker | None = None
+        self.record: Callable[[ChannelId, Batch], None] = _no_record
+        """Called with each batch of a channel that is being recorded."""
         self._open: dict[int, set[ChannelId]] = {}
         for channel, index in channels.items():
             self._open.setdefault(index, set()).add(channel)
@@ -168,11 +197,16 @@ class InputGate:
     def receive(self, channel: ChannelId, element: Batch | Event, backlog: int) -> None:
         """An element came in on a channel."""
         grants: dict[ChannelId, int] = {}
+        queue = self._queues[channel]
         if isinstance(element, Batch):
             grants = self._credits.batch_received(channel, backlog)
             self.backlog += 1
-        queue = self._queues[channel]
-        if not queue:
+            if channel in self._recording:
+                self.record(channel, element)
+        elif isinstance(element, CheckpointBarrier) and (element.unaligned or channel in self._recording):
+            self._overtakers.append(_Overtaker(channel, element, [e for e in queue if isinstance(e, Batch)]))
+            return
+        if not queue and channel not in self._blocked:
             self._ready.append(channel)
         queue.append(element)
         # Last: a local sender answers a grant at once, and what it sends belongs behind this element.
@@ -180,6 +214,9 @@ class InputGate:
 
     def poll(self) -> tuple[int, ChannelId, Batch | Event] | None:
         """The next element with its input and channel, or None."""
+        if self._restored:
+            channel, batch = self._restored.popleft()
+            return self._input_of[channel], channel, batch
         if not self._ready:
             return None
         channel = self._ready.popleft()
@@ -198,7 +235,83 @@ class InputGate:
 
     def has_elements(self) -> bool:
         """Whether `poll` would return something."""
-        return bool(self._ready)
+        return bool(self._ready or self._restored)
+
+    # ---- checkpoints ----
+
+    def block(self, channel: ChannelId) -> None:
+        """Leave a channel alone: its barrier has come. Its credits run out, so nothing piles up."""
+        self._blocked.add(channel)
+        if self._queues[channel]:
+            self._ready.remove(channel)
+
+    def unblock(self) -> None:
+        """Go on with all channels; what waited is taken first."""
+        for channel in sorted(self._blocked):
+            queue = self._queues[channel]
+            self._aligned_records += sum(e.num_rows for e in queue if isinstance(e, Batch))
+            if queue:
+                self._ready.appendleft(channel)
+        self._blocked.clear()
+
+    def take_aligned_records(self) -> int:
+        """How many records waited in blocked channels since the last call."""
+        records, self._aligned_records = self._aligned_records, 0
+        return records
+
+    def next_overtaker(self) -> tuple[ChannelId, CheckpointBarrier] | None:
+        """A barrier that does not wait in its channel's queue, and its channel."""
+        self._overtaking = self._overtakers.popleft() if self._overtakers else None
+        return None if self._overtaking is None else (self._overtaking.channel, self._overtaking.barrier)
+
+    @property
+    def has_overtaker(self) -> bool:
+        """Whether `next_overtaker` would return one."""
+        return bool(self._overtakers)
+
+    def overtaken_by(
+        self, barrier: CheckpointBarrier, recording: frozenset[ChannelId]
+    ) -> dict[ChannelId, list[Batch]]:
+        """An unaligned checkpoint begins: the batches in front of its barrier, by channel.
+
+        Channels in `recording` have no barrier yet: what waits is overtaken and what comes is recorded, up to the
+        barrier; one that waits in the queue (it was sent aligned) is taken out of it.
+        """
+        id = barrier.checkpoint_id
+        arrived = {o.channel: o.batches for o in self._overtakers if o.barrier.checkpoint_id == id}
+        found: dict[ChannelId, list[Batch]] = {}
+        if self._overtaking is not None and self._overtaking.barrier.checkpoint_id == id:
+            found[self._overtaking.channel] = self._overtaking.batches
+        for channel in recording:
+            found[channel] = arrived[channel] if channel in arrived else self._take_aligned(channel, id)
+        return {channel: batches for channel, batches in found.items() if batches}
+
+    def _take_aligned(self, channel: ChannelId, checkpoint_id: int) -> list[Batch]:
+        queue = self._queues[channel]
+        ahead: list[Batch] = []
+        for element in queue:
+            if isinstance(element, Batch):
+                ahead.append(element)
+            elif isinstance(element, CheckpointBarrier) and element.checkpoint_id == checkpoint_id:
+                queue.remove(element)
+                if not queue and channel in self._ready:
+                    self._ready.remove(channel)
+                self._overtakers.append(_Overtaker(channel, element, []))
+                return ahead
+        self._recording.add(channel)
+        return ahead
+
+    def stop_recording(self, channel: ChannelId) -> None:
+        """The channel's barrier has come."""
+        self._recording.discard(channel)
+
+    def stop_recording_all(self) -> None:
+        """The checkpoint is over."""
+        self._recording.clear()
+
+    def put_back(self, channel: ChannelId, batch: Batch) -> None:
+        """A batch that was in flight when the checkpoint was taken: it comes before everything else, without credit."""
+        self._restored.append((channel, batch))
 
     def end_channel(self, channel: ChannelId) -> bool:
         """A channel has ended; returns whether its whole input has."""
@@ -214,6 +327,18 @@ class InputGate:
     def _grant_all(self, grants: dict[ChannelId, int]) -> None:
         for channel, n in grants.items():
             self.grant(channel, n)
+
+
+class _Overtaker(NamedTuple):
+    """A barrier past the queue of its channel, and the batches that were in it."""
+
+    channel: ChannelId
+    barrier: CheckpointBarrier
+    batches: list[Batch]
+
+
+def _no_record(channel: ChannelId, batch: Batch) -> None:
+    raise AssertionError("nobody records this gate")
 
 
 def _no_grant(channel: ChannelId, n: int) -> None:
