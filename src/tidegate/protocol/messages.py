@@ -13,6 +13,7 @@ import msgspec
 from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import OperatorId, SlotId, VertexId
 from tidegate.core.states import ExecutionState
+from tidegate.snapshot.handles import SubtaskCheckpointMetrics, SubtaskSnapshot
 
 
 class SlotAddress(msgspec.Struct, frozen=True):
@@ -90,6 +91,36 @@ class CollectedBatch(msgspec.Struct, frozen=True, tag=True):
     data: bytes
 
 
+class AcknowledgeCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    """A subtask's part of a checkpoint is durable. `snapshot` is a `SubtaskSnapshot` (see `encode_snapshot`).
+
+    `attachments` holds the bytes of files by their path, if the storage is the JobManager's memory; else it is empty.
+    """
+
+    checkpoint_id: int
+    vertex: VertexId
+    subtask: int
+    snapshot: bytes
+    metrics: SubtaskCheckpointMetrics = SubtaskCheckpointMetrics()
+    attachments: dict[str, bytes] = {}
+
+
+class DeclineCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    """A subtask cannot take part in a checkpoint; the task itself goes on."""
+
+    checkpoint_id: int
+    vertex: VertexId
+    subtask: int
+    reason: str
+
+
+class TaskDrained(msgspec.Struct, frozen=True, tag=True):
+    """A subtask has read all of its input and sent everything; it waits for the final checkpoint (checkpoints on)."""
+
+    vertex: VertexId
+    subtask: int
+
+
 class SlotFinished(msgspec.Struct, frozen=True, tag=True):
     """All subtasks of the slot have ended and everything is closed; the connection ends now."""
 
@@ -111,6 +142,12 @@ class Deploy(msgspec.Struct, frozen=True, tag=True):
     subtasks: tuple[SubtaskDeployment, ...]
     placement: tuple[tuple[SlotId, ...], ...]
     addresses: tuple[SlotAddress, ...]
+    restore: tuple[bytes, ...] = ()
+    """A `SubtaskRestore` for each of `subtasks`, in their order, encoded; empty: there is nothing to restore."""
+    restored_checkpoint: int = 0
+    """The checkpoint that `restore` comes from; the first increment may build on it. 0: none."""
+    storage: bytes = b""
+    """The description of the `CheckpointStorage`; empty: checkpoints are off."""
 
 
 class AssignSplits(msgspec.Struct, frozen=True, tag=True):
@@ -136,6 +173,34 @@ class CollectedTaken(msgspec.Struct, frozen=True, tag=True):
     sequence: int
 
 
+class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    """Take a checkpoint: for source subtasks, and for those whose inputs have all ended. Goes to every slot.
+
+    `timestamp_ms` is the JobManager's wall clock at the trigger. `final`: every task had drained before it.
+    """
+
+    checkpoint_id: int
+    timestamp_ms: int
+    final: bool = False
+
+
+class NotifyCheckpointComplete(msgspec.Struct, frozen=True, tag=True):
+    """A checkpoint is complete: commit, and build the next increment on it. All older ones are done for.
+
+    After a `final` one the drained tasks end.
+    """
+
+    checkpoint_id: int
+    final: bool = False
+
+
+class NotifyCheckpointAborted(msgspec.Struct, frozen=True, tag=True):
+    """A checkpoint was given up; its files are being deleted, nothing may refer to them."""
+
+    checkpoint_id: int
+    reason: str = ""
+
+
 class MasterHeartbeat(msgspec.Struct, frozen=True, tag=True):
     """The JobManager is alive."""
 
@@ -156,13 +221,30 @@ SlotMessage = (
     | PeerLost
     | RequestSplit
     | CollectedBatch
+    | AcknowledgeCheckpoint
+    | DeclineCheckpoint
+    | TaskDrained
     | SlotFinished
 )
-MasterMessage = Deploy | AssignSplits | NoMoreSplits | CollectedTaken | MasterHeartbeat | Cancel
+CheckpointMessage = AcknowledgeCheckpoint | DeclineCheckpoint | TaskDrained
+"""What slots say to the CheckpointCoordinator."""
+MasterMessage = (
+    Deploy
+    | AssignSplits
+    | NoMoreSplits
+    | CollectedTaken
+    | TriggerCheckpoint
+    | NotifyCheckpointComplete
+    | NotifyCheckpointAborted
+    | MasterHeartbeat
+    | Cancel
+)
 
 _slot_decoder = msgspec.msgpack.Decoder(SlotMessage)
 _master_decoder = msgspec.msgpack.Decoder(MasterMessage)
 _encoder = msgspec.msgpack.Encoder()
+# JSON, because a snapshot holds raw JSON values: inside MessagePack they would be bytes of the wrong format.
+_snapshot_decoder = msgspec.json.Decoder(SubtaskSnapshot)
 
 
 def encode_message(message: Any) -> bytes:
@@ -184,3 +266,16 @@ def decode_master_message(data: bytes | memoryview) -> MasterMessage:
         return _master_decoder.decode(data)
     except msgspec.MsgspecError as e:
         raise ProtocolError(f"not a message from the JobManager: {e}") from e
+
+
+def encode_snapshot(snapshot: SubtaskSnapshot) -> bytes:
+    """What a subtask acknowledges, as in `AcknowledgeCheckpoint.snapshot`."""
+    return msgspec.json.encode(snapshot)
+
+
+def decode_snapshot(data: bytes | memoryview) -> SubtaskSnapshot:
+    """The way back, or `ProtocolError`."""
+    try:
+        return _snapshot_decoder.decode(data)
+    except msgspec.MsgspecError as e:
+        raise ProtocolError(f"not a snapshot of a subtask: {e}") from e
