@@ -5,8 +5,9 @@ Used by the registry in `tidegate.core.options` and by modules that register opt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
 from tidegate.core.durations import (
@@ -77,17 +78,58 @@ def integer(at_least: int, at_most: int | None = None) -> OptionType[int]:
     return OptionType("int", f"a whole number {bounds}", parse)
 
 
-def choice(*words: str) -> OptionType[str]:
-    """One of a few words. YAML reads a bare ``on`` as true, so a boolean stands for the words on and off."""
+def choice(*words: str, also: Mapping[str, str] = MappingProxyType({})) -> OptionType[str]:
+    """One of a few words; case and ``-`` or ``_`` do not matter. ``also`` maps other words to one of them.
+
+    YAML reads a bare ``on`` as true, so a boolean stands for the words on and off.
+    """
+    meaning = {word.replace("-", "_"): word for word in words}
+    meaning.update({other.replace("-", "_"): meaning[word.replace("-", "_")] for other, word in also.items()})
 
     def parse(value: object) -> str:
         if isinstance(value, bool):
             value = "on" if value else "off"
-        if not isinstance(value, str) or value.strip().lower() not in words:
+        word = meaning.get(value.strip().lower().replace("-", "_")) if isinstance(value, str) else None
+        if word is None:
             raise ValueError
-        return value.strip().lower()
+        return word
 
     return OptionType("|".join(words), "one of " + ", ".join(words), parse)
+
+
+def number(at_least: float, at_most: float) -> OptionType[float]:
+    """A number within bounds, both inclusive."""
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError
+        try:
+            result = float(value)
+        except ValueError:
+            raise ValueError from None
+        if not at_least <= result <= at_most:
+            raise ValueError
+        return result
+
+    return OptionType(
+        "number", f"a number from {at_least:g} to {at_most:g}", parse, lambda value: f"{value:g}"
+    )
+
+
+def duration_or_off(minimum: int) -> OptionType[int]:
+    """A duration of at least so many milliseconds, or off, which is 0."""
+
+    def parse(value: object) -> int:
+        if value is False or (isinstance(value, str) and value.strip().lower() in ("off", "none", "never")):
+            return 0
+        milliseconds = parse_duration_ms(value)
+        if 0 < milliseconds < minimum:
+            raise ValueError(f"it must be at least {format_duration_ms(minimum)}")
+        return milliseconds
+
+    return OptionType(
+        "duration", f"{DURATION_FORM}, or off", parse, lambda v: format_duration_ms(v) if v else "off"
+    )
 
 
 def at_least(minimum: int, of: OptionType[int]) -> OptionType[int]:

@@ -16,13 +16,25 @@ driver ships it to the slots as it is.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar, overload
+from typing import Any, Final, NoReturn, TypeVar
 
 from tidegate.core.errors import ConfigurationError
-from tidegate.core.option_types import BOOLEAN, DURATION, SIZE, TEXT, OptionType, at_least, choice, integer
+from tidegate.core.option import REGISTRY, SPELLINGS, Option, describe, find_option, plain, register
+from tidegate.core.option_types import BOOLEAN, DURATION, SIZE, TEXT, at_least, choice, integer
+from tidegate.core.recovery_options import RecoveryOptions
+
+__all__ = [
+    "COMMAND_LINE",
+    "DEFAULT_ORIGIN",
+    "Option",
+    "Options",
+    "describe",
+    "find_option",
+    "register",
+    "split_arguments",
+]
 
 T = TypeVar("T")
 
@@ -30,104 +42,7 @@ DEFAULT_ORIGIN: Final = "default"
 COMMAND_LINE: Final = "the command line"
 
 
-class Option(Generic[T]):
-    """One thing that can be set. `Options.<name>` is the option itself, ``options.<name>`` its value."""
-
-    __slots__ = ("aliases", "default", "help", "key", "name", "type")
-
-    def __init__(
-        self,
-        key: str,
-        type: OptionType[T],
-        default: T,
-        help: str,
-        *,
-        name: str = "",
-        aliases: Sequence[str] = (),
-    ) -> None:
-        self.key = key
-        self.name = name or key.replace(".", "_")
-        self.type = type
-        self.default = default
-        self.help = help
-        self.aliases = tuple(aliases)
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"Option({self.key!r}, {self.type.name}, default {self.type.show(self.default)})"
-
-    def __reduce__(self) -> tuple[Callable[[str], Option[Any]], tuple[str]]:
-        return find_option, (self.key,)
-
-    @overload
-    def __get__(self, options: None, owner: type) -> Option[T]: ...
-    @overload
-    def __get__(self, options: Options, owner: type) -> T: ...
-    def __get__(self, options: Options | None, owner: type) -> Option[T] | T:
-        return self if options is None else options.get(self)
-
-    def __set__(self, options: Options, value: object) -> NoReturn:
-        raise AttributeError(f"options are immutable: cannot set {self.name}")
-
-    def parse(self, value: object, origin: str) -> T:
-        """The value in its own type, or a `ConfigurationError` with key, value, place and expected form."""
-        try:
-            return self.type.parse(value)
-        except ValueError as reason:
-            why = f": {reason}" if str(reason) else ""
-            raise ConfigurationError(
-                f"option {self.key} cannot be {value!r} (set in {origin}){why}. Expected {self.type.form}."
-            ) from None
-
-
-class OptionRow(NamedTuple):
-    """One line of the reference: what ``--help`` and the documentation show."""
-
-    key: str
-    name: str
-    type: str
-    default: str
-    help: str
-
-
-_REGISTRY: Final[dict[str, Option[Any]]] = {}
-_SPELLINGS: Final[dict[str, Option[Any]]] = {}
-
-
-def register(option: Option[T]) -> Option[T]:
-    """Add an option to the registry, once, when its module is imported. No two may share a spelling."""
-    if not option.name.isidentifier():
-        raise ValueError(f"option {option.key}: {option.name!r} cannot be a keyword argument")
-    spellings = {_plain(spelling) for spelling in (option.key, option.name, *option.aliases)}
-    for spelling in spellings:
-        if spelling in _SPELLINGS:
-            raise ValueError(f"option {option.key}: {spelling} already means {_SPELLINGS[spelling].key}")
-    _REGISTRY[option.key] = option
-    for spelling in spellings:
-        _SPELLINGS[spelling] = option
-    return option
-
-
-def find_option(spelling: str, origin: str = "") -> Option[Any]:
-    """The option of a key, name or alias; case and ``-`` or ``_`` do not matter. Else names the nearest."""
-    option = _SPELLINGS.get(_plain(spelling))
-    if option is not None:
-        return option
-    near = difflib.get_close_matches(_plain(spelling), _SPELLINGS, n=1, cutoff=0.6)
-    hint = f"Did you mean {near[0]}?" if near else "The options are: " + ", ".join(sorted(_REGISTRY)) + "."
-    place = f" (set in {origin})" if origin else ""
-    raise ConfigurationError(f"there is no option {spelling!r}{place}. {hint}")
-
-
-def describe() -> list[OptionRow]:
-    """Every registered option, sorted by key."""
-    options = (_REGISTRY[key] for key in sorted(_REGISTRY))
-    return [OptionRow(o.key, o.name, o.type.name, o.type.show(o.default), o.help) for o in options]
-
-
-class Options:
+class Options(RecoveryOptions):
     """The values in force, each with the place that set it: an immutable mapping from key to value."""
 
     __slots__ = ("_origins", "_values")
@@ -338,11 +253,33 @@ class Options:
             self._conflict(cls.parallelism, "at most", cls.max_parallelism)
         if self.heartbeat_timeout <= self.heartbeat_interval:
             self._conflict(cls.heartbeat_timeout, "more than", cls.heartbeat_interval)
+        if self.restart_max_backoff < self.restart_initial_backoff:
+            self._conflict(cls.restart_max_backoff, "at least", cls.restart_initial_backoff)
+        if self.checkpoint_interval and self.checkpoint_mode == "at_most_once":
+            self._exclude(cls.checkpoint_interval, cls.checkpoint_mode, "it takes no checkpoints")
+        if self.checkpoint_mode == "at_least_once":
+            if self.checkpoint_unaligned:
+                self._exclude(cls.checkpoint_unaligned, cls.checkpoint_mode, "nothing is aligned in it")
+            if self.checkpoint_alignment_timeout:
+                self._exclude(
+                    cls.checkpoint_alignment_timeout, cls.checkpoint_mode, "nothing is aligned in it"
+                )
+        if self.resume == "latest" and not self.checkpoint_dir:
+            raise ConfigurationError(
+                f"option resume (latest, set in {self.origin(cls.resume)}) needs checkpoint.dir: the directory in "
+                f"which the job's checkpoints were stored."
+            )
         return self
 
     def _conflict(self, one: Option[Any], relation: str, other: Option[Any]) -> NoReturn:
         sides = [f"{o.key} ({o.type.show(self.get(o))}, set in {self.origin(o)})" for o in (one, other)]
         raise ConfigurationError(f"option {sides[0]} must be {relation} {sides[1]}. Change one of them.")
+
+    def _exclude(self, one: Option[Any], other: Option[Any], reason: str) -> NoReturn:
+        sides = [f"{o.key} ({o.type.show(self.get(o))}, set in {self.origin(o)})" for o in (one, other)]
+        raise ConfigurationError(
+            f"option {sides[0]} does not go with {sides[1]}: {reason}. Leave out one of them."
+        )
 
     def as_dict(self) -> dict[str, object]:
         """Plain values (int, bool, str) of what was set, without the defaults: for messages and manifests."""
@@ -352,13 +289,13 @@ class Options:
         return self.get(find_option(spelling))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(_REGISTRY))
+        return iter(sorted(REGISTRY))
 
     def __len__(self) -> int:
-        return len(_REGISTRY)
+        return len(REGISTRY)
 
     def __contains__(self, spelling: object) -> bool:
-        return isinstance(spelling, str) and _plain(spelling) in _SPELLINGS
+        return isinstance(spelling, str) and plain(spelling) in SPELLINGS
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Options) and all(self[key] == other[key] for key in self)
@@ -370,7 +307,7 @@ class Options:
         raise AttributeError(f"options are immutable: cannot set {name}")
 
     def __repr__(self) -> str:
-        shown = (f"{key}={_REGISTRY[key].type.show(value)}" for key, value in sorted(self._values.items()))
+        shown = (f"{key}={REGISTRY[key].type.show(value)}" for key, value in sorted(self._values.items()))
         return f"Options({', '.join(shown)})"
 
     def __reduce__(self) -> tuple[Callable[..., Options], tuple[dict[str, object], dict[str, str]]]:
@@ -441,16 +378,13 @@ def _flatten(values: Mapping[str, object], prefix: str, origin: str) -> Iterator
             yield prefix + key, value
 
 
-def _plain(spelling: str) -> str:
-    return spelling.strip().lower().replace("-", "_")
-
-
 def _restore(values: dict[str, object], origins: dict[str, str]) -> Options:
     options = Options.__new__(Options)
     options._keep(values, origins)
     return options
 
 
-for _option in vars(Options).copy().values():
-    if isinstance(_option, Option):
-        register(_option)
+for _owner in Options.__mro__:
+    for _option in vars(_owner).copy().values():
+        if isinstance(_option, Option):
+            register(_option)

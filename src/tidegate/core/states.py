@@ -17,6 +17,7 @@ class JobStatus(enum.Enum):
     WAITING_FOR_SLOTS = "waiting for slots"
     RUNNING = "running"
     FAILING = "failing"
+    RESTARTING = "restarting"
     CANCELLING = "cancelling"
     FINISHED = "finished"
     FAILED = "failed"
@@ -54,7 +55,8 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = MappingProxyType(
         J.CREATED: frozenset({J.WAITING_FOR_SLOTS, J.FAILING, J.CANCELLING}),
         J.WAITING_FOR_SLOTS: frozenset({J.RUNNING, J.FAILING, J.CANCELLING}),
         J.RUNNING: frozenset({J.FINISHED, J.FAILING, J.CANCELLING}),
-        J.FAILING: frozenset({J.FAILED}),
+        J.FAILING: frozenset({J.FAILED, J.RESTARTING, J.CANCELED}),
+        J.RESTARTING: frozenset({J.WAITING_FOR_SLOTS, J.FAILED, J.CANCELED}),
         J.CANCELLING: frozenset({J.CANCELED, J.FAILING}),
         J.FINISHED: frozenset(),
         J.FAILED: frozenset(),
