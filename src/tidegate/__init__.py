@@ -15,6 +15,7 @@ from tidegate.api.functions import (
     RuntimeContext,
 )
 from tidegate.api.job_client import JobClient
+from tidegate.api.restart_strategies import RestartStrategies
 from tidegate.api.sink import BlackholeSink, Sink
 from tidegate.api.source import Source
 from tidegate.api.streams import ConnectedStreams, DataStream, KeyedStream
@@ -64,6 +65,7 @@ __all__ = [
     "ProcessFunction",
     "ProgramError",
     "ReduceFunction",
+    "RestartStrategies",
     "RuntimeContext",
     "SchemaError",
     "SerializationError",

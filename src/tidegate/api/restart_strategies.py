@@ -1,0 +1,75 @@
+"""`RestartStrategies`: how a program says what follows a failure, as `Environment(restart_strategy=...)`.
+
+Each call returns settings; they are checked, with their place, when the environment is made. The same can be said in a
+file (`restart-strategy.type: fixed-delay`, `restart-strategy.fixed-delay.attempts: 3`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+
+Duration = str | int | float | timedelta
+RestartSettings = Mapping[str, object]
+
+
+class RestartStrategies:
+    """The strategies, by Flink's names. Parameters that are left out have the defaults of their options.
+
+    >>> from tidegate import Environment
+    >>> env = Environment(restart_strategy=RestartStrategies.fixed_delay(3, "10 s"))
+    >>> env.options.restart_strategy, env.options.restart_attempts, env.options.restart_delay
+    ('fixed-delay', 3, 10000)
+    """
+
+    @staticmethod
+    def none() -> RestartSettings:
+        """The first failure ends the job."""
+        return _settings("none")
+
+    @staticmethod
+    def fixed_delay(attempts: int | None = None, delay: Duration | None = None) -> RestartSettings:
+        """So many restarts, each after the same delay; the failure after the last one ends the job."""
+        return _settings("fixed-delay", attempts=attempts, delay=delay)
+
+    @staticmethod
+    def failure_rate(
+        max_failures_per_interval: int | None = None,
+        failure_rate_interval: Duration | None = None,
+        delay: Duration | None = None,
+    ) -> RestartSettings:
+        """Restart until there are more failures than this within the interval."""
+        return _settings(
+            "failure-rate",
+            max_failures_per_interval=max_failures_per_interval,
+            failure_rate_interval=failure_rate_interval,
+            delay=delay,
+        )
+
+    @staticmethod
+    def exponential_delay(
+        initial_backoff: Duration | None = None,
+        max_backoff: Duration | None = None,
+        backoff_multiplier: float | None = None,
+        *,
+        jitter_factor: float | None = None,
+        reset_backoff_threshold: Duration | None = None,
+        attempts_before_reset_backoff: int | None = None,
+    ) -> RestartSettings:
+        """Delays that grow from failure to failure and start small again after a quiet time; without end by default."""
+        return _settings(
+            "exponential-delay",
+            initial_backoff=initial_backoff,
+            max_backoff=max_backoff,
+            backoff_multiplier=backoff_multiplier,
+            jitter_factor=jitter_factor,
+            reset_backoff_threshold=reset_backoff_threshold,
+            attempts_before_reset_backoff=attempts_before_reset_backoff,
+        )
+
+
+def _settings(strategy: str, **parameters: object) -> RestartSettings:
+    """Keys below `restart_strategy.`: `Options` reads a mapping as the keys below the option's name."""
+    given = {f"{strategy}.{name}": value for name, value in parameters.items() if value is not None}
+    return MappingProxyType({"type": strategy, **given})
