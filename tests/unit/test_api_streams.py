@@ -360,3 +360,12 @@ def test_every_public_name_is_there():
 
     assert [name for name in tidegate.__all__ if not hasattr(tidegate, name)] == []
     assert tidegate.__all__ == sorted(tidegate.__all__)
+
+
+def test_several_print_sinks_are_told_apart_by_their_identifiers() -> None:
+    env = Environment(runtime="in-process")
+    numbers = env.from_collection([1, 2])
+    numbers.print("first")
+    numbers.print(sink_identifier="second")
+    numbers.print()
+    assert [s.name for s in env._program(None).sinks] == ["print first", "print second", "print"]

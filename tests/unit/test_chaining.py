@@ -112,7 +112,7 @@ def test_a_task_may_branch_also_by_side_outputs() -> None:
     assert {(c.source, c.target, c.tag) for c in vertex.links} == {
         (position["sequence 1..3"], position["split"], None),
         (position["split"], position["main"], None),
-        (position["main"], position["print"], None),
+        (position["main"], position["print a"], None),
         (position["split"], position["rest"], "rest"),
     }
 

@@ -214,3 +214,13 @@ def test_records_are_printed_with_prefix_and_subtask():
         "clicks:3> Click(app='b', ts=2)",
         "0> Click(app='a', ts=1)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "rows"), [([1, None], [1, None]), ([1, 2.5, None], [1.0, 2.5, None]), ([1, "a"], [1, "a"])]
+)
+def test_mixed_values_are_read_as_the_same_types_here_and_behind_an_exchange(values, rows):
+    source = CollectionSource(values)
+    batch = Batch.of_rows(source.record_type, source._values)
+    assert [(type(v), v) for v in batch.rows] == [(type(v), v) for v in rows]
+    assert list(map(type, source.record_type.to_rows(batch.columns))) == list(map(type, rows))

@@ -26,6 +26,8 @@ from tidegate.records.types import RecordType
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from tidegate.metrics.snapshot import JobMetrics
+
 ambient_arguments: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar(
     "tidegate_arguments", default=()
 )
@@ -90,6 +92,9 @@ class Environment:
     def from_collection(self, values: Iterable[Any], *, type: Any = None, **settings: Any) -> DataStream:
         """Read a list. Its record type is `type`, or found from the values: one class for all, else objects.
 
+        None may stand among plain values, and whole numbers among floats become floats if none is beyond 2**53:
+        `[1, None]` is read as `int | None`, `[1, 2.5]` as `float`.
+
         >>> from tidegate import Environment
         >>> env = Environment(runtime="in-process")
         >>> list(env.from_collection(["a", "b"]).execute_and_collect())
@@ -113,13 +118,14 @@ class Environment:
 
     # ---- running ----
 
-    def execute(self, job_name: str | None = None) -> Any:
+    def execute(self, job_name: str | None = None) -> JobMetrics:
         """Run the program and wait for its end; prints the plan and live progress as the options say.
 
         Returns the final `JobMetrics`; raises `JobFailedError` with the operator, the position and the user's
         traceback, once.
         """
-        return self._launch().execute(self._take_program(job_name), self.spark)
+        metrics: JobMetrics = self._launch().execute(self._take_program(job_name), self.spark)
+        return metrics
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
         """Start the program and return at once."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.core.ids import JobId
 from tidegate.core.states import JobStatus
+
+if TYPE_CHECKING:
+    from tidegate.metrics.snapshot import JobMetrics
 
 
 class JobClient(Protocol):
@@ -29,10 +32,10 @@ class JobClient(Protocol):
         """Stop the job and wait until everything of it is gone; a job that has ended already is left alone."""
         ...
 
-    def metrics(self) -> Any:
+    def metrics(self) -> JobMetrics:
         """The latest `JobMetrics`: per operator and subtask."""
         ...
 
-    def result(self, timeout_s: float | None = None) -> Any:
+    def result(self, timeout_s: float | None = None) -> JobMetrics:
         """Wait for the end; return the final `JobMetrics`, or raise `JobFailedError` / `JobCanceledError`."""
         ...

@@ -103,8 +103,9 @@ class SpanReader(RequestingReader):
 class CollectionSource(KnownSplitsSource):
     """Reads the values of a Python collection, which travel inside the program: for tests, examples, small tables.
 
-    Each reader gets at most one span of neighbouring values. Without a record type it is inferred from the values;
-    values that do not fit a given one are refused here, in the user's own process.
+    Each reader gets at most one span of neighbouring values. Without a record type it is inferred from the values, and
+    whole numbers among floats become floats. Values that do not fit a given one are refused here, in the user's own
+    process.
 
     >>> source = CollectionSource(["tide", "gate"], str)
     >>> source.describe()
@@ -120,6 +121,12 @@ class CollectionSource(KnownSplitsSource):
         super().__init__(
             infer_record_type(self._values) if record_type is None else record_type_of(record_type)
         )
+        if (
+            record_type is None
+            and self._type.schema.types == [pa.float64()]
+            and int in map(type, self._values)
+        ):
+            self._values = self._type.to_rows(self._type.to_columns(self._values))
         try:
             self._type.check_rows(self._values)
             if not self._type.is_object:  # such values are pickled only if they leave their process

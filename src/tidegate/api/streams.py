@@ -262,9 +262,13 @@ class DataStream(OperatorSettings):
         apply_settings(stream, settings)
         return stream
 
-    def print(self, prefix: str = "") -> DataStreamSink:
-        """Print every record in the driver, as `prefix:subtask> record`."""
-        return self.sink_to(PrintSink(prefix or None), name="print")
+    def print(self, sink_identifier: str = "") -> DataStreamSink:
+        """Print every record in the driver, as `sink_identifier:subtask> record`.
+
+        The identifier tells several print sinks apart, in the output as in the plan and the metrics.
+        """
+        name = f"print {sink_identifier}" if sink_identifier else "print"
+        return self.sink_to(PrintSink(sink_identifier or None), name=name)
 
     def execute_and_collect(self, job_name: str | None = None) -> Iterator[Any]:
         """Run the job that leads to this stream (and to no other sink) and yield its records as they come."""

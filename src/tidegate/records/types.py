@@ -352,11 +352,26 @@ def record_type_of(hint: Any) -> RecordType:
 def infer_record_type(values: Sequence[Any]) -> RecordType:
     """Choose a record type from example values: all of one known class, or `ObjectType`.
 
-    Dicts by name become rows, tuples of one length become tuples, if every value comes back from Arrow as it was.
+    Dicts by name become rows, tuples of one length become tuples, if every value comes back from Arrow as it was. Plain
+    values may have None among them, and whole numbers (up to 2**53) are floats among floats.
+
+    >>> infer_record_type([1, 2.5, None]).describe()
+    'float | None'
+    >>> infer_record_type([1, "a"]).describe()
+    'object (pickled)'
     """
     classes = set(map(type, values))
     if len(classes) != 1:
-        return ObjectType()
+        found = _inferred_type(values)
+        if found is None or pa.types.is_nested(found):
+            return ObjectType()
+        cls = float if float in classes else next(iter(classes - {type(None)}))
+        record_type = record_type_of(cls | None if type(None) in classes else cls)
+        try:
+            record_type.to_columns(values)
+        except SchemaError:  # times with a zone
+            return ObjectType()
+        return record_type
     cls = classes.pop()
     if cls is dict:
         names = list(dict.fromkeys(name for v in values for name in v))
