@@ -18,10 +18,13 @@ is written back. That holds on every backend.
 
 from __future__ import annotations
 
+import pickle
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar
+
+import cloudpickle
 
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError, TidegateError
@@ -55,9 +58,33 @@ class StateSerializer(Protocol[T]):
         ...
 
 
+class PickleSerializer:
+    """The opt-in for any Python object: `ValueState(Model, serializer=PickleSerializer())`.
+
+    Pickles can be read only while their classes can be imported (those of the script itself travel by value, and come
+    back as equal but not identical classes), and reading one runs code: use it only for checkpoints that you trust.
+    """
+
+    name = "pickle"
+
+    def serialize(self, value: Any) -> bytes:
+        """The pickle."""
+        try:
+            return pickle.dumps(value, protocol=5)
+        except Exception:  # noqa: BLE001 - a class of the user's script cannot be named, but can travel by value
+            return bytes(cloudpickle.dumps(value, protocol=5))
+
+    def deserialize(self, data: bytes) -> Any:
+        """The object."""
+        return pickle.loads(data)
+
+
 @dataclass(frozen=True)
 class StateTtl:
     """When a value expires: `duration` after it was last written (or read, with `refresh_on_read`).
+
+    In a map each entry expires by itself, a list as a whole. Expired values are invisible at once and removed soon
+    after. With `time="event"` the time is the watermark; what was written before the first watermark counts from it.
 
     >>> StateTtl("1 h")
     StateTtl(duration='1 h', time='processing', refresh_on_read=False)
@@ -199,7 +226,7 @@ class MapState(KeyedState, Generic[K, V]):
         self._refuse()
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """All entries, ordered by when they were first put (heap) or by their bytes (rocksdb)."""
+        """All entries. Their order is the backend's own and means nothing."""
         self._refuse()
 
     def keys(self) -> Iterator[K]:

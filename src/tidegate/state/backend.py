@@ -37,6 +37,9 @@ class NoKey:
 NO_KEY: Final = NoKey()
 """`current_key` while there is none: keyed state is refused then."""
 
+NO_WATERMARK: Final = -(1 << 63)
+"""`current_watermark_ms` before the first watermark."""
+
 AsyncPart = Callable[[SnapshotWriter], KeyedStateHandle]
 Ids = npt.NDArray[np.int64]
 
@@ -90,6 +93,8 @@ class KeyedStateBackend(ABC):
     """The keyed state of one operator subtask."""
 
     current_key: Any = NO_KEY
+    current_watermark_ms: int = NO_WATERMARK
+    """The operator's watermark, for state with a time to live in event time; it never goes back."""
 
     def __init__(self, context: BackendContext) -> None:
         self.context = context

@@ -1,0 +1,108 @@
+"""Copies of typed values: what makes a stored value independent of the one that the user goes on changing.
+
+`copier_for` looks at the type once and returns a function that copies just the parts that can change, or None where
+nothing can: then the object itself may be shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pyarrow as pa
+
+from tidegate.records import type_hints
+from tidegate.records.types import RecordType, StructType
+
+Copier = Callable[[Any], Any]
+
+
+def copier_for(hint: Any) -> Copier | None:
+    """A function that copies values of this type (never None itself), or None if they are immutable.
+
+    >>> copier_for(int), copier_for(tuple[int, str])
+    (None, None)
+    >>> stored = [[1], [2]]
+    >>> taken = copier_for(list[list[int]])(stored)
+    >>> taken[0].append(9); stored
+    [[1], [2]]
+    """
+    if isinstance(hint, StructType):
+        hint = hint.python_class
+    if isinstance(hint, RecordType):
+        hint = hint.schema
+    if isinstance(hint, pa.Schema):
+        return copy.deepcopy if any(pa.types.is_nested(f.type) for f in hint) else None
+    if isinstance(hint, pa.DataType):
+        return copy.deepcopy if pa.types.is_nested(hint) else None
+    hint, _ = type_hints.strip_optional(type_hints.resolve_alias(hint))
+    hint = type_hints.resolve_alias(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return copier_for(args[0])
+    if origin is list:
+        return _list_copier(copier_for(args[0]))
+    if origin is dict:
+        return _dict_copier(copier_for(args[1]))
+    if origin is tuple:
+        return _tuple_copier(tuple, [copier_for(a) for a in args])
+    if type_hints.is_struct_class(hint):
+        return _struct_copier(hint)
+    return None
+
+
+def _list_copier(item: Copier | None) -> Copier:
+    if item is None:
+        return list
+    return lambda values: [None if v is None else item(v) for v in values]
+
+
+def _dict_copier(value: Copier | None) -> Copier:
+    if value is None:
+        return dict
+    return lambda entries: {k: None if v is None else value(v) for k, v in entries.items()}
+
+
+def _tuple_copier(make: Callable[[Any], Any], parts: list[Copier | None]) -> Copier | None:
+    if not any(parts):
+        return None
+    return lambda values: make(
+        v if part is None or v is None else part(v) for v, part in zip(values, parts, strict=True)
+    )
+
+
+def _struct_copier(cls: type) -> Copier | None:
+    parts = {name: copier_for(hint) for name, hint in type_hints.class_hints(cls).items()}
+    if issubclass(cls, tuple):
+        return _tuple_copier(cls._make, list(parts.values()))  # type: ignore[attr-defined]
+    inner = [(name, part) for name, part in parts.items() if part is not None]
+    if not inner and cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return None
+    shallow = copy.copy if _has_slots(cls) or hasattr(cls, "__copy__") else _plain_copy
+    if not inner:
+        return shallow
+
+    def copied(value: Any) -> Any:
+        new = shallow(value)
+        for name, part in inner:
+            field = getattr(value, name)
+            if field is not None:
+                object.__setattr__(new, name, part(field))  # a frozen one may hold a list
+        return new
+
+    return copied
+
+
+def _has_slots(cls: type) -> bool:
+    assert dataclasses.is_dataclass(cls)
+    return any("__slots__" in vars(c) for c in cls.__mro__[:-1])
+
+
+def _plain_copy(value: Any) -> Any:
+    # A third of the time of copy.copy.
+    new = object.__new__(value.__class__)
+    new.__dict__.update(value.__dict__)
+    return new

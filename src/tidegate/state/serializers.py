@@ -1,0 +1,379 @@
+"""Serializers: a state's Python values as Arrow columns (heap files), as bytes (RocksDB), and their copies.
+
+`value_serializer` chooses by the declared type: a type that has an Arrow type (see `records.types`) needs nothing else;
+any other needs an explicit `serializer=`, whose bytes are then what every backend keeps. So a value that was put in
+comes out the same on every backend, before and after a restore:
+
+- `adopt` is called for each value that is stored. It refuses what has the wrong class, copies what can be changed, and
+  turns close relatives (a numpy int, a tuple for a list) into just what the columns would give back.
+- `release` is called for each value that is handed out.
+
+What `adopt` cannot see cheaply (a bad element deep in a list, an int beyond 64 bits) is found when it is converted.
+Any thread; immutable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from math import nan
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.api.state import StateSerializer
+from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.records import type_hints
+from tidegate.records.columns import brief
+from tidegate.records.hashing import hash_columns
+from tidegate.records.keying import KeyGroups, key_groups
+from tidegate.records.types import RecordType, RowType, ScalarType, StructType, TupleType, record_type_of
+from tidegate.state.copies import Copier, copier_for
+from tidegate.state.plain_bytes import bytes_codec, struct_bytes_codec
+
+_EXACT = frozenset(
+    (
+        pa.bool_(),
+        pa.int64(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.duration("us"),
+    )
+)
+"""Types of which every value of the Python class comes back as it was (or is refused)."""
+
+
+class ValueSerializer(ABC):
+    """Between the values of one state and what is kept of them."""
+
+    name: str
+    """`arrow`, or the name of the opt-in serializer; part of the fingerprint."""
+    arrow_type: pa.DataType
+    """The type of the one column that holds the values."""
+    exact_class: type | None
+    """Values of exactly this class need no `adopt`: they are kept as they are. None: all need it."""
+    copier: Copier | None
+    """How a kept value is copied; None where it cannot change."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The type in words."""
+
+    @abstractmethod
+    def adopt(self, value: Any) -> Any:
+        """What is kept of a value (never None); `SchemaError` if it has the wrong type."""
+
+    @abstractmethod
+    def release(self, kept: Any) -> Any:
+        """The caller's own value of a kept one."""
+
+    @abstractmethod
+    def to_column(self, kept: Sequence[Any]) -> pa.Array:
+        """A column of `arrow_type`; `SchemaError` if a value does not fit."""
+
+    @abstractmethod
+    def from_column(self, column: pa.Array) -> list[Any]:
+        """Kept values of a column without nulls."""
+
+    to_bytes: Callable[[Any], bytes]
+    """A kept value as bytes; `SchemaError` if it does not fit."""
+    from_bytes: Callable[[bytes], Any]
+    """The kept value back."""
+
+
+class TypedSerializer(ValueSerializer):
+    """Values whose type hint has an Arrow type."""
+
+    name = "arrow"
+
+    def __init__(self, record_type: RecordType, copier: Copier | None, for_keys: bool = False) -> None:
+        self.record_type = record_type
+        self.copier = copier
+        fields = list(record_type.schema)
+        self._single = isinstance(record_type, ScalarType) or (
+            for_keys and isinstance(record_type, RowType) and len(fields) == 1
+        )
+        self._wraps_row = self._single and not isinstance(record_type, ScalarType)
+        self.nullable = self._single and fields[0].nullable
+        self.arrow_type = fields[0].type if self._single else pa.struct(fields)
+        self.exact_class = _exact_class(record_type)
+        self.to_bytes, self.from_bytes = self._bytes_codec(for_keys)
+
+    def describe(self) -> str:
+        """The record type in words."""
+        return self.record_type.describe()
+
+    def adopt(self, value: Any) -> Any:
+        """A copy; by way of a column where the class is not the exact one."""
+        if value.__class__ is self.exact_class:
+            return value if self.copier is None else self.copier(value)
+        if value is None and self.nullable:
+            return None
+        return self.from_column(self.to_column([value]))[0]
+
+    def release(self, kept: Any) -> Any:
+        """A copy, or the value itself if it cannot change."""
+        return kept if self.copier is None or kept is None else self.copier(kept)
+
+    def to_column(self, kept: Sequence[Any]) -> pa.Array:
+        """One column: the values, or a struct of their fields."""
+        if self._wraps_row:
+            kept = [(v,) for v in kept]
+        columns = self.record_type.to_columns(kept)
+        if self._single:
+            return columns.column(0)
+        return pa.StructArray.from_arrays(columns.columns, fields=list(columns.schema))
+
+    def from_column(self, column: pa.Array) -> list[Any]:
+        """Python values as `to_rows` makes them."""
+        if self._single:
+            if column.type == pa.int64() and not column.null_count:
+                return column.to_numpy().tolist()  # type: ignore[no-any-return]
+            arrays = [column]
+        else:
+            arrays = column.flatten()
+        rows = self.record_type.to_rows(pa.RecordBatch.from_arrays(arrays, schema=self.record_type.schema))
+        return [row[0] for row in rows] if self._wraps_row else rows
+
+    def _bytes_codec(self, for_keys: bool) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+        schema, record_type = self.record_type.schema, self.record_type
+        if self._single:
+            to_bytes, from_bytes = bytes_codec(schema.field(0).type, schema.field(0).nullable, for_keys)
+            if isinstance(record_type, ScalarType):
+                return _with_field_codec(record_type._codec, to_bytes, from_bytes)
+            return to_bytes, from_bytes
+        to_struct, from_struct = struct_bytes_codec([(f.type, f.nullable) for f in schema], for_keys)
+        if isinstance(record_type, StructType):
+            return _class_codec(record_type, to_struct, from_struct)
+        if isinstance(record_type, TupleType):
+            return _tuple_codec(record_type, to_struct, from_struct)
+        return _row_codec(record_type, to_struct, from_struct)
+
+
+class OptInSerializer(ValueSerializer):
+    """Values of a type that only the user's serializer knows: kept as its bytes, on every backend."""
+
+    arrow_type = pa.binary()
+    exact_class = None
+    copier = None
+
+    def __init__(self, serializer: StateSerializer[Any], hint: Any) -> None:
+        self._serializer = serializer
+        self._hint = hint
+        self.name = serializer.name
+        self.to_bytes = self.from_bytes = _itself
+
+    def describe(self) -> str:
+        """The hint, and who serializes it."""
+        return f"{getattr(self._hint, '__name__', self._hint)} ({self.name})"
+
+    def adopt(self, value: Any) -> bytes:
+        """The value's bytes."""
+        try:
+            data = self._serializer.serialize(value)
+        except Exception as e:
+            raise SchemaError(
+                f"the serializer {self.name!r} cannot take a {type(value).__name__}: {e}: {brief(value)}"
+            ) from e
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise SchemaError(
+                f"the serializer {self.name!r} made a {type(data).__name__}, but must make bytes"
+            )
+        return bytes(data)
+
+    def release(self, kept: bytes) -> Any:
+        """The value of the bytes."""
+        return self._serializer.deserialize(kept)
+
+    def to_column(self, kept: Sequence[Any]) -> pa.Array:
+        """A binary column."""
+        return pa.array(kept, pa.binary())
+
+    def from_column(self, column: pa.Array) -> list[Any]:
+        """The bytes."""
+        return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def value_serializer(
+    operator: str,
+    state: str,
+    hint: Any,
+    serializer: StateSerializer[Any] | None = None,
+    optional: bool = False,
+) -> ValueSerializer:
+    """The serializer of a state's values. `optional`: None can be among them (elements of a list)."""
+    if serializer is not None:
+        if not isinstance(getattr(serializer, "name", None), str) or not serializer.name:
+            raise ProgramError(f"operator {operator!r}: the serializer of state {state!r} needs a name")
+        return OptInSerializer(serializer, hint)
+    record_type = record_type_of(hint)
+    if not optional:
+        record_type = record_type_of(type_hints.strip_optional(hint)[0])
+    if record_type.is_object:
+        raise ProgramError(
+            f"operator {operator!r}: state {state!r} is of type {hint!r}, which has no Arrow type. Use a scalar, a "
+            f"dataclass, a NamedTuple, a tuple, or lists and maps of these, or give the state a serializer= "
+            f"(PickleSerializer() takes anything)"
+        )
+    return TypedSerializer(record_type, copier_for(hint))
+
+
+class KeySerializer(TypedSerializer):
+    """The keys of a keyed stream, and the keys inside a map state: equal keys have equal bytes.
+
+    A key is the plain value where it is one column, else a tuple (or NamedTuple, dataclass) of its parts. NaN is the
+    one object `math.nan`, so that a dict finds it.
+    """
+
+    def __init__(self, record_type: RecordType) -> None:
+        super().__init__(record_type, None, for_keys=True)
+        self._floats = [i for i, f in enumerate(record_type.schema) if pa.types.is_floating(f.type)]
+
+    def from_column(self, column: pa.Array) -> list[Any]:
+        """Keys as a dict finds them."""
+        keys = super().from_column(column)
+        if isinstance(self.record_type, RowType) and not self._single:
+            keys = list(map(tuple, keys))
+        if not self._floats:
+            return keys
+        if self._single:
+            return [nan if k != k else k for k in keys]
+        return [self._with_one_nan(k) for k in keys]
+
+    def columns(self, keys: Sequence[Any]) -> list[pa.Array]:
+        """The key columns, as `hash_columns` and `KeyIndex` take them."""
+        return self.split(self.to_column(keys))
+
+    def split(self, column: pa.Array) -> list[pa.Array]:
+        """The key columns of the one column that files have."""
+        return [column] if self._single else column.flatten()
+
+    def join(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """The one column of the key columns, which are cast to the declared types."""
+        schema = self.record_type.schema
+        arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
+        return arrays[0] if self._single else pa.StructArray.from_arrays(arrays, fields=list(schema))
+
+    def key_groups(self, column: pa.Array, max_parallelism: int) -> KeyGroups:
+        """The key group of each key of a column."""
+        return key_groups(hash_columns(self.split(column)), max_parallelism)
+
+    def _with_one_nan(self, key: Any) -> Any:
+        if isinstance(key, tuple) and any(key[i] != key[i] for i in self._floats):
+            parts = (nan if isinstance(p, float) and p != p else p for p in key)
+            return type(key)._make(parts) if hasattr(key, "_make") else tuple(parts)
+        return key
+
+
+def map_key_serializer(operator: str, state: str, hint: Any) -> KeySerializer:
+    """The serializer of the keys inside a map state; they must be immutable and typed."""
+    record_type = record_type_of(hint)
+    if record_type.is_object or copier_for(hint) is not None:
+        raise ProgramError(
+            f"operator {operator!r}: map state {state!r} has keys of type {hint!r}, but they must be scalars, tuples, "
+            f"NamedTuples or frozen dataclasses of types that Arrow knows"
+        )
+    return KeySerializer(record_type)
+
+
+# ---- how bytes and classes meet ----
+
+
+def _exact_class(record_type: RecordType) -> type | None:
+    if isinstance(record_type, ScalarType):
+        plain = record_type.schema.field(0).type in _EXACT or record_type._codec.encode is not None
+        nested = (
+            pa.types.is_nested(record_type.schema.field(0).type) and record_type.python_type is not object
+        )
+        return record_type.python_type if plain or nested else None
+    if isinstance(record_type, StructType):
+        return record_type.python_class
+    if isinstance(record_type, TupleType):
+        return tuple
+    return record_type._row if isinstance(record_type, RowType) else None
+
+
+def _with_field_codec(codec: Any, to_bytes: Any, from_bytes: Any) -> tuple[Any, Any]:
+    encode, decode = codec.encode, codec.decode
+    if encode is None and decode is None:
+        return to_bytes, from_bytes
+
+    def encoded(value: Any) -> bytes:
+        return to_bytes(None if value is None else _encode(encode, value))  # type: ignore[no-any-return]
+
+    def decoded(data: bytes) -> Any:
+        value = from_bytes(data)
+        return None if value is None else decode(value)
+
+    return encoded, decoded
+
+
+def _encode(encode: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return encode(value)
+    except (TypeError, ValueError, AttributeError, KeyError) as e:
+        raise SchemaError(f"got a {type(value).__name__} of another shape: {brief(value)}") from e
+
+
+def _class_codec(record_type: StructType, to_struct: Any, from_struct: Any) -> tuple[Any, Any]:
+    cls, fields, make = record_type.python_class, record_type._fields, record_type._make
+    names = [f.name for f in fields]
+    get = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+    codecs = [f.codec for f in fields]
+    coded = any(c.encode is not None or c.decode is not None for c in codecs)
+
+    def to_bytes(value: Any) -> bytes:
+        if value.__class__ is not cls:
+            record_type.check_rows([value])
+        values = get(value)
+        if coded:
+            values = _encoded_parts(codecs, values)
+        return to_struct(values)  # type: ignore[no-any-return]
+
+    def from_bytes(data: bytes) -> Any:
+        values = from_struct(data)
+        return make(*(_decoded_parts(codecs, values) if coded else values))
+
+    return to_bytes, from_bytes
+
+
+def _tuple_codec(record_type: TupleType, to_struct: Any, from_struct: Any) -> tuple[Any, Any]:
+    codecs = record_type._codecs
+
+    def to_bytes(value: Any) -> bytes:
+        if not isinstance(value, tuple) or len(value) != len(codecs):
+            record_type.check_rows([value])
+        return to_struct(_encoded_parts(codecs, value))  # type: ignore[no-any-return]
+
+    return to_bytes, lambda data: tuple(_decoded_parts(codecs, from_struct(data)))
+
+
+def _row_codec(record_type: RecordType, to_struct: Any, from_struct: Any) -> tuple[Any, Any]:
+    make = record_type._make  # type: ignore[attr-defined]
+    names = record_type.names
+
+    def to_bytes(value: Any) -> bytes:
+        record_type.check_rows([value])
+        values = tuple(value.get(n) for n in names) if isinstance(value, dict) else tuple(value)
+        return to_struct(values)  # type: ignore[no-any-return]
+
+    return to_bytes, lambda data: make(from_struct(data))
+
+
+def _encoded_parts(codecs: Sequence[Any], values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(
+        v if c.encode is None or v is None else _encode(c.encode, v)
+        for c, v in zip(codecs, values, strict=True)
+    )
+
+
+def _decoded_parts(codecs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    return [v if c.decode is None or v is None else c.decode(v) for c, v in zip(codecs, values, strict=True)]
+
+
+def _itself(data: bytes) -> bytes:
+    return data
