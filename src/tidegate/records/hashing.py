@@ -84,7 +84,7 @@ def hash_column(array: pa.Array | pa.ChunkedArray) -> Hashes:
         for start in range(0, len(array), _BLOCK_ROWS):
             hashes[start : start + _BLOCK_ROWS] = _hash_bytes_like(array.slice(start, _BLOCK_ROWS))
     elif pa.types.is_decimal(kind):
-        texts = [None if value is None else _decimal_text(value) for value in array.to_pylist()]
+        texts = [None if value is None else decimal_text(value) for value in array.to_pylist()]
         return hash_column(pa.array(texts, pa.string()))
     else:
         raise KeyTypeError(f"a column of type {kind} cannot be a key: it has no stable hash. {_ADVICE}")
@@ -142,7 +142,7 @@ def hash_value(value: object) -> int:
         seconds = (value.hour * 60 + value.minute) * 60 + value.second
         return _mix((seconds * 1_000_000 + value.microsecond) * 1_000)
     if isinstance(value, Decimal):
-        return _hash_bytes(_decimal_text(value).encode())
+        return _hash_bytes(decimal_text(value).encode())
     if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64, np.void)):
         return hash_value(value.item())
     raise KeyTypeError(f"a {type(value).__name__} cannot be a key: it has no stable hash. {_ADVICE}")
@@ -288,7 +288,7 @@ def _nanoseconds(span: dt.timedelta) -> int:
     return ((span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds) * 1_000
 
 
-def _decimal_text(value: Decimal) -> str:
+def decimal_text(value: Decimal) -> str:
     """The same text for equal decimals. Not ``normalize()``: that rounds to the context's precision."""
     sign, digits, exponent = value.as_tuple()
     if isinstance(exponent, str):
