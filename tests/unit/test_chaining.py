@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import polars as pl
 import pytest
 
 from tidegate import CoMapFunction, Environment, OutputTag
@@ -121,6 +122,54 @@ def keyed_job() -> JobGraph:
     env = Environment(parallelism=2)
     env.from_sequence(1, 9).map(identity, uid="m").key_by("value").count().print()
     return build_job_graph(graph_of(env))
+
+
+class Click(NamedTuple):
+    app: str
+    user: int
+    page: str
+
+
+def clicks(env: Environment) -> Any:
+    return env.from_collection([Click("a", 1, "p")]).with_columns(pl.col("user") + 1)
+
+
+def crossing(env: Environment) -> list[tuple[str, ...] | None]:
+    return [edge.columns for edge in build_job_graph(graph_of(env)).edges]
+
+
+class TestColumnsOfAnExchange:
+    def test_are_those_that_the_consumer_and_the_partitioner_read_in_their_order(self) -> None:
+        env = Environment(parallelism=2)
+        keyed = clicks(env).key_by("page")
+        keyed.sum("user").print()
+        assert crossing(env) == [("user", "page")]
+        env = Environment(parallelism=2)
+        clicks(env).partition_custom(lambda page, n: 0, "page").select("app").print()
+        assert crossing(env) == [("app", "page")]
+
+    def test_are_the_type_that_the_consumer_is_built_for(self) -> None:
+        env = Environment(parallelism=2)
+        clicks(env).key_by("page").count().print()
+        count = load_blob(build_job_graph(graph_of(env)).vertices[1].operators[0].blob)
+        assert [t.describe() for t in count.input_types] == ["Row(page: string?)"]
+
+    def test_of_a_union_are_the_same_on_all_its_edges(self) -> None:
+        env = Environment(parallelism=2)
+        other = clicks(env).filter(pl.col("user") > 0)
+        clicks(env).union(other).key_by("app").count().print()
+        assert crossing(env) == [("app",), ("app",)]
+
+    def test_are_all_where_the_consumer_needs_the_record_or_the_producer_makes_rows(self) -> None:
+        for write in (
+            lambda s: s.key_by("app").reduce(lambda a, b: b),
+            lambda s: s.rebalance().filter(pl.col("user") > 0),
+            lambda s: s.map(lambda row: Click(*row), returns=Click).key_by("app").count(),
+            lambda s: s.key_by(lambda row: row.app, returns=str).count(),
+        ):
+            env = Environment(parallelism=2)
+            write(clicks(env)).print()
+            assert crossing(env) == [None]
 
 
 class TestJobGraph:

@@ -203,3 +203,18 @@ def test_objects_without_a_schema_keep_their_identity():
     partition = make_partitioner(p.Shuffle(), 3, 128, 0, "next")
     got = [row for _, part in partition(Batch.of_rows(objects, made)) for row in part.rows]
     assert {id(o) for o in got} == {id(o) for o in made}
+
+
+def test_a_dictionary_whose_values_change_places_or_are_null_sends_each_key_to_its_own_consumer():
+    text = record_type_of(str | None)
+    partition = make_partitioner(p.Hash(Key(("value",), None, text)), 4, 128, 0, "count")
+    values = ["a", "b", None, "c", "d"]
+    wanted = [subtask_for_key_group(int(g), 4, 128) for g in key_groups(hash_values(values), 128)]
+    for dictionary in (values, values[::-1], ["b", "a", "c", "d"]):
+        codes = [dictionary.index(v) if v in dictionary else None for v in values] * 20
+        column = pa.DictionaryArray.from_arrays(
+            pa.array(codes, pa.int32()), pa.array(dictionary, pa.string())
+        )
+        batch = Batch.of_columns(text, pa.RecordBatch.from_arrays([column], names=text.names))
+        got = {value: consumer for consumer, part in partition(batch) for value in part.rows}
+        assert got == dict(zip(values, wanted, strict=True))

@@ -10,9 +10,24 @@ from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 
 
 def decide_chaining(graph: StreamGraph) -> None:
-    """Set `unchained_because` of every edge."""
+    """Set `unchained_because` and `columns` of every edge."""
     for edge in graph.edges:
         edge.unchained_because = _why_not(edge, graph.options.chaining)
+    for edge in graph.edges:
+        edge.columns = _columns(edge)
+
+
+def _columns(edge: StreamEdge) -> tuple[str, ...] | None:
+    """The columns that must cross an exchange, in order; None: all of them, or rows that have none yet."""
+    target, produced = edge.target, edge.produced_type
+    together = [e for e in target.inputs if e.input == edge.input]  # a union: all get the same columns
+    if not edge.unchained_because or produced.is_object or any(e.source.operation.rows for e in together):
+        return None
+    needs = [target.operation.required_columns(), *(e.partitioning.required_columns() for e in together)]
+    used = {name for need in needs if need is not None for name in need}
+    if None in needs or not used or used.issuperset(produced.names):
+        return None
+    return tuple(name for name in produced.names if name in used)
 
 
 def _why_not(edge: StreamEdge, enabled: bool) -> str:
@@ -69,6 +84,7 @@ def build_job_graph(graph: StreamGraph) -> JobGraph:
                 edge.partitioning.describe(),
                 edge.partitioning.pointwise,
                 dump_blob(edge.partitioning, edge.target.name),
+                edge.columns,
             )
         )
     return JobGraph(graph.name, vertices, tuple(edges))

@@ -64,7 +64,10 @@ class JobVertex(msgspec.Struct, frozen=True):
 
 
 class JobEdge(msgspec.Struct, frozen=True):
-    """An exchange: from an operator of one chain to an input of the head of another. `blob`: the Partitioning."""
+    """An exchange: from an operator of one chain to an input of the head of another. `blob`: the Partitioning.
+
+    `columns` are those that cross it; None: all.
+    """
 
     id: EdgeId
     source: VertexId
@@ -75,6 +78,7 @@ class JobEdge(msgspec.Struct, frozen=True):
     partitioning: str
     pointwise: bool
     blob: bytes
+    columns: tuple[str, ...] | None = None
 
 
 class JobGraph(msgspec.Struct, frozen=True):

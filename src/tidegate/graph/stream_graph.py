@@ -14,7 +14,7 @@ from tidegate.core.errors import ProgramError
 from tidegate.core.ids import OperatorId
 from tidegate.core.key_groups import default_max_parallelism
 from tidegate.core.options import DEFAULT_ORIGIN, Options
-from tidegate.records.types import RecordType
+from tidegate.records.types import RecordType, projected
 
 
 @dataclass(eq=False)
@@ -38,7 +38,10 @@ class StreamNode:
 
 @dataclass(eq=False)
 class StreamEdge:
-    """A stream between two operators. `unchained_because` is empty where they are fused."""
+    """A stream between two operators. `unchained_because` is empty where they are fused.
+
+    `columns` are those that cross an exchange, where the target says which it reads; None: all.
+    """
 
     source: StreamNode
     target: StreamNode
@@ -46,11 +49,17 @@ class StreamEdge:
     tag: str | None
     partitioning: Partitioning
     unchained_because: str = ""
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def produced_type(self) -> RecordType:
+        """The type of the records that the source puts on it."""
+        return self.source.output_type if self.tag is None else self.source.side_outputs[self.tag]
 
     @property
     def record_type(self) -> RecordType:
-        """The type of the records on it."""
-        return self.source.output_type if self.tag is None else self.source.side_outputs[self.tag]
+        """The type of the records that the target gets from it."""
+        return self.produced_type if self.columns is None else projected(self.produced_type, self.columns)
 
 
 @dataclass(eq=False)

@@ -286,6 +286,11 @@ class RowType(RecordType):
         return f"Row({_describe_schema(self.schema)})"
 
 
+def projected(record_type: RecordType, names: Sequence[str]) -> RowType:
+    """Some columns of a type, as `Row` records."""
+    return RowType(pa.schema([record_type.schema.field(name) for name in names]))
+
+
 class ObjectType(RecordType):
     """Any Python object, as a column of pickles when it leaves its process: slow, and `explain()` says so."""
 

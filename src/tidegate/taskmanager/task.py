@@ -9,6 +9,7 @@ from tidegate.metrics.registry import TaskMetrics, TaskState
 from tidegate.metrics.snapshot import SubtaskMetrics
 from tidegate.records.batch import Batch
 from tidegate.records.elements import END_OF_INPUT, EndOfInput
+from tidegate.records.types import RecordType, projected
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
 from tidegate.taskmanager.partitioners import Partitioner
@@ -20,21 +21,37 @@ _LOOK_AGAIN_NS = 10_000_000
 class ResultPartition:
     """What a subtask sends over one edge: a partitioner and the channels to the reachable consumers."""
 
-    def __init__(self, partitioner: Partitioner, channels: list[OutputChannel], flush_at_once: bool) -> None:
+    def __init__(
+        self,
+        partitioner: Partitioner,
+        channels: list[OutputChannel],
+        flush_at_once: bool,
+        columns: tuple[str, ...] | None = None,
+    ) -> None:
+        """`columns`: those that the consumers read, if not all."""
         self.channels = channels
         self._partition = partitioner
         self._flush_at_once = flush_at_once
+        self._columns = None if columns is None else list(columns)
+        self._type: RecordType | None = None
         self.now_ns = 0
         self.records_out = 0
 
     def emit(self, batch: Batch) -> None:
         """Spread a batch over the channels."""
         self.records_out += batch.num_rows
+        if self._columns is not None:
+            batch = self._projected(batch, self._columns)
         for position, part in self._partition(batch):
             channel = self.channels[position]
             channel.add(part, self.now_ns)
             if self._flush_at_once:
                 channel.flush()
+
+    def _projected(self, batch: Batch, names: list[str]) -> Batch:
+        if self._type is None:
+            self._type = projected(batch.type, names)
+        return Batch(self._type, batch.columns.select(names), None, batch.origin, batch.timestamps)
 
 
 class Task:
