@@ -115,6 +115,8 @@ class RowOperator(Operator):
         out: list[Any] = []
         extend = out.extend
         ends: list[int] | None = None if batch.timestamps is None else []
+        buffers: dict[str, list[Any]] = context.buffers
+        side_ends: dict[str, list[int]] = {tag: [] for tag in buffers}
         keyed = key is not None
         try:
             # The keys come second: zip then has taken the record when it finds the key.
@@ -128,12 +130,14 @@ class RowOperator(Operator):
                     extend(part)
                 if ends is not None:
                     ends.append(len(out))
+                    for tag, values in buffers.items():
+                        side_ends[tag].append(len(values))
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
         self._emit_many(batch, out, ends)
-        for tag, values in context.buffers.items():
+        for tag, values in buffers.items():
             if values:
-                self._emit_side(tag, values)
+                self._emit_side(tag, values, _repeat(batch.timestamps, side_ends[tag]))
 
     # ---- in and out ----
 
@@ -192,13 +196,9 @@ class RowOperator(Operator):
     def _emit_many(self, batch: Batch, out: list[Any], ends: list[int] | None) -> None:
         if not out:
             return
-        stamps = None
-        if ends is not None and batch.timestamps is not None:
-            counts: npt.NDArray[np.int64] = np.diff(np.array([0, *ends]))
-            stamps = batch.timestamps.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-        self.emit_results(out, timestamps=stamps)
+        self.emit_results(out, timestamps=_repeat(batch.timestamps, ends))
 
-    def _emit_side(self, tag: str, values: list[Any]) -> None:
+    def _emit_side(self, tag: str, values: list[Any], timestamps: Any) -> None:
         record_type = self.side_outputs[tag]
         where = f"the function gave side output {tag!r} the wrong type"
         try:
@@ -206,7 +206,7 @@ class RowOperator(Operator):
         except SchemaError as e:
             raise OperatorError(self.name) from wrong_type(e, where)
         try:
-            self.context.emit_side(tag, Batch.of_rows(record_type, values))
+            self.context.emit_side(tag, Batch(record_type, None, values, None, timestamps))
         except SchemaError as e:
             if first_misfit(record_type, values) < 0:
                 raise
@@ -266,6 +266,14 @@ class KeyedContext(SideOutputs):
 
     __slots__ = ("current_key",)
     current_key: Any
+
+
+def _repeat(timestamps: Any, ends: list[int] | None) -> Any:
+    """The timestamp of each input for all records made from it; `ends` counts those made up to each input."""
+    if timestamps is None or ends is None:
+        return None
+    counts: npt.NDArray[np.int64] = np.diff(np.array([0, *ends]))
+    return timestamps.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 
 def _may_be_float(key: Key) -> bool:

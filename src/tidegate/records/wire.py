@@ -14,6 +14,8 @@ from tidegate.records.batch import Batch
 from tidegate.records.elements import END_OF_INPUT, CheckpointBarrier, EndOfInput, Watermark
 from tidegate.records.types import RecordType
 
+_TIMESTAMPS = pa.field("$timestamp", pa.int64())
+
 Event = Watermark | CheckpointBarrier | EndOfInput
 
 
@@ -25,6 +27,14 @@ def encode_columns(columns: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
+def encode_batch(batch: Batch) -> pa.Buffer:
+    """A batch as an Arrow IPC stream; timestamps, if there are any, are a last column behind those of the type."""
+    columns = batch.columns
+    if batch.timestamps is not None:
+        columns = columns.append_column(_TIMESTAMPS, batch.timestamps)
+    return encode_columns(columns)
+
+
 def decode_batch(data: pa.Buffer | bytes | bytearray | memoryview, record_type: RecordType) -> Batch:
     """The batch in a frame, zero-copy over `data`; columns other than the type's are a `ProtocolError`."""
     try:
@@ -32,11 +42,16 @@ def decode_batch(data: pa.Buffer | bytes | bytearray | memoryview, record_type: 
             columns = reader.read_next_batch()
     except (pa.ArrowException, StopIteration, OSError, ValueError) as e:
         raise ProtocolError(f"a frame does not hold an Arrow stream: {e}") from e
+    timestamps = None
+    width = len(record_type.schema)
+    if columns.num_columns == width + 1 and columns.schema.field(width).equals(_TIMESTAMPS):
+        timestamps = columns.column(width)
+        columns = columns.select(list(range(width)))
     if columns.schema.names != record_type.schema.names:
         raise ProtocolError(
             f"a frame has columns {columns.schema.names}, but the channel carries {record_type.describe()}"
         )
-    return Batch.of_columns(record_type, columns)
+    return Batch(record_type, columns, None, None, timestamps)
 
 
 def encode_event(event: Event) -> bytes:

@@ -149,9 +149,19 @@ class OutputChannel:
 
 
 def merge(batches: list[Batch]) -> Batch:
-    """Several batches of one type as one; rows stay rows where all have them, else columns."""
+    """Several batches of one type as one; records without a timestamp beside others that have one get null."""
     if len(batches) == 1:
         return batches[0]
+    merged = _merge_records(batches)
+    if any([b.timestamps is not None for b in batches]):
+        merged.timestamps = pa.concat_arrays(
+            [pa.nulls(b.num_rows, pa.int64()) if b.timestamps is None else b.timestamps for b in batches]
+        )
+    return merged
+
+
+def _merge_records(batches: list[Batch]) -> Batch:
+    """Rows stay rows where all have them, else columns."""
     record_type = batches[0].type
     if all(b.has_rows for b in batches) and not any(b.has_columns for b in batches):
         return Batch.of_rows(record_type, [row for b in batches for row in b.rows])

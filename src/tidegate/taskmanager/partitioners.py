@@ -19,9 +19,8 @@ from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import blame
 from tidegate.operators.keys import key_values
 from tidegate.records.batch import Batch
-from tidegate.records.column_bits import dictionary_codes
 from tidegate.records.columns import brief, build_column
-from tidegate.records.hashing import NULL_HASH, Hashes, hash_column, hash_columns, hash_values
+from tidegate.records.hashing import Hashes, hash_columns, hash_values
 from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
 
 Parts = list[tuple[int, Batch]]
@@ -76,7 +75,9 @@ class _Broadcast:
 
     def __call__(self, batch: Batch) -> Parts:
         columns = batch.columns
-        return [(i, Batch.of_columns(batch.type, columns)) for i in range(self._consumers)]
+        return [
+            (i, Batch(batch.type, columns, None, None, batch.timestamps)) for i in range(self._consumers)
+        ]
 
 
 class _HashPartitioner:
@@ -93,7 +94,6 @@ class _HashPartitioner:
         self._operator = operator
         self._table = channel_table(consumers, max_parallelism)
         self._recent: dict[Any, int] = {}
-        self._last: tuple[pa.Array, npt.NDArray[np.uint16]] | None = None
 
     def __call__(self, batch: Batch) -> Parts:
         names = self._key.columns
@@ -102,23 +102,15 @@ class _HashPartitioner:
                 function = self._key.function
                 hashes = hash_values([function(r) for r in batch.rows])  # map() would end at a StopIteration
             return split(batch, self._targets(hashes), self._consumers)
-        if not batch.has_columns and len(names) == 1 and _is_simple(batch.type.schema.field(names[0]).type):
+        by_rows = not batch.has_columns and batch.timestamps is None
+        if by_rows and len(names) == 1 and _is_simple(batch.type.schema.field(names[0]).type):
             return split_rows(batch, self._look_up(batch, key_values(batch, names)), self._consumers)
         batch = _without_large_dictionaries(batch)
         columns = [batch.columns.column(name) for name in names]
         if batch.num_rows <= _FEW_ROWS and len(columns) == 1 and _is_simple(columns[0].type):
             found = self._look_up(batch, columns[0].to_pylist())
             return split(batch, np.array(found, dtype=np.uint16), self._consumers)
-        if len(columns) == 1 and pa.types.is_dictionary(columns[0].type):
-            return split(batch, self._targets_by_code(columns[0]), self._consumers)
         return split(batch, self._targets(hash_columns(columns)), self._consumers)
-
-    def _targets_by_code(self, column: pa.DictionaryArray) -> npt.NDArray[np.uint16]:
-        """Hash each value of the dictionary once, and not again while the same dictionary comes."""
-        dictionary = column.dictionary
-        if self._last is None or not self._last[0].equals(dictionary):
-            self._last = dictionary, self._targets(np.append(hash_column(dictionary), np.uint64(NULL_HASH)))
-        return self._last[1].take(dictionary_codes(column))
 
     def _targets(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
         return channel_for_key_groups(key_groups(hashes, self._max_parallelism), self._table)
@@ -153,7 +145,8 @@ def _without_large_dictionaries(batch: Batch) -> Batch:
     arrays = columns.columns
     for i in large:
         arrays[i] = arrays[i].dictionary_decode()
-    return Batch.of_columns(batch.type, pa.RecordBatch.from_arrays(arrays, names=batch.type.names))
+    decoded = pa.RecordBatch.from_arrays(arrays, names=batch.type.names)
+    return Batch(batch.type, decoded, None, None, batch.timestamps)
 
 
 class _RoundRobin:
@@ -226,6 +219,8 @@ def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts
         gathered = Batch.of_rows(batch.type, [rows[i] for i in order.tolist()])
     else:
         gathered = Batch.of_columns(batch.type, batch.columns.take(pa.array(order)))
+    if batch.timestamps is not None:
+        gathered.timestamps = batch.timestamps.take(pa.array(order))
     parts: Parts = []
     start = 0
     for consumer in used:
@@ -235,7 +230,7 @@ def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts
 
 
 def split_rows(batch: Batch, targets: list[int], consumers: int) -> Parts:
-    """Cut rows by target without making columns of them; order kept within each part."""
+    """Cut rows without timestamps by target, and make no columns of them; order kept within each part."""
     rows = batch.rows
     parts: list[list[Any]]
     if consumers == 2:

@@ -27,7 +27,7 @@ from tidegate.protocol.frames import BATCH, CREDIT, EVENT, DataHeader, data_head
 from tidegate.records.batch import Batch
 from tidegate.records.elements import EndOfInput
 from tidegate.records.types import RecordType
-from tidegate.records.wire import Event, decode_batch, decode_event, encode_columns, encode_event
+from tidegate.records.wire import Event, decode_batch, decode_event, encode_batch, encode_columns, encode_event
 from tidegate.taskmanager.chain import ChainHost, OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
 from tidegate.taskmanager.credits import SenderCredits
@@ -305,7 +305,7 @@ class Slot:
         partitioner = make_partitioner(
             load_blob(edge.blob), len(channels), target.max_parallelism, producer, target.operators[0].name
         )
-        return ResultPartition(partitioner, channels, self._timeout_ns == 0, edge.columns)
+        return ResultPartition(partitioner, channels, self._timeout_ns == 0)
 
     # ---- channels ----
 
@@ -320,7 +320,7 @@ class Slot:
     def _deliver_remote(self, channel: ChannelId, element: Batch | Event, backlog: int) -> int:
         peer = self._slot_of(self._graph.edges[channel.edge].target, channel.consumer)
         if isinstance(element, Batch):
-            body = encode_columns(element.columns)
+            body = encode_batch(element)
             size = int(body.size)
             self._network.send(peer, data_header(BATCH, channel, size, backlog), body)
             return size
