@@ -19,8 +19,9 @@ from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import blame
 from tidegate.operators.keys import key_values
 from tidegate.records.batch import Batch
+from tidegate.records.column_bits import dictionary_codes
 from tidegate.records.columns import brief, build_column
-from tidegate.records.hashing import Hashes, hash_columns, hash_values
+from tidegate.records.hashing import NULL_HASH, Hashes, hash_column, hash_columns, hash_values
 from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
 
 Parts = list[tuple[int, Batch]]
@@ -94,6 +95,7 @@ class _HashPartitioner:
         self._operator = operator
         self._table = channel_table(consumers, max_parallelism)
         self._recent: dict[Any, int] = {}
+        self._last: tuple[pa.Array, npt.NDArray[np.uint16]] | None = None
 
     def __call__(self, batch: Batch) -> Parts:
         names = self._key.columns
@@ -110,7 +112,16 @@ class _HashPartitioner:
         if batch.num_rows <= _FEW_ROWS and len(columns) == 1 and _is_simple(columns[0].type):
             found = self._look_up(batch, columns[0].to_pylist())
             return split(batch, np.array(found, dtype=np.uint16), self._consumers)
+        if len(columns) == 1 and pa.types.is_dictionary(columns[0].type):
+            return split(batch, self._targets_by_code(columns[0]), self._consumers)
         return split(batch, self._targets(hash_columns(columns)), self._consumers)
+
+    def _targets_by_code(self, column: pa.DictionaryArray) -> npt.NDArray[np.uint16]:
+        """Hash each value of the dictionary once, and not again while the same dictionary comes."""
+        dictionary = column.dictionary
+        if self._last is None or not self._last[0].equals(dictionary):
+            self._last = dictionary, self._targets(np.append(hash_column(dictionary), np.uint64(NULL_HASH)))
+        return self._last[1].take(dictionary_codes(column))
 
     def _targets(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
         return channel_for_key_groups(key_groups(hashes, self._max_parallelism), self._table)

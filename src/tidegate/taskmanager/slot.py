@@ -305,7 +305,7 @@ class Slot:
         partitioner = make_partitioner(
             load_blob(edge.blob), len(channels), target.max_parallelism, producer, target.operators[0].name
         )
-        return ResultPartition(partitioner, channels, self._timeout_ns == 0)
+        return ResultPartition(partitioner, channels, self._timeout_ns == 0, edge.columns)
 
     # ---- channels ----
 
