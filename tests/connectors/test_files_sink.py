@@ -79,7 +79,7 @@ def test_a_file_is_hidden_until_it_is_complete(tmp_path, kind):
     one = writer(FileSink(tmp_path, kind))
     one.write(batch(Count("a", 1)))
     one.flush(end_of_input=False)
-    assert names(tmp_path) == [f".part-0-0.{kind}.inprogress"]
+    assert names(tmp_path) == [f".part-0-0.{kind}.job.a0.inprogress"]
     assert read_all_or_none(tmp_path, kind) == []
     one.flush(end_of_input=True)
     assert names(tmp_path) == [f"part-0-0.{kind}"]
@@ -213,7 +213,8 @@ def test_a_second_attempt_never_writes_over_the_first(tmp_path):
 
 
 def test_leftovers_of_a_job_that_died_are_removed(tmp_path):
-    (tmp_path / ".part-0-0.json.inprogress").write_text("half")
+    (tmp_path / ".part-0-0.json.job.a0.inprogress").write_text("half")
+    (tmp_path / ".part-0-1.json.job.a0.pending").write_text("whole")
     FileSink(tmp_path).prepare(1)
     assert names(tmp_path) == []
 

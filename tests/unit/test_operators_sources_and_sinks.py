@@ -103,7 +103,7 @@ def test_source_continues_from_the_splits_of_its_snapshot() -> None:
     with source_harness(NumberSequenceSource(1, 5), options=options) as first:
         first.add_splits([span(0, 5)])
         first.poll()
-        saved = first.operator.snapshot()
+        saved = first.operator.positions()
     with source_harness(NumberSequenceSource(1, 5), options=options) as second:
         second.add_splits(saved)
         while second.poll() is None:

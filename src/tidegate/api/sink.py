@@ -1,9 +1,15 @@
-"""The sink contract: a writer in each slot. The committer joins it together with transactions."""
+"""The sink contract: a writer in each slot and, for exactly-once, a committer.
+
+A transactional sink writes where nobody looks. When a checkpoint is taken, `SinkWriter.prepare_commit` closes what was
+written up to the barrier and describes it as **committables**, which are part of the checkpoint. When the checkpoint is
+complete, the `Committer` makes them visible; after a failure that is done again from the checkpoint, so committing must
+be idempotent. What belongs to no completed checkpoint is never visible.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +35,11 @@ class WriterContext:
     """Hand a batch to whoever collects this sink in the driver."""
     driver_backlog: Callable[[], int]
     """How many batches the driver has not taken yet."""
+    checkpointed: bool = False
+    """Whether checkpoints are on: then committables become visible with them, else at the end of the input."""
+    recovered: tuple[Any, ...] = ()
+    """All committables of the checkpoint that the job goes on from, of every subtask; they are committed already
+    or are being committed, so they must not be touched."""
 
 
 class SinkWriter(ABC):
@@ -41,6 +52,14 @@ class SinkWriter(ABC):
     def flush(self, end_of_input: bool) -> None:
         """Make everything written so far durable; with `end_of_input`, finish: nothing follows."""
 
+    def prepare_commit(self, defer: Callable[[Callable[[], None]], None]) -> Sequence[Any]:
+        """What was written since the last call, as committables (`Sink.committable_type`); what follows is new.
+
+        Must be short. Slow work (closing and syncing files, uploads) goes into `defer(work)`, which runs once on
+        another thread, before the committables are durable; if it fails, the checkpoint does.
+        """
+        return ()
+
     def is_ready(self) -> bool:
         """Whether `write` may be called now; while False the task is back-pressured. Must not block."""
         return True
@@ -49,15 +68,36 @@ class SinkWriter(ABC):
         """Release what was taken; called once, also after a failure. Unfinished output stays invisible."""
 
 
+class Committer(ABC):
+    """Makes committables visible, in the slot. Mailbox thread only."""
+
+    @abstractmethod
+    def commit(self, committables: Sequence[Any]) -> None:
+        """Make them visible. One that is visible already is no error; one that is lost is a loud one."""
+
+    def close(self) -> None:
+        """Release what was taken; called once, also after a failure."""
+
+
 class Sink(ABC):
     """Somewhere to write to; a picklable description, opened only in the slots."""
+
+    committable_type: Any = None
+    """The class of its committables, a `msgspec.Struct`: they are stored as JSON. None: it has no transactions."""
+
+    def create_committer(self, context: WriterContext) -> Committer:
+        """Make the committer of one subtask; called only where there is a `committable_type`."""
+        raise NotImplementedError(f"{type(self).__name__} has committables but no committer")
 
     @abstractmethod
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """Make the writer of one subtask."""
 
-    def prepare(self, parallelism: int) -> None:
-        """Called once in the driver before the job starts: create or check the target. May raise."""
+    def prepare(self, parallelism: int, resuming: bool = False) -> None:
+        """Called once in the driver before the job starts: create or check the target. May raise.
+
+        `resuming`: the job goes on from a checkpoint, so what is there is its own.
+        """
 
     def check_type(self, record_type: RecordType) -> None:
         """Refuse, at plan time, a record type that this sink cannot write (raise `SchemaError`)."""

@@ -3,6 +3,10 @@
 One thread (the slot's mailbox thread) makes every call, in this order: construct, `open`, any number of `process` and
 `end_input` (once per input), `finish` after the last input has ended, `close` (also after a failure, then without
 `finish`). An operator emits by calling `context.emit`, which returns when everything chained behind it is done.
+
+With checkpoints, at any time between `open` and `close` (also after `finish`): `before_barrier` and `snapshot` of a
+checkpoint, then later its `checkpoint_completed` or `checkpoint_aborted`. State lives in `context.states`: what is
+there when `snapshot` returns is in the checkpoint, and is there again in `open` of the next attempt.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from tidegate.core.clock import Clock
 from tidegate.core.options import Options
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
+from tidegate.state.operator_states import OperatorStates
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class OperatorContext:
     wake: Callable[[], None]
     send_to_driver: Callable[[Batch], None]
     driver_backlog: Callable[[], int]
+    states: OperatorStates
+    """The operator's state; restored before `open`."""
 
     def runtime_context(self) -> RuntimeContext:
         """The part that user functions see."""
@@ -79,6 +86,18 @@ class Operator(ABC):
 
     def finish(self) -> None:
         """Nothing follows on any input: emit and flush what is left."""
+
+    def before_barrier(self, checkpoint_id: int) -> None:
+        """The barrier is about to be forwarded: emit what must be in front of it. Operators before this one have."""
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Put what is not in `context.states` already there; short. Raising declines the checkpoint."""
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """The checkpoint, and with it every earlier one, is complete: commit. Raising fails the task."""
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint was given up; its records belong to the next one."""
 
     def is_ready(self) -> bool:
         """Whether `process` may be called now; False back-pressures the task. Must not block."""

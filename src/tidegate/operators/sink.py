@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from operator import length_hint
+from typing import Any
 
-from tidegate.api.sink import FunctionSink, SinkWriter, WriterContext
+import msgspec
+
+from tidegate.api.sink import Committer, FunctionSink, Sink, SinkWriter, WriterContext
 from tidegate.core.errors import SchemaError
+from tidegate.core.failpoints import failpoint
 from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.operator import Operator
 from tidegate.operators.row_operator import batch_position
 from tidegate.records.batch import Batch
 from tidegate.records.types import brief
 
+COMMITTABLES = "committables"
+"""The name of the operator state that holds what is prepared but not known to be committed."""
+
 
 class SinkOperator(Operator):
-    """Hands batches to the sink's writer."""
+    """Hands batches to the sink's writer, and what belongs to completed checkpoints to its committer.
+
+    Every subtask restores the committables of all, so that none takes another's for litter, and commits its share.
+    """
 
     _writer: SinkWriter | None = None
+    _committer: Committer | None = None
     _finished = False
 
     def open(self) -> None:
-        """Make the writer."""
+        """Commit what the checkpoint has, then make the writer."""
         c = self.context
+        sink: Sink = self.operation.sink
+        self._prepared: list[tuple[int, list[Any]]] = []
+        """Committables by checkpoint, oldest first."""
+        self._broken: BaseException | None = None
+        """Why something prepared could not be finished; set on the upload thread."""
         with blame(c.operator_name):
-            self._writer = self.operation.sink.create_writer(
-                WriterContext(
-                    job_id=c.job_id,
-                    attempt=c.attempt,
-                    operator_name=c.operator_name,
-                    subtask_index=c.subtask_index,
-                    parallelism=c.parallelism,
-                    clock=c.clock,
-                    record_type=self.input_types[0],
-                    counter=c.counter,
-                    send_to_driver=c.send_to_driver,
-                    driver_backlog=c.driver_backlog,
-                )
+            recovered = [
+                msgspec.json.decode(entry, type=sink.committable_type)
+                for entry in c.states.entries(COMMITTABLES)
+            ]
+            context = WriterContext(
+                job_id=c.job_id,
+                attempt=c.attempt,
+                operator_name=c.operator_name,
+                subtask_index=c.subtask_index,
+                parallelism=c.parallelism,
+                clock=c.clock,
+                record_type=self.input_types[0],
+                counter=c.counter,
+                send_to_driver=c.send_to_driver,
+                driver_backlog=c.driver_backlog,
+                checkpointed=c.options.checkpoint_interval > 0,
+                recovered=tuple(recovered),
             )
+            if sink.committable_type is not None:
+                self._committer = sink.create_committer(context)
+                self._commit(recovered[c.subtask_index :: c.parallelism])
+            self._writer = sink.create_writer(context)
 
     def is_ready(self) -> bool:
         """Whether the writer takes a batch now."""
@@ -54,22 +79,67 @@ class SinkOperator(Operator):
             raise OperatorError(self.context.operator_name, batch_position(batch)) from e
 
     def finish(self) -> None:
-        """Finish the output: nothing follows."""
+        """Finish the output: nothing follows. Without checkpoints this is when it becomes visible."""
         with blame(self.context.operator_name):
             self.writer.flush(True)
+            if self._committer is not None and not self.context.options.checkpoint_interval:
+                self._commit(self.writer.prepare_commit(lambda work: work()))
         self._finished = True
 
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Close what was written up to the barrier; it stays in the checkpoints until it is committed."""
+        if self._committer is None:
+            return
+        with blame(self.context.operator_name):
+            self._prepared.append((checkpoint_id, list(self.writer.prepare_commit(self._defer))))
+        self._keep_prepared()
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """What was prepared goes with the next checkpoint, unless it could not be finished: then it is lost here."""
+        if self._broken is not None:
+            raise OperatorError(self.context.operator_name) from self._broken
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """Commit everything that the checkpoint covers."""
+        due = [c for id, prepared in self._prepared if id <= checkpoint_id for c in prepared]
+        with blame(self.context.operator_name):
+            self._commit(due)
+        self._prepared = [(id, prepared) for id, prepared in self._prepared if id > checkpoint_id]
+        self._keep_prepared()
+
     def close(self) -> None:
-        """Close the writer."""
+        """Close the writer and the committer."""
         writer, self._writer = self._writer, None
-        if writer is not None:
-            close_blamed(self.context.operator_name, writer.close, clean=self._finished)
+        committer, self._committer = self._committer, None
+        for part in (writer, committer):
+            if part is not None:
+                close_blamed(self.context.operator_name, part.close, clean=self._finished)
 
     @property
     def writer(self) -> SinkWriter:
         """The writer; exists from `open` to `close`."""
         assert self._writer is not None, "the sink is not open"
         return self._writer
+
+    def _defer(self, work: Callable[[], None]) -> None:
+        def remembering() -> None:
+            try:
+                work()
+            except BaseException as e:
+                self._broken = e
+                raise
+
+        self.context.states.defer(remembering)
+
+    def _commit(self, committables: Sequence[Any]) -> None:
+        if committables and self._committer is not None:
+            failpoint("sink.commit.before")
+            self._committer.commit(committables)
+            failpoint("sink.commit.after")
+
+    def _keep_prepared(self) -> None:
+        entries = [msgspec.json.encode(c) for _, prepared in self._prepared for c in prepared]
+        self.context.states.put_entries(COMMITTABLES, entries, "union")
 
 
 class FunctionSinkOperator(SinkOperator):

@@ -17,6 +17,10 @@ from tidegate.records.batch import Batch
 from tidegate.records.types import RowType
 
 
+SPLITS = "splits"
+"""The name of the operator state that holds a source's positions."""
+
+
 class SourceOperator(Operator):
     """The head of a source task. The task calls `advance` while its outputs have room, instead of `process`.
 
@@ -46,6 +50,9 @@ class SourceOperator(Operator):
                     side_output=c.emit_side,
                 )
             )
+        restored = c.states.entries(SPLITS)
+        if restored:
+            self.add_splits(restored)
 
     def advance(self) -> Idle | Finished | None:
         """Poll once. Emits the batch if there is one and returns None (call again); else says why there is none."""
@@ -80,7 +87,11 @@ class SourceOperator(Operator):
         with blame(self.context.operator_name):
             self.reader.no_more_splits()
 
-    def snapshot(self) -> list[bytes]:
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Keep the positions."""
+        self.context.states.put_entries(SPLITS, self.positions())
+
+    def positions(self) -> list[bytes]:
         """The unfinished splits at their positions, as `add_splits` takes them."""
         with blame(self.context.operator_name):
             return [msgspec.json.encode(split) for split in self.reader.snapshot()]

@@ -59,7 +59,7 @@ def encode_event(event: Event) -> bytes:
     if isinstance(event, Watermark):
         return msgspec.msgpack.encode(("W", event.timestamp_ms))
     if isinstance(event, CheckpointBarrier):
-        return msgspec.msgpack.encode(("B", event.checkpoint_id, event.timestamp_ms))
+        return msgspec.msgpack.encode(("B", event.checkpoint_id, event.timestamp_ms, event.unaligned))
     return msgspec.msgpack.encode(("E",))
 
 
@@ -72,8 +72,8 @@ def decode_event(data: bytes | bytearray | memoryview) -> Event:
     match parts:
         case ("W", int(timestamp)):
             return Watermark(timestamp)
-        case ("B", int(checkpoint), int(timestamp)):
-            return CheckpointBarrier(checkpoint, timestamp)
+        case ("B", int(checkpoint), int(timestamp), bool(unaligned)):
+            return CheckpointBarrier(checkpoint, timestamp, unaligned)
         case ("E",):
             return END_OF_INPUT
     raise ProtocolError(f"unknown event {parts!r}")

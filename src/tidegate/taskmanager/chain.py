@@ -16,6 +16,7 @@ from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.sink import FunctionSinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch
+from tidegate.state.operator_states import OperatorAsyncPart, OperatorStates
 from tidegate.taskmanager.portions import Portions, Receiver
 
 
@@ -31,6 +32,8 @@ class ChainHost:
     request_split: Callable[[OperatorId, int], None]
     send_to_driver: Callable[[OperatorId, int, Batch], None]
     driver_backlog: Callable[[OperatorId, int], int]
+    states: Callable[[JobVertex, OperatorSpec, int], OperatorStates]
+    """The state of an operator subtask, restored where there is something to restore."""
 
 
 class OperatorChain:
@@ -82,6 +85,11 @@ class OperatorChain:
         """Whether a part of the last batch still waits to be processed, by `process_more`."""
         return not self._portions.is_empty
 
+    @property
+    def rest(self) -> Batch | None:
+        """The part of the last batch that still waits."""
+        return self._portions.rest
+
     def process_more(self) -> None:
         """Process the next part of a large batch."""
         self._portions.step()
@@ -101,14 +109,41 @@ class OperatorChain:
                 operator.end_input(0)
             operator.finish()
 
+    def before_barrier(self, checkpoint_id: int) -> None:
+        """Let every operator, in order, emit what must be in front of the barrier."""
+        for operator in self.operators:
+            operator.before_barrier(checkpoint_id)
+
+    def snapshot(self, checkpoint_id: int) -> list[tuple[str, OperatorAsyncPart]]:
+        """The synchronous part of all operators; their asynchronous parts by operator id."""
+        parts = []
+        for operator in self.operators:
+            operator.snapshot(checkpoint_id)
+            states = operator.context.states
+            parts.append((operator.context.operator_id, states.snapshot(checkpoint_id)))
+        return parts
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete."""
+        for operator in self.operators:
+            operator.checkpoint_completed(checkpoint_id)
+            operator.context.states.checkpoint_completed(checkpoint_id)
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint was given up."""
+        for operator in self.operators:
+            operator.checkpoint_aborted(checkpoint_id)
+            operator.context.states.checkpoint_aborted(checkpoint_id)
+
     def close(self) -> list[BaseException]:
         """Close every operator that was opened, whatever fails; returns what failed."""
         errors: list[BaseException] = []
         for operator in self.operators[len(self.operators) - self._opened :]:
-            try:
-                operator.close()
-            except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
-                errors.append(e)
+            for close in (operator.close, operator.context.states.close):
+                try:
+                    close()
+                except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
+                    errors.append(e)
         self._opened = 0
         return errors
 
@@ -148,6 +183,7 @@ def _context(
         host.wake,
         partial(host.send_to_driver, spec.id, subtask),
         partial(host.driver_backlog, spec.id, subtask),
+        host.states(vertex, spec, subtask),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -24,6 +25,10 @@ Deliver = Callable[[ChannelId, "Batch | Event", int], int]
 
 LARGEST = 2
 """Buffers that a batch may be as large as: a cut costs the fixed cost of every operator behind it once more."""
+
+MANY_ROWS = 512
+"""Rows that are worth a batch of their own: they are in the processor's caches now and would not be later, so a local
+consumer gets them at once, and what leaves the slot becomes columns at once."""
 
 MAX_BACKLOG = 2
 """Full batches that may wait for credit before the task is back-pressured."""
@@ -78,12 +83,15 @@ class OutputChannel:
 
     def add(self, batch: Batch, now_ns: int) -> None:
         """Take a batch for this consumer."""
+        fresh_rows = batch.num_rows >= MANY_ROWS and batch.has_rows and not batch.has_columns
+        if fresh_rows and self._remote:
+            batch = Batch(batch.type, batch.columns, None, None, batch.timestamps)
         size = batch.nbytes()
         if not self._pending:
             self.pending_since_ns = now_ns
         self._pending.append(batch)
         self._pending_bytes += size
-        if self._pending_bytes >= self._buffer_bytes:
+        if self._pending_bytes >= self._buffer_bytes or (fresh_rows and not self._remote):
             self.flush()
 
     def add_event(self, event: Event) -> None:
@@ -164,7 +172,7 @@ def _merge_records(batches: list[Batch]) -> Batch:
     """Rows stay rows where all have them, else columns."""
     record_type = batches[0].type
     if all(b.has_rows for b in batches) and not any(b.has_columns for b in batches):
-        return Batch.of_rows(record_type, [row for b in batches for row in b.rows])
+        return Batch.of_rows(record_type, list(chain.from_iterable(b.rows for b in batches)))
     parts = [b.columns for b in batches]
     if any(p.schema.types != parts[0].schema.types for p in parts[1:]):
         parts = [record_type.plain(p) for p in parts]
@@ -238,6 +246,10 @@ class InputGate:
             self.backlog -= 1
             self._grant_all(self._credits.batch_consumed(channel))
         return self._input_of[channel], channel, element
+
+    def channels(self) -> list[ChannelId]:
+        """All channels that lead here."""
+        return list(self._input_of)
 
     def has_channel(self, channel: ChannelId) -> bool:
         """Whether the channel leads here."""

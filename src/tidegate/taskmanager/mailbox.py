@@ -22,6 +22,7 @@ from tidegate.protocol.handshake import Hello
 from tidegate.taskmanager.control import ControlClient, ControlLost
 from tidegate.taskmanager.network.data_plane import DataPlane, PeerUnreachable
 from tidegate.taskmanager.slot import Slot
+from tidegate.taskmanager.uploads import UploadThread
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class _Mailbox:
         self._control = control
         self._data = data
         self._clock = SystemClock()
+        self._uploads = UploadThread(data.wake)
         self._slot: Slot | None = None
         self._step_since = 0.0
         control.on_arrival = data.wake
@@ -102,6 +104,7 @@ class _Mailbox:
             self._data,
             self._control.send,
             self._data.wake,
+            self._uploads,
         )
         try:
             if slot.failure is None:
@@ -114,6 +117,7 @@ class _Mailbox:
         except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
             slot.fail(e)
         finally:
+            self._uploads.close()
             slot.close()
         if slot.failure is not None:
             self._wait_for_cancel()

@@ -36,6 +36,12 @@ class Portions:
         """Whether nothing waits."""
         return self._batch is None
 
+    @property
+    def rest(self) -> Batch | None:
+        """What of the batch was not handed on yet."""
+        batch = self._batch
+        return None if batch is None else batch.slice(self._start, batch.num_rows - self._start)
+
     def offer(self, batch: Batch, receive: Receiver) -> None:
         """Hand a batch on: whole if it is small or the chain is vectorised, else its first part now."""
         while self._batch is not None:  # offered twice within one step: order before everything

@@ -19,20 +19,32 @@ from tidegate.core.ids import ChannelId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
 from tidegate.graph.blobs import load_blob
-from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex
+from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.failures import OperatorError, describe_error, user_traceback
 from tidegate.protocol import messages as m
 from tidegate.protocol.frames import BATCH, CREDIT, EVENT, DataHeader, data_header
 from tidegate.records.batch import Batch
-from tidegate.records.elements import EndOfInput
-from tidegate.records.types import RecordType
-from tidegate.records.wire import Event, decode_batch, decode_event, encode_batch, encode_columns, encode_event
+from tidegate.records.elements import CheckpointBarrier, EndOfInput
+from tidegate.records.types import RecordType, projected
+from tidegate.records.wire import (
+    Event,
+    decode_batch,
+    decode_event,
+    encode_batch,
+    encode_columns,
+    encode_event,
+)
+from tidegate.state.operator_states import OperatorStates, StatesContext
+from tidegate.storage.storage import CheckpointStorage
 from tidegate.taskmanager.chain import ChainHost, OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
+from tidegate.taskmanager.checkpointing import CheckpointHost, Uploads
 from tidegate.taskmanager.credits import SenderCredits
+from tidegate.taskmanager.local_directories import LocalDirectories
 from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers
 from tidegate.taskmanager.portions import Receiver
+from tidegate.taskmanager.restoring import SlotRestore
 from tidegate.taskmanager.task import ResultPartition, Task
 
 
@@ -58,15 +70,20 @@ class Slot:
         network: Network,
         send_message: Callable[[m.SlotMessage], None],
         wake: Callable[[], None],
+        uploads: Uploads,
     ) -> None:
         self.slot_id = slot_id
         self._graph = JobGraph.decode(deploy.job_graph)
         self._placement = deploy.placement
+        self._attempt = attempt
         self._options = options
         self._clock = clock
+        self._local_directories = LocalDirectories()
         self._network = network
         self._send_message = send_message
         self._wake = wake
+        self._uploads = uploads
+        self._restore = SlotRestore(deploy)
         self._timeout_ns = options.buffer_timeout * 1_000_000
         self._gates: dict[SubtaskId, InputGate] = {}
         self._outputs: dict[ChannelId, OutputChannel] = {}
@@ -83,6 +100,7 @@ class Slot:
             lambda operator, subtask: send_message(m.RequestSplit(operator, subtask)),
             self._send_to_driver,
             self._driver_backlog,
+            self._make_states,
         )
         self.failure: m.TaskFailed | None = None
         self.current: Task | None = None
@@ -103,9 +121,11 @@ class Slot:
         """Open every task; reports INITIALIZING, then RUNNING, or the failure."""
         for task in self.tasks:
             self._set_state(task, ExecutionState.INITIALIZING)
-            if not self._guarded(task.id, task.open):
+            if not self._guarded(task.id, lambda t=task: t.open(self._restore.is_finished(t.id))):  # type: ignore[misc]
                 return
             self._set_state(task, ExecutionState.RUNNING)
+        for task in self.tasks:
+            self._guarded(task.id, lambda t=task: self._put_back(t))  # type: ignore[misc]
 
     @property
     def is_done(self) -> bool:
@@ -120,6 +140,7 @@ class Slot:
             failed = self.failure is not None and (self.failure.vertex, self.failure.subtask) == task.id
             if not task.is_finished and not failed:
                 self._set_state(task, ExecutionState.CANCELED)
+        self._local_directories.remove()
 
     def fail(self, error: BaseException) -> None:
         """Something outside the tasks went wrong (a bug, or a peer's nonsense): report it as the current task's."""
@@ -132,7 +153,7 @@ class Slot:
         """Let every task do one unit of work; returns whether anything moved."""
         if self.failure is not None:
             return False
-        moved = False
+        moved = self._take_posted()
         now_ns = self._clock.monotonic_ns()
         for task in self.tasks:
             if task.is_finished:
@@ -154,6 +175,15 @@ class Slot:
                 return True
         self.current = None
         return moved
+
+    def _take_posted(self) -> bool:
+        """What the upload thread wants done."""
+        posted = self._uploads.posted
+        if not posted:
+            return False
+        while posted:
+            posted.popleft()()
+        return True
 
     def flush(self) -> bool:
         """Send everything that waits to be gathered; called when there is nothing else to do."""
@@ -178,7 +208,16 @@ class Slot:
         if isinstance(message, m.CollectedTaken):
             self._collect_taken[(message.operator, message.subtask)] = message.sequence
             return
-        if isinstance(message, (m.AssignSplits, m.NoMoreSplits)):
+        if isinstance(message, m.TriggerCheckpoint):
+            barrier = CheckpointBarrier(
+                message.checkpoint_id, message.timestamp_ms, self._options.checkpoint_unaligned
+            )
+            self._for_each_task(lambda task: task.trigger(barrier))
+        elif isinstance(message, m.NotifyCheckpointComplete):
+            self._for_each_task(lambda task: task.checkpoint_completed(message.checkpoint_id, message.final))
+        elif isinstance(message, m.NotifyCheckpointAborted):
+            self._for_each_task(lambda task: task.checkpoint_aborted(message.checkpoint_id))
+        elif isinstance(message, (m.AssignSplits, m.NoMoreSplits)):
             task = self._by_operator.get((message.operator, message.subtask))
             if task is None or task.chain.source is None:
                 raise ProtocolError(
@@ -187,10 +226,15 @@ class Slot:
             source = task.chain.source
             if isinstance(message, m.AssignSplits):
                 splits = message.splits
-                self._guarded(task.id, lambda: source.add_splits(list(splits)))
+                self._guarded(task.id, lambda: task.order(lambda: source.add_splits(list(splits))))
             else:
-                self._guarded(task.id, source.no_more_splits)
+                self._guarded(task.id, lambda: task.order(source.no_more_splits))
             task.wake()
+
+    def _for_each_task(self, action: Callable[[Task], None]) -> None:
+        for task in self.tasks:
+            if not task.is_finished and task.checkpoints is not None:
+                self._guarded(task.id, lambda t=task: action(t))  # type: ignore[misc]
 
     def receive_frame(self, header: DataHeader, body: memoryview | bytes) -> None:
         """A frame from another slot. What does not fit is a `ProtocolError`."""
@@ -281,9 +325,44 @@ class Slot:
         for edge in self._graph.inputs(vertex.id):
             self._input_types[edge.id] = chain.operators[0].input_types[edge.input]
         task = Task(subtask, vertex.name, chain, self._gates[subtask], partitions, metrics)
+        if self._restore.storage is not None:
+            task.join_checkpoints(self._options, self._checkpoint_host(self._restore.storage))
         self.tasks.append(task)
         self._by_operator[(vertex.operators[0].id, subtask.index)] = task
         made.append(task)
+
+    def _checkpoint_host(self, storage: CheckpointStorage) -> CheckpointHost:
+        return CheckpointHost(self._attempt, self._clock, storage, self._uploads, self._send_message)
+
+    def _put_back(self, task: Task) -> None:
+        """Batches that were in flight when the checkpoint was taken go back to where they were, before all others."""
+        for direction, channel, data in self._restore.in_flight(task.id):
+            if direction == "in":
+                task.gate.put_back(channel, decode_batch(data, self._input_types[channel.edge]))
+            else:
+                edge = self._graph.edges[channel.edge]
+                record_type = task.output_type(edge.source_operator, edge.tag)
+                if edge.columns is not None:
+                    record_type = projected(record_type, edge.columns)
+                batch = decode_batch(data, record_type)
+                self._outputs[channel].add(batch, self._clock.monotonic_ns())
+
+    def _make_states(self, vertex: JobVertex, spec: OperatorSpec, subtask: int) -> OperatorStates:
+        restored = self._restore.operator(SubtaskId(vertex.id, subtask), spec.id)
+        return OperatorStates(
+            StatesContext(
+                spec.id,
+                spec.name,
+                subtask,
+                vertex.parallelism,
+                vertex.max_parallelism,
+                self._attempt,
+                self._clock,
+                self._options,
+                self._local_directories.make,
+            ),
+            restored,
+        )
 
     def _make_partition(self, edge: JobEdge, vertex: JobVertex, producer: int) -> ResultPartition:
         target = self._graph.vertex(edge.target)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 from tidegate.api.source import Finished, Idle
-from tidegate.core.ids import SubtaskId
+from tidegate.core.ids import ChannelId, SubtaskId
+from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
 from tidegate.metrics.registry import TaskMetrics, TaskState
 from tidegate.metrics.snapshot import SubtaskMetrics
 from tidegate.records.batch import Batch
-from tidegate.records.elements import END_OF_INPUT, EndOfInput
+from tidegate.records.elements import END_OF_INPUT, CheckpointBarrier, EndOfInput
 from tidegate.records.types import RecordType, projected
+from tidegate.taskmanager.alignment import BarrierAlignment
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
+from tidegate.taskmanager.checkpointing import CheckpointHost, SubtaskCheckpoints
 from tidegate.taskmanager.partitioners import Partitioner
 
 _LOOK_AGAIN_NS = 10_000_000
@@ -73,8 +79,16 @@ class Task:
         self.partitions = partitions
         self.channels = [c for p in partitions for c in p.channels]
         self.state = ExecutionState.DEPLOYING
+        self.checkpoints: SubtaskCheckpoints | None = None
+        """Its part in checkpoints; None: they are off. Set before `open`."""
         self._metrics = metrics
+        self._orders: deque[Callable[[], None]] = deque()
+        """What the JobManager said behind a trigger that waits for a batch to be done."""
+        self._current: ChannelId | None = None
+        """The channel of the batch that the chain is at work on."""
         self._draining = False
+        self._drained = False
+        self._may_end = False
         self._wake_at_ns: int | None = 0
         """When to poll the source again; None: only when woken; 0: at once. Mailbox thread only."""
         self._woken = False
@@ -92,6 +106,13 @@ class Task:
     @property
     def wake_at_ns(self) -> int | None:
         """When to step even if nothing arrives; None: never."""
+        if self.checkpoints is not None and (deadline := self.checkpoints.deadline_ns) is not None:
+            usual = self._usual_wake_ns
+            return deadline if usual is None else min(deadline, usual)
+        return self._usual_wake_ns
+
+    @property
+    def _usual_wake_ns(self) -> int | None:
         if self._draining or self._blocked:
             return None
         if self._look_again_ns is not None:
@@ -104,13 +125,64 @@ class Task:
         """Poll the source in the next step; may be called from any thread."""
         self._woken = True
 
-    def open(self) -> None:
-        """Open the operators."""
+    def open(self, finished: bool = False) -> None:
+        """Open the operators. `finished`: the task had done all its work before the checkpoint it is restored from."""
         self.chain.open()
+        if finished:
+            self._end_output()
+
+    def join_checkpoints(self, options: Options, host: CheckpointHost) -> None:
+        """Take part in checkpoints; called before `open`."""
+        timeout_ms = options.checkpoint_alignment_timeout or None
+        at_least_once = options.checkpoint_mode == "at_least_once"
+        alignment = BarrierAlignment(self.gate.channels(), at_least_once=at_least_once, timeout_ms=timeout_ms)
+        self.checkpoints = SubtaskCheckpoints(
+            self.id, self.chain, self.gate, self.channels, alignment, timeout_ms, host
+        )
+        self.checkpoints.rest_in_flight = self._rest_in_flight
+
+    # ---- what the JobManager says ----
+
+    def order(self, action: Callable[[], None]) -> None:
+        """Do something between two batches: now, or behind what waits already."""
+        if self._orders:
+            self._orders.append(action)
+        else:
+            action()
+
+    def trigger(self, barrier: CheckpointBarrier) -> None:
+        """Take part in a checkpoint, as soon as the batch that is at work is done."""
+        assert self.checkpoints is not None
+        checkpoints = self.checkpoints
+        if self._orders or self.chain.has_more:
+            self._orders.append(lambda: checkpoints.triggered(barrier))
+        else:
+            checkpoints.triggered(barrier)
+
+    def checkpoint_completed(self, checkpoint_id: int, final: bool) -> None:
+        """A checkpoint is complete; after the final one the task may end."""
+        assert self.checkpoints is not None
+        self.checkpoints.completed(checkpoint_id)
+        if final and self._draining:
+            self._may_end = True
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint was given up."""
+        assert self.checkpoints is not None
+        self.checkpoints.aborted(checkpoint_id)
+
+    def _rest_in_flight(self) -> tuple[ChannelId, Batch] | None:
+        """The part of a batch that is not processed yet when an unaligned barrier comes, and its channel."""
+        rest = self.chain.rest
+        return None if rest is None or self._current is None else (self._current, rest)
+
+    # ---- work ----
 
     def step(self, now_ns: int) -> bool:
         """Do one unit of work; False if there was nothing to do or nowhere to put the result."""
         account = self._metrics.time
+        if self.checkpoints is not None and self._step_checkpoints(self.checkpoints):
+            return True
         if self._draining:
             return self._drain(now_ns)
         for channel in self.channels:
@@ -140,13 +212,42 @@ class Task:
         input_index, channel_id, element = found
         if isinstance(element, Batch):
             self._metrics.records_in += element.num_rows
+            self._current = channel_id
             self.chain.process(element, input_index)
+        elif isinstance(element, CheckpointBarrier):
+            if self.checkpoints is not None:
+                self.checkpoints.barrier_received(channel_id, element)
         elif isinstance(element, EndOfInput):
-            if self.gate.end_channel(channel_id):
-                self.chain.end_input(input_index)
-            if self.gate.all_ended:
-                self._finish()
+            self._channel_ended(input_index, channel_id)
         return True
+
+    def _channel_ended(self, input_index: int, channel_id: ChannelId) -> None:
+        """A checkpoint that waited for this channel comes first: in it, the input has not ended yet."""
+        ended = self.gate.end_channel(channel_id)
+        if self.checkpoints is not None:
+            self.checkpoints.channel_ended(channel_id)
+        if ended:
+            self.chain.end_input(input_index)
+        if self.gate.all_ended:
+            self._finish()
+
+    def _step_checkpoints(self, checkpoints: SubtaskCheckpoints) -> bool:
+        """Barriers that overtake, then what the JobManager said; returns whether that was the step."""
+        moved = False
+        while (overtaker := self.gate.next_overtaker()) is not None:
+            checkpoints.barrier_received(*overtaker)
+            moved = True
+        checkpoints.step()
+        if self._orders:
+            if self.chain.has_more:  # without asking for credit: a barrier waits, and this is bounded
+                if not self.chain.is_ready():
+                    return moved
+                self.chain.process_more()
+                return True
+            while self._orders:
+                self._orders.popleft()()
+            return True
+        return moved
 
     def pause(self, now_ns: int) -> None:
         """The thread goes to another task of the slot: what it does there is not this one's work."""
@@ -161,6 +262,11 @@ class Task:
                 channel.flush()
                 flushed = True
         return flushed
+
+    def output_type(self, operator: int, tag: str | None) -> RecordType:
+        """The type of what an operator of the chain gives to its main or a side output."""
+        found = self.chain.operators[operator]
+        return found.output_type if tag is None else found.side_outputs[tag]
 
     def metrics(self, now_ns: int) -> SubtaskMetrics:
         """The values of this moment; may be called from the control thread (it only reads numbers)."""
@@ -195,14 +301,26 @@ class Task:
 
     def _finish(self) -> None:
         self.chain.finish()
+        self._end_output()
+        if self.checkpoints is not None:
+            self.checkpoints.look_for_trigger()
+
+    def _end_output(self) -> None:
         for channel in self.channels:
             channel.add_event(END_OF_INPUT)
         self._draining = True
+        if self.checkpoints is not None:
+            self.checkpoints.output_ended = True
 
     def _drain(self, now_ns: int) -> bool:
         if not all(c.is_drained for c in self.channels):
             self._metrics.time.switch(TaskState.BACKPRESSURED, now_ns)
             return False
         self._metrics.time.switch(TaskState.IDLE, now_ns)
+        if self.checkpoints is not None and not self._may_end:
+            if not self._drained:
+                self._drained = True
+                self.checkpoints.drained()
+            return False
         self.state = ExecutionState.FINISHED
         return True

@@ -14,6 +14,7 @@ from tidegate.api.operations import Operation
 from tidegate.api.source import Finished, Idle
 from tidegate.api.streams import DataStream, DataStreamSink
 from tidegate.core.clock import ManualClock
+from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.blobs import dump_blob, load_blob
 from tidegate.graph.job_graph import OperatorPayload
@@ -23,6 +24,8 @@ from tidegate.operators.results import ResultType
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import RecordType, record_type_of
+from tidegate.state.operator_states import OperatorStates, Restored, StatesContext
+from tidegate.taskmanager.local_directories import LocalDirectories
 
 
 class OperatorHarness:
@@ -48,6 +51,7 @@ class OperatorHarness:
         clock: ManualClock | None = None,
         subtask_index: int = 0,
         parallelism: int = 1,
+        restored: Restored | None = None,
     ) -> None:
         """Take an operation and its types; `of` finds them in a program. The operation is copied by pickling."""
         self.clock = clock or ManualClock()
@@ -71,6 +75,22 @@ class OperatorHarness:
         )
         payload = load_blob(dump_blob(payload, name))
         self.input_types: tuple[RecordType, ...] = payload.input_types
+        self._local_directories = LocalDirectories()
+        self.states = OperatorStates(
+            StatesContext(
+                OperatorId("test-operator"),
+                name,
+                subtask_index,
+                parallelism,
+                max(128, parallelism),
+                0,
+                self.clock,
+                options or Options(),
+                self._local_directories.make,
+            ),
+            restored,
+        )
+        """The operator's state: `snapshot` it, and give what was written to another harness as `restored`."""
         context = OperatorContext(
             job_id="test-job",
             attempt=0,
@@ -88,6 +108,7 @@ class OperatorHarness:
             wake=lambda: None,
             send_to_driver=self.driver_batches.append,
             driver_backlog=lambda: self.driver_backlog,
+            states=self.states,
         )
         self.operator = make_operator(payload, context)
 

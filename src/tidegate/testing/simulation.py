@@ -229,6 +229,7 @@ class _SimulatedSlot:
         self._stalled = False
         self._said_goodbye = False
         self._beats = 0
+        self.uploads = _SimulatedUploads(self.wake)
 
     def say(self, message: m.SlotMessage) -> None:
         self.outbox.append(m.encode_message(message))
@@ -267,7 +268,16 @@ class _SimulatedSlot:
         message = m.decode_master_message(self.inbox.popleft())
         if isinstance(message, m.Deploy):
             self.slot = Slot(
-                self.id, "simulated", 0, message, self._options, self._clock, self, self.say, self.wake
+                self.id,
+                "simulated",
+                0,
+                message,
+                self._options,
+                self._clock,
+                self,
+                self.say,
+                self.wake,
+                self.uploads,
             )
             if self.slot.failure is None:
                 self.slot.open()
@@ -300,6 +310,22 @@ class _SimulatedSlot:
                 self.slot.close()
             self.beat()  # with the final numbers
             self.say(m.SlotFinished())
+
+
+class _SimulatedUploads:
+    """Uploads that happen when the scheduler chooses."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.waiting: deque[Callable[[], None]] = deque()
+        self._wake = wake
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.waiting.append(work)
+
+    def post(self, then: Callable[[], None]) -> None:
+        self.posted.append(then)
+        self._wake()
 
 
 class InProcessClient:

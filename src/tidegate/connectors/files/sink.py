@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 
-from tidegate.api.sink import Sink, SinkWriter, WriterContext
+from tidegate.api.sink import Committer, Sink, SinkWriter, WriterContext
 from tidegate.connectors.files.format_names import format_of
 from tidegate.connectors.files.paths import Location, absolute, locate, path_name
 from tidegate.core.durations import parse_size_bytes
@@ -20,18 +23,29 @@ from tidegate.formats import FormatWriter, ParquetFormat, TextFormat
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 
-_PART = re.compile(r"\.?part-(\d+)-(\d+)\.\w+(\.inprogress)?")
+_PART = re.compile(r"part-(\d+)-(\d+)\.\w+")
+_HIDDEN = re.compile(r"\.part-(\d+)-(\d+)\.\w+\.(\w+)\.a(\d+)\.(inprogress|pending)")
 
 
 class OutputDirectoryError(TidegateError):
     """The directory to write to cannot be used: it has files already, or cannot be created."""
 
 
+class PendingFile(msgspec.Struct, frozen=True):
+    """A file that is complete but not visible yet: the committable of a `FileSink`. Names are relative."""
+
+    hidden: str
+    final: str
+
+
 class FileSink(Sink):
     """Files `part-<subtask>-<number>.<format>` in a directory.
 
-    A file is written under a hidden name (`.part-0-0.json.inprogress`) and renamed when it is complete: when it has
-    reached `roll_size`, and at the end of the input. What is visible is complete; a subtask without records makes none.
+    A file is written under a hidden name that ends in `.inprogress`, complete it is hidden as `.pending`, and it gets
+    its visible name when the checkpoint that covers it is complete. A new file is begun with every checkpoint and when
+    one has reached `roll_size`. So what is visible is always the output of completed checkpoints, each record once.
+    Without checkpoints a file becomes visible when it is full and at the end of the input. A subtask without records
+    makes no file.
 
     Args:
         directory: a local path or a URI of any filesystem of `pyarrow.fs`. Created if missing.
@@ -80,7 +94,9 @@ class FileSink(Sink):
             )
         self.format.check_schema(record_type.schema)
 
-    def prepare(self, parallelism: int) -> None:
+    committable_type = PendingFile
+
+    def prepare(self, parallelism: int, resuming: bool = False) -> None:
         """Create the directory or check that it is empty; runs in the driver, once."""
         location = self._locate()
         directory = location.patterns[0]
@@ -94,12 +110,13 @@ class FileSink(Sink):
             if info.type == pa_fs.FileType.NotFound:
                 filesystem.create_dir(directory, recursive=True)
                 return
+            if resuming:
+                return
             parts, others = [], []
             for found in filesystem.get_file_info(pa_fs.FileSelector(directory)):
-                match = _PART.fullmatch(found.base_name)
-                if match and match[3]:
+                if _HIDDEN.fullmatch(found.base_name):
                     filesystem.delete_file(found.path)  # left by a job that died
-                elif match and found.is_file:
+                elif _PART.fullmatch(found.base_name) and found.is_file:
                     parts.append(found.path)
                 else:
                     others.append(found.path)
@@ -124,6 +141,10 @@ class FileSink(Sink):
         """Make the writer of one subtask."""
         return _FileWriter(self, self._locate(), context)
 
+    def create_committer(self, context: WriterContext) -> Committer:
+        """Make the committer of one subtask."""
+        return _FileCommitter(self._locate(), context.operator_name)
+
     def target(self) -> str | None:
         """The directory: part files of two sinks would have the same names."""
         return f"directory {self.directory}"
@@ -137,7 +158,11 @@ class FileSink(Sink):
 
 
 class _FileWriter(SinkWriter):
-    """Writes one file at a time."""
+    """Writes one file at a time; closed ones wait in `_pending` for the next checkpoint.
+
+    Hidden names carry the job and the attempt, so that a zombie of an older attempt writes to files of its own. Those
+    that no checkpoint covers are removed here when the next attempt begins.
+    """
 
     def __init__(self, sink: FileSink, location: Location, context: WriterContext) -> None:
         self._format = sink.format
@@ -145,83 +170,175 @@ class _FileWriter(SinkWriter):
         self._location = location
         self._filesystem = location.filesystem
         self._directory = location.patterns[0].rstrip("/")
+        self._context = context
         self._subtask = context.subtask_index
         self._operator = context.operator_name
         self._schema = context.record_type.schema
         self._number: int | None = None
-        self._hidden = self._final = ""
-        self._stream: Any = None
-        self._writer: FormatWriter | None = None
+        self._open: _OpenFile | None = None
+        self._pending: list[PendingFile] = []
+        self._unfinished: list[_OpenFile] = []
+        """Rolled since the last checkpoint and still to be closed, on the upload thread."""
+        if context.attempt or context.recovered:
+            with self._named_errors():
+                self._remove_litter()
 
     def write(self, batch: Batch) -> None:
         if not batch.num_rows:
             return
         with self._named_errors():
-            if self._writer is None:
-                self._writer = self._begin()
-            self._writer.write(batch.plain_columns)
-            if self._writer.size_bytes() >= self._roll_size_bytes:
-                self._finish()
+            if self._open is None:
+                self._open = self._begin()
+            self._open.writer.write(batch.plain_columns)
+            if self._open.writer.size_bytes() >= self._roll_size_bytes:
+                self._roll()
 
     def flush(self, end_of_input: bool) -> None:
         with self._named_errors():
             if end_of_input:
-                self._finish()
-            elif self._writer is not None:
-                self._writer.flush()
+                self._roll()
+            elif self._open is not None:
+                self._open.writer.flush()
+
+    def prepare_commit(self, defer: Callable[[Callable[[], None]], None]) -> list[PendingFile]:
+        if self._open is not None:
+            self._unfinished.append(self._open)
+            self._open = None
+        files, self._unfinished = self._unfinished, []
+        for file in files:
+            defer(partial(self._complete, file))
+            self._pending.append(file.pending)
+        pending, self._pending = self._pending, []
+        return pending
 
     def close(self) -> None:
-        if self._stream is None:
-            return
-        # Unfinished: nobody may take it for output.
-        stream, self._stream, self._writer = self._stream, None, None
-        try:
-            stream.close()
-        finally:
-            self._filesystem.delete_file(self._hidden)
+        """What is unfinished is nobody's output; what is pending belongs to a checkpoint."""
+        if self._open is not None:
+            self._unfinished.append(self._open)
+            self._open = None
+        while self._unfinished:
+            file = self._unfinished.pop()
+            path, stream = file.path, file.stream
+            del file  # the format's writer goes first: it may still flush
+            try:
+                stream.close()
+            finally:
+                self._filesystem.delete_file(path)
 
-    def _begin(self) -> FormatWriter:
+    # ---- files ----
+
+    def _begin(self) -> _OpenFile:
         if self._number is None:
             self._number = self._first_number()
-        name = f"part-{self._subtask}-{self._number}.{self._format.extension}"
+        final = f"part-{self._subtask}-{self._number}.{self._format.extension}"
         self._number += 1
-        self._final = f"{self._directory}/{name}"
-        self._hidden = f"{self._directory}/.{name}.inprogress"
-        self._stream = self._filesystem.open_output_stream(self._hidden)
-        return self._format.open_writer(self._stream, self._schema)
+        hidden = f".{final}.{self._context.job_id}.a{self._context.attempt}"
+        path = f"{self._directory}/{hidden}.inprogress"
+        stream = self._filesystem.open_output_stream(path)
+        writer = self._format.open_writer(stream, self._schema)
+        return _OpenFile(path, PendingFile(f"{hidden}.pending", final), stream, writer)
 
     def _first_number(self) -> int:
-        """One more than this subtask has in the directory, from before or from an earlier attempt."""
+        """One more than this subtask has in the directory, from before or from an earlier attempt, hidden or not."""
         numbers = [-1]
         for found in self._filesystem.get_file_info(pa_fs.FileSelector(self._directory)):
-            match = _PART.fullmatch(found.base_name)
-            if match and int(match[1]) == self._subtask and not match[3]:
+            match = _PART.fullmatch(found.base_name) or _HIDDEN.fullmatch(found.base_name)
+            if match and int(match[1]) == self._subtask:
                 numbers.append(int(match[2]))
         return max(numbers) + 1
 
-    def _finish(self) -> None:
-        if self._writer is None:
+    def _roll(self) -> None:
+        """Close the file; without checkpoints it is output now."""
+        if self._open is None:
             return
-        self._writer.finish()
-        self._stream.close()
-        if self._location.is_local:
-            _sync(self._hidden)
-        self._filesystem.move(self._hidden, self._final)
-        self._stream = self._writer = None
+        file, self._open = self._open, None
+        self._unfinished.append(file)
+        if not self._context.checkpointed:
+            self._complete(file)
+            self._unfinished.pop()
+            _commit_file(self._location, self._directory, file.pending)
+
+    def _complete(self, file: _OpenFile) -> None:
+        """Finish a file and hide it as pending; on the upload thread, when it is part of a checkpoint."""
+        with self._named_errors(file.pending.final):
+            file.writer.finish()
+            file.stream.close()
+            if self._location.is_local:
+                _sync(file.path)
+            self._filesystem.move(file.path, f"{self._directory}/{file.pending.hidden}")
+
+    def _remove_litter(self) -> None:
+        """Delete hidden files that older attempts of this job left and that no checkpoint covers."""
+        c = self._context
+        kept = {pending.hidden for pending in c.recovered}
+        for found in self._filesystem.get_file_info(pa_fs.FileSelector(self._directory)):
+            match = _HIDDEN.fullmatch(found.base_name)
+            if match is None or match[3] != c.job_id or int(match[4]) >= c.attempt or found.base_name in kept:
+                continue
+            if int(match[1]) % c.parallelism == c.subtask_index:
+                with contextlib.suppress(FileNotFoundError):
+                    self._filesystem.delete_file(found.path)
 
     @contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def _named_errors(self, name: str = "") -> Iterator[None]:
         try:
             yield
         except SchemaError as e:
             raise SchemaError(f"operator {self._operator!r} cannot write: {e}") from e
         except (pa.ArrowException, OSError) as e:
-            target = self._location.show(self._final or self._directory)
+            name = name or ("" if self._open is None else self._open.pending.final)
+            target = self._location.show(f"{self._directory}/{name}" if name else self._directory)
             raise OutputDirectoryError(f"operator {self._operator!r} cannot write {target}: {e}") from e
 
 
+class _OpenFile(NamedTuple):
+    path: str
+    pending: PendingFile
+    stream: Any
+    writer: FormatWriter
+
+
+class _FileCommitter(Committer):
+    """Gives pending files their visible names."""
+
+    def __init__(self, location: Location, operator: str) -> None:
+        self._location = location
+        self._directory = location.patterns[0].rstrip("/")
+        self._operator = operator
+
+    def commit(self, committables: Sequence[PendingFile]) -> None:
+        try:
+            for pending in committables:
+                _commit_file(self._location, self._directory, pending)
+            if self._location.is_local:
+                _sync(self._directory)
+        except (pa.ArrowException, OSError) as e:
+            raise OutputDirectoryError(
+                f"operator {self._operator!r} cannot publish files in {self._location.show(self._directory)}: {e}"
+            ) from e
+
+
+def _commit_file(location: Location, directory: str, pending: PendingFile) -> None:
+    """Rename; done already is done. A file that is neither pending nor visible is lost, and that is said."""
+    filesystem = location.filesystem
+    hidden, final = f"{directory}/{pending.hidden}", f"{directory}/{pending.final}"
+    if filesystem.get_file_info(hidden).type == pa_fs.FileType.NotFound:
+        if filesystem.get_file_info(final).type == pa_fs.FileType.NotFound:
+            raise OutputDirectoryError(
+                f"{location.show(hidden)} is gone: its records are part of a completed checkpoint and are lost. Was "
+                f"the directory cleaned while the job ran? Restore the file, or start again without state"
+            )
+        return
+    try:
+        filesystem.move(hidden, final)
+    except FileNotFoundError:
+        # Another subtask or attempt commits the same checkpoint: whoever comes first, the result is one.
+        if filesystem.get_file_info(final).type == pa_fs.FileType.NotFound:
+            raise
+
+
 def _sync(path: str) -> None:
-    """Make a local file's contents durable before its name says that it is complete."""
+    """Make a local file's contents (or a directory's names) durable before anyone relies on them."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
