@@ -274,3 +274,97 @@ def test_wrong_arguments_are_refused(arguments, message):
 
 def test_the_plan_names_the_directory():
     assert FileSink("/data/out", "csv").describe() == "csv files in /data/out"
+
+
+# ---- with checkpoints ----
+
+
+def checkpointed(sink: FileSink, subtask: int = 0, attempt: int = 0, recovered: Any = ()) -> Any:
+    """A writer and a committer, as the runtime makes them when checkpoints are on."""
+    context = WriterContext(
+        job_id="job",
+        attempt=attempt,
+        operator_name="to files",
+        subtask_index=subtask,
+        parallelism=2,
+        clock=ManualClock(),
+        record_type=COUNT,
+        counter=lambda name: Metric(),
+        send_to_driver=lambda batch: None,
+        driver_backlog=lambda: 0,
+        checkpointed=True,
+        recovered=tuple(recovered),
+    )
+    committer = sink.create_committer(context)
+    return sink.create_writer(context), committer
+
+
+def prepared(one: SinkWriter) -> Any:
+    work: list[Any] = []
+    found = one.prepare_commit(work.append)
+    for do in work:
+        do()
+    return found
+
+
+def test_with_checkpoints_nothing_is_visible_before_the_commit(tmp_path):
+    one, committer = checkpointed(FileSink(tmp_path, roll_size="1 B"))
+    one.write(batch(Count("a", 1)))
+    one.write(batch(Count("b", 2)))
+    assert names(tmp_path) == [f".part-0-{i}.json.job.a0.inprogress" for i in range(2)]
+    pending = prepared(one)
+    assert names(tmp_path) == [f".part-0-{i}.json.job.a0.pending" for i in range(2)]
+    one.write(batch(Count("c", 3)))
+    committer.commit(pending)
+    assert [n for n in names(tmp_path) if n.startswith("part")] == ["part-0-0.json", "part-0-1.json"]
+    committer.commit(pending)  # once more changes nothing
+    one.flush(end_of_input=True)
+    assert len([n for n in names(tmp_path) if n.startswith("part")]) == 2
+    committer.commit(prepared(one))
+    assert sorted(read_all(FileSource(tmp_path, "json", Count))) == [("a", 1), ("b", 2), ("c", 3)]
+
+
+def test_a_checkpoint_without_records_has_nothing_to_commit(tmp_path):
+    one, _ = checkpointed(FileSink(tmp_path))
+    assert prepared(one) == []
+    assert names(tmp_path) == []
+
+
+def test_the_next_attempt_keeps_what_a_checkpoint_covers_and_removes_the_rest(tmp_path):
+    sink = FileSink(tmp_path)
+    first, _ = checkpointed(sink)
+    first.write(batch(Count("a", 1)))
+    covered = prepared(first)
+    first.write(batch(Count("lost", 2)))
+    prepared(first)  # of a checkpoint that never completed
+    first.write(batch(Count("lost", 3)))
+    second, committer = checkpointed(sink, attempt=1, recovered=covered)
+    committer.commit(covered)
+    assert names(tmp_path) == ["part-0-0.json"]
+    second.write(batch(Count("b", 2)))
+    committer.commit(prepared(second))
+    assert sorted(read_all(FileSource(tmp_path, "json", Count))) == [("a", 1), ("b", 2)]
+
+
+def test_a_zombie_of_an_older_attempt_neither_overwrites_nor_publishes(tmp_path):
+    sink = FileSink(tmp_path)
+    zombie, zombie_committer = checkpointed(sink)
+    zombie.write(batch(Count("a", 1)))
+    covered = prepared(zombie)
+    current, committer = checkpointed(sink, attempt=1, recovered=covered)
+    committer.commit(covered)
+    zombie_committer.commit(covered)  # it wakes up in the middle of its commit
+    zombie.write(batch(Count("ghost", 9)))
+    current.write(batch(Count("b", 2)))
+    prepared(zombie)
+    committer.commit(prepared(current))
+    assert sorted(read_all(FileSource(tmp_path, "json", Count))) == [("a", 1), ("b", 2)]
+
+
+def test_a_pending_file_that_is_gone_is_a_loud_loss(tmp_path):
+    one, committer = checkpointed(FileSink(tmp_path))
+    one.write(batch(Count("a", 1)))
+    pending = prepared(one)
+    (tmp_path / pending[0].hidden).unlink()
+    with pytest.raises(OutputDirectoryError, match="is gone: its records are part of a completed checkpoint"):
+        committer.commit(pending)
