@@ -5,17 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.core.errors import SchemaError
 from tidegate.formats import JsonLinesFormat
-from tidegate.formats.lines import DecodedLines, decode_lines
+from tidegate.formats.lines import DecodedLines, LineTable, decode_lines
 from tidegate.records.types import record_type_of
 
 SCHEMA = pa.schema(
@@ -64,53 +65,53 @@ def test_a_line_in_any_spelling_is_the_same_record(chunk):
     assert chunk[decoded.start_of(0) :].strip().startswith(b"{")
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        (line(a='"1"'), "field 'a': Expected `int`, got `str`"),
-        (line(a="1.5"), "field 'a': Expected `int`, got `float`"),
-        (line(a="1.0"), "field 'a': Expected `int`, got `float`"),
-        (line(a="true"), "field 'a': Expected `int`, got `bool`"),
-        (line(a="null"), "field 'a': Expected `int`, got `null`"),
-        (line(a="9223372036854775808"), "field 'a': does not fit in int64"),
-        (line(a="-9223372036854775809"), "field 'a': does not fit in int64"),
-        (line(a="99999999999999999999999"), "field 'a': does not fit in int64"),
-        (line(a="01"), "malformed"),
-        (line(a="+1"), "malformed"),
-        (line(s="5"), "field 's': Expected `str`, got `int`"),
-        (line(s='{"q":1}'), "field 's': Expected `str`, got `object`"),
-        (line(s="[1]"), "field 's': Expected `str`, got `array`"),
-        (line(s="true"), "field 's': Expected `str`, got `bool`"),
-        (line(s='"\\ud800"'), "surrogate"),
-        (line(s='"a\tb"'), "malformed"),
-        (line(s='"a\x00b"'), "malformed"),
-        (line(s='"\\q"'), "escape"),
-        (line(f='"1.5"'), "field 'f': Expected `float`, got `str`"),
-        (line(f="NaN"), "malformed"),
-        (line(f="1e999"), "field 'f': Number out of range"),
-        (line(b="1"), "field 'b': Expected `bool`, got `int`"),
-        (line(b='"true"'), "field 'b': Expected `bool`, got `str`"),
-        (line(z="NaN"), "malformed"),
-        (b'{"a":1,"s":"x","f":1.5}\n', "missing required field `b`"),
-        (b"{}\n", "missing required field"),
-        (b'{"a":1,"s":"x","f":1.5,"b":tr\n', "truncated"),
-        (b'{"a":1,"s":"x","f":1.5\n', "truncated"),
-        (GOOD.rstrip() + b" xx\n", "malformed"),
-        (GOOD.rstrip() + GOOD, "2 objects in one line"),
-        (GOOD.rstrip() + b" " + GOOD, "2 objects in one line"),
-        (GOOD.rstrip() + b",\n", "malformed"),
-        (b'{"a":1,"s":"x","f":1.5,"b":true,}\n', "malformed"),
-        (b"{'a':1}\n", "malformed"),
-        (b"[1,2]\n", "Expected `object`, got `array`"),
-        (b"5\n", "Expected `object`, got `int`"),
-        (b"null\n", "Expected `object`, got `null`"),
-        (b'{"a":1,"s":"\xff\xfe","f":1.5,"b":true}\n', "not UTF-8: byte 0xff at byte 12"),
-        (b'{"a":1,"s":"x","f":1.5,"b":true,"z":"\xff"}\n', "not UTF-8"),
-        (b"\xef\xbb\xbf" + GOOD, "malformed"),  # a byte order mark belongs to the start of a file
-        (b"\x0b\n", "malformed"),
-        (line(z="[" * 100_000 + "]" * 100_000), "nested too deeply"),
-    ],
-)
+BAD = [
+    (line(a='"1"'), "field 'a': Expected `int`, got `str`"),
+    (line(a="1.5"), "field 'a': Expected `int`, got `float`"),
+    (line(a="1.0"), "field 'a': Expected `int`, got `float`"),
+    (line(a="true"), "field 'a': Expected `int`, got `bool`"),
+    (line(a="null"), "field 'a': Expected `int`, got `null`"),
+    (line(a="9223372036854775808"), "field 'a': does not fit in int64"),
+    (line(a="-9223372036854775809"), "field 'a': does not fit in int64"),
+    (line(a="99999999999999999999999"), "field 'a': does not fit in int64"),
+    (line(a="01"), "malformed"),
+    (line(a="+1"), "malformed"),
+    (line(s="5"), "field 's': Expected `str`, got `int`"),
+    (line(s='{"q":1}'), "field 's': Expected `str`, got `object`"),
+    (line(s="[1]"), "field 's': Expected `str`, got `array`"),
+    (line(s="true"), "field 's': Expected `str`, got `bool`"),
+    (line(s='"\\ud800"'), "surrogate"),
+    (line(s='"a\tb"'), "malformed"),
+    (line(s='"a\x00b"'), "malformed"),
+    (line(s='"\\q"'), "escape"),
+    (line(f='"1.5"'), "field 'f': Expected `float`, got `str`"),
+    (line(f="NaN"), "malformed"),
+    (line(f="1e999"), "field 'f': Number out of range"),
+    (line(b="1"), "field 'b': Expected `bool`, got `int`"),
+    (line(b='"true"'), "field 'b': Expected `bool`, got `str`"),
+    (line(z="NaN"), "malformed"),
+    (b'{"a":1,"s":"x","f":1.5}\n', "missing required field `b`"),
+    (b"{}\n", "missing required field"),
+    (b'{"a":1,"s":"x","f":1.5,"b":tr\n', "truncated"),
+    (b'{"a":1,"s":"x","f":1.5\n', "truncated"),
+    (GOOD.rstrip() + b" xx\n", "malformed"),
+    (GOOD.rstrip() + GOOD, "2 objects in one line"),
+    (GOOD.rstrip() + b" " + GOOD, "2 objects in one line"),
+    (GOOD.rstrip() + b",\n", "malformed"),
+    (b'{"a":1,"s":"x","f":1.5,"b":true,}\n', "malformed"),
+    (b"{'a':1}\n", "malformed"),
+    (b"[1,2]\n", "Expected `object`, got `array`"),
+    (b"5\n", "Expected `object`, got `int`"),
+    (b"null\n", "Expected `object`, got `null`"),
+    (b'{"a":1,"s":"\xff\xfe","f":1.5,"b":true}\n', "not UTF-8: byte 0xff at byte 12"),
+    (b'{"a":1,"s":"x","f":1.5,"b":true,"z":"\xff"}\n', "not UTF-8"),
+    (b"\xef\xbb\xbf" + GOOD, "malformed"),  # a byte order mark belongs to the start of a file
+    (b"\x0b\n", "malformed"),
+    (line(z="[" * 100_000 + "]" * 100_000), "nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("bad", "reason"), BAD)
 def test_a_bad_line_is_named_and_its_neighbours_are_kept(bad, reason):
     decoded = decode(GOOD + bad + GOOD)
     assert decoded.columns.to_pylist() == [GOOD_ROW, GOOD_ROW]
@@ -120,11 +121,47 @@ def test_a_bad_line_is_named_and_its_neighbours_are_kept(bad, reason):
     assert [decoded.start_of(0), decoded.start_of(1)] == [0, len(GOOD) + len(bad)]
 
 
+@pytest.mark.parametrize(("bad", "reason"), BAD)
+def test_a_bad_line_is_as_bad_for_a_decoder_that_has_learned_the_values(learned, bad, reason):
+    decoded = learned(GOOD * 2000 + bad + GOOD)
+    assert decoded.columns.num_rows == 2001
+    (one,) = decoded.bad
+    assert reason in one.reason
+    assert (one.offset, one.rows_before, one.text) == (2000 * len(GOOD), 2000, bad.strip(b" \t\r\n"))
+
+
+@pytest.fixture(scope="module")
+def learned() -> Callable[[bytes], DecodedLines]:
+    """Decodes with a decoder that has seen enough to read the column `s` as a dictionary."""
+    decoder = JsonLinesFormat().decoder(SCHEMA, SCHEMA.names)
+    empty = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+    decode_lines(decoder, GOOD * 20_000, empty)
+    assert pa.types.is_dictionary(decode_lines(decoder, GOOD * 2000, empty).columns.column("s").type)
+    return lambda chunk: decode_lines(decoder, chunk, empty)
+
+
 def test_an_object_over_two_lines_is_two_bad_lines_even_if_the_count_comes_out_right():
     chunk = b'{"a":1,"s":"x",\n"f":1.5,"b":true}\n' + GOOD.rstrip() + GOOD
     decoded = decode(chunk)
     assert decoded.columns.num_rows == 0
     assert [b.offset for b in decoded.bad] == [0, 16, 34]
+
+
+def test_an_object_over_two_lines_is_found_among_many(learned):
+    two_lines = b'{"a":1,"s":"x","f":1.5,"b":true,"z":[{\n},{\n}]}\n'
+    decoded = learned(GOOD * 2000 + two_lines + GOOD.rstrip() * 2 + GOOD)
+    assert decoded.columns.num_rows == 2000
+    assert len(decoded.bad) == 4
+
+
+@pytest.mark.parametrize("last", [GOOD, GOOD.rstrip(), GOOD.replace(b"\n", b"\r\n")])
+@pytest.mark.parametrize("others", [GOOD, GOOD.replace(b"\n", b"\r\n")])
+def test_line_ends_of_both_kinds_are_taken_at_once(others, last):
+    assert LineTable(others * 3 + last).enclosed_by(ord("{"), ord("}"))
+    assert not LineTable(others + b"\n" + last).enclosed_by(ord("{"), ord("}"))
+    assert not LineTable(others + b" " + last).enclosed_by(ord("{"), ord("}"))
+    assert not LineTable(others.replace(b"}", b"} ") + last).enclosed_by(ord("{"), ord("}"))
+    assert not LineTable(others + last.replace(b"}", b"} ")).enclosed_by(ord("{"), ord("}"))
 
 
 def test_many_bad_lines_are_all_found():
@@ -315,6 +352,79 @@ def test_dictionary_columns_come_as_dictionaries():
     assert decoded.columns.column("s").to_pylist() == ["x"] * 3
     with_bad = decode(GOOD + b"no\n" + line(s='"y"'), dictionary_columns=["s"])
     assert with_bad.columns.column("s").to_pylist() == ["x", "y"]
+
+
+TEXTS = pa.schema([pa.field("s", pa.string())])
+
+
+class Texts:
+    """A decoder of one text column, and what it is given."""
+
+    def __init__(self) -> None:
+        self.decoder = JsonLinesFormat().decoder(TEXTS, ["s"])
+
+    def read(self, values: list[str | None]) -> pa.Array:
+        chunk = b"".join(json.dumps({"s": v}, ensure_ascii=False).encode() + b"\n" for v in values)
+        decoded = decode_lines(self.decoder, chunk, pa.RecordBatch.from_pylist([], schema=TEXTS))
+        column = decoded.columns.column(0)
+        column.validate(full=True)
+        assert column.to_pylist() == values
+        return column
+
+    def is_dictionary(self, values: list[str | None]) -> bool:
+        return bool(pa.types.is_dictionary(self.read(values).type))
+
+
+def test_a_column_of_few_values_becomes_a_dictionary_that_grows():
+    texts = Texts()
+    assert not texts.is_dictionary(["a", "b"] * 10_000)
+    assert texts.read(["b", "a"] * 1000).dictionary.to_pylist() == ["a", "b"]
+    grown = texts.read(["b", "", "a", "ü\n", "NONE", None] * 1000)
+    assert grown.dictionary.to_pylist() == ["a", "b", "", "ü\n", "NONE"]
+    again = texts.read([None, "NONE", "", "x"] * 1000)
+    assert again.dictionary.to_pylist() == ["a", "b", "", "ü\n", "NONE", "x"]
+    assert texts.read(["x"] * 5000).dictionary is not None
+
+
+def test_few_rows_come_without_a_dictionary():
+    texts = Texts()
+    texts.read(["a", "b"] * 10_000)
+    assert not texts.is_dictionary(["a"] * 10)
+    assert texts.is_dictionary(["a"] * 2000)
+
+
+def test_a_column_of_many_values_stays_text():
+    texts = Texts()
+    assert not texts.is_dictionary([f"v{i}" for i in range(20_000)])
+    assert not texts.is_dictionary(["a"] * 20_000)
+
+
+def test_a_column_whose_values_become_many_is_text_again_for_good():
+    texts = Texts()
+    texts.read(["a"] * 20_000)
+    assert texts.is_dictionary([f"v{i % 4000}" for i in range(8000)])
+    assert not texts.is_dictionary([f"w{i}" for i in range(8000)])
+    assert not texts.is_dictionary(["a"] * 8000)
+
+
+def test_long_texts_are_not_kept_in_a_dictionary():
+    texts = Texts()
+    texts.read(["a"] * 20_000)
+    assert not texts.is_dictionary([str(i % 20) * 100_000 for i in range(20)] + ["a"] * 2000)
+
+
+def test_values_in_small_chunks_are_learned_too():
+    texts = Texts()
+    assert [texts.is_dictionary(["a", None] * 1000) for _ in range(11)] == [False] * 9 + [True] * 2
+
+
+@given(st.lists(st.lists(st.none() | st.text(max_size=3), min_size=1, max_size=5), max_size=3))
+@settings(max_examples=25)
+def test_a_learned_dictionary_gives_the_values_as_they_are(chunks):
+    texts = Texts()
+    texts.read(["a"] * 20_000)
+    for chunk in chunks:
+        assert texts.is_dictionary(chunk * 1024)
 
 
 def test_a_column_name_may_be_any_text():

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -19,9 +18,19 @@ import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
 from tidegate.formats.format import TextFormat, as_dictionary
-from tidegate.formats.json_columns import BuildError, JsonColumn, json_column, struct_fields
+from tidegate.formats.json_columns import (
+    BuildError,
+    JsonColumn,
+    hint_of,
+    json_column,
+    struct_fields,
+    values_of,
+)
+from tidegate.formats.learned_dictionary import FirstValues, LearnedDictionary
 from tidegate.formats.lines import LineDecoder, LinesRefused, LineTable
 
+# In fewer rows codes save nothing that a person would notice.
+_ROWS_FOR_CODES = 1_024
 _OPEN, _CLOSE = ord("{"), ord("}")
 _PLACE = re.compile(r" - at `\$(?:\[0\])?\.?([^`]*)`$")
 
@@ -112,19 +121,23 @@ class JsonLinesFormat(TextFormat):
 
 
 class _JsonDecoder(LineDecoder):
+    """Decodes with one of two parsers: one that gives text, and one that gives the codes of learned dictionaries.
+
+    The first values of a string column show whether they are few. If so, it is read as a dictionary from then on,
+    until they become too many; then it is read as text for good.
+    """
+
     blank = b" \t\r"
 
     def __init__(self, schema: pa.Schema, dictionary_columns: Sequence[str]) -> None:
+        self._fields: list[pa.Field] = list(schema)
         self._columns: list[JsonColumn] = [json_column(field) for field in schema]
-        self._getters = [attrgetter(f"f{i}") for i in range(len(schema))]
-        self._dictionaries = [field.name in dictionary_columns for field in schema]
-        self._decoder = msgspec.json.Decoder(struct_fields("Record", list(schema), self._columns))
-        self._schema = pa.schema(
-            [
-                pa.field(f.name, pa.dictionary(pa.int32(), f.type), f.nullable) if d else f
-                for f, d in zip(schema, self._dictionaries, strict=True)
-            ]
-        )
+        self._getters = [values_of(f"f{i}") for i in range(len(schema))]
+        self._always = [field.name in dictionary_columns for field in schema]
+        self._undecided = {i: FirstValues() for i, f in enumerate(schema) if pa.types.is_string(f.type)}
+        self._learned: dict[int, LearnedDictionary] = {}
+        self._text_parser = self._make_parser({})
+        self._code_parser = self._text_parser
 
     def decode(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
         # Every line starts with { and ends with }: as no valid object has "}" and "{" side by side, each line end
@@ -132,35 +145,76 @@ class _JsonDecoder(LineDecoder):
         whole = lines.enclosed_by(_OPEN, _CLOSE)
         if not whole and len(lines) != 1:
             raise LinesRefused("the lines are not one object each")
-        rows = self._objects(chunk)
+        learned = self._dictionaries_for(len(lines))
+        rows = self._objects(chunk, self._code_parser if learned else self._text_parser)
+        if rows is None:
+            self._forget_full_ones()
+            return self.decode(chunk, lines)
         if len(rows) != len(lines):
             raise LinesRefused(f"{len(rows)} objects in one line")
-        arrays = []
-        for field, column, get, dictionary in zip(
-            self._schema, self._columns, self._getters, self._dictionaries, strict=True
-        ):
-            try:
-                array = column.build(list(map(get, rows)))
-            except BuildError as e:
-                raise LinesRefused(f"field {field.name!r}: {e}") from None
-            arrays.append(as_dictionary(array) if dictionary else array)
-        if not arrays:
+        if not self._fields:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        arrays = [self._array(i, rows, learned.get(i)) for i in range(len(self._fields))]
+        if sum(dictionary.renew() for dictionary in learned.values()):
+            self._code_parser = self._make_parser(self._learned)
+        fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(self._fields, arrays, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def look(self, line: bytes) -> str | None:
         try:
-            count = len(self._objects(line))
+            count = len(self._objects(line, self._text_parser) or ())
         except LinesRefused as e:
             return str(e)
         return None if count == 1 else f"{count} objects in one line"
 
-    def _objects(self, chunk: bytes) -> list[Any]:
+    def _dictionaries_for(self, rows: int) -> dict[int, LearnedDictionary]:
+        """The dictionaries to read so many rows with: none if they are longer than that."""
+        if rows < max(_ROWS_FOR_CODES, *map(len, self._learned.values()), 0):
+            return {}
+        return self._learned
+
+    def _array(self, index: int, rows: list[Any], learned: LearnedDictionary | None) -> pa.Array:
+        values = self._getters[index](rows)
+        if learned is not None:
+            return learned.encode(values)
+        try:
+            array = self._columns[index].build(values)
+        except BuildError as e:
+            raise LinesRefused(f"field {self._fields[index].name!r}: {e}") from None
+        if index in self._undecided:
+            self._look_at(index, values)
+        return as_dictionary(array) if self._always[index] else array
+
+    def _look_at(self, index: int, values: list[str | None]) -> None:
+        first = self._undecided[index]
+        first.add(values)
+        if not first.enough:
+            return
+        del self._undecided[index]
+        dictionary = first.dictionary()
+        if dictionary is not None:
+            self._learned[index] = dictionary
+            self._code_parser = self._make_parser(self._learned)
+
+    def _forget_full_ones(self) -> None:
+        self._learned = {i: d for i, d in self._learned.items() if not d.full}
+        self._code_parser = self._make_parser(self._learned)
+
+    def _make_parser(self, learned: dict[int, LearnedDictionary]) -> Any:
+        columns = list(self._columns)
+        for i, dictionary in learned.items():
+            columns[i] = columns[i]._replace(hint=hint_of(self._fields[i], dictionary.hint))
+        return msgspec.json.Decoder(struct_fields("Record", self._fields, columns))
+
+    def _objects(self, chunk: bytes, parser: Any) -> list[Any] | None:
+        """The objects of a chunk; None if a learned dictionary has no room for one of the values."""
         try:
             if not chunk.isascii():
                 chunk.decode()
-            return self._decoder.decode_lines(chunk)
+            return parser.decode_lines(chunk)
         except msgspec.DecodeError as e:
+            if any(dictionary.full for dictionary in self._learned.values()):
+                return None
             raise LinesRefused(_reason(e)) from None
         except UnicodeDecodeError as e:
             raise LinesRefused(f"not UTF-8: byte {chunk[e.start]:#04x} at byte {e.start}") from None

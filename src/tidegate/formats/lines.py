@@ -42,13 +42,17 @@ class LineTable:
         """Whether every line starts with one byte and ends with another (before its line end)."""
         if not len(self) or self.bytes[0] != first:
             return False
-        newline, text = self._is_newline, self.bytes
-        # Neighbours of all newlines at once: half the price of looking up where the newlines are.
-        if np.count_nonzero(newline[:-1] & (text[1:] == first)) != len(self) - 1:
+        # Both neighbours of all newlines at once: half the price of looking up where the newlines are.
+        between = self.bytes[2:] == first
+        between &= self._is_newline[1:-1]
+        between &= self.bytes[:-2] == last
+        text = self.bytes
+        ends_well = text[-1 if self._unended else -2] == last
+        if ends_well and np.count_nonzero(between) == len(self) - 1:
+            return True
+        if self.has_blank_lines():
             return False
-        if np.count_nonzero(newline[1:] & (text[:-1] == last)) == self._newlines:
-            return not self._unended or bool(text[-1] == last)
-        return not self.has_blank_lines() and bool((text[self.ends - 1] == last).all())
+        return bool((text[self.starts] == first).all() and (text[self.ends - 1] == last).all())
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -116,6 +120,11 @@ class DecodedLines:
     row_starts: npt.NDArray[np.int64] | None = None
     """Where the line of each row starts in the chunk; None if every line is a row."""
 
+    @property
+    def every_line_is_a_row(self) -> bool:
+        """Whether there is neither a bad nor a blank line."""
+        return self.columns.num_rows == len(self.lines)
+
     def start_of(self, row: int) -> int:
         """Where the line of a row starts in the chunk."""
         starts = self.lines.starts if self.row_starts is None else self.row_starts
@@ -179,12 +188,21 @@ def _halve(
 
 
 def concat(batches: list[pa.RecordBatch], empty: pa.RecordBatch) -> pa.RecordBatch:
-    """Put batches of one schema together; dictionaries are unified."""
+    """Put batches of one schema, but for dictionaries, together; dictionaries are unified."""
     if not batches:
         return empty
     if len(batches) == 1:
         return batches[0]
+    if any(not b.schema.equals(batches[0].schema) for b in batches):
+        # Some have a column as a dictionary, some do not.
+        batches = [_without_dictionaries(b) for b in batches]
     if any(pa.types.is_dictionary(t) for t in batches[0].schema.types):
         table: Any = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
         return table.to_batches()[0]
     return pa.concat_batches(batches)
+
+
+def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    arrays = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
+    fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(batch.schema, arrays, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

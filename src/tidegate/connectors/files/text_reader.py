@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tidegate.connectors.files.splits import TextSplit
 from tidegate.connectors.files.text_files import LineChunks, TextFile
 from tidegate.core.errors import BadRecordError, SchemaError
 from tidegate.formats.format import TextFormat
-from tidegate.formats.lines import BadLine, DecodedLines, decode_lines
+from tidegate.formats.lines import BadLine, DecodedLines, LineDecoder, decode_lines
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import RecordType
 
@@ -34,6 +35,17 @@ class TextReading:
     on_bad_record: str
     chunk_size: int
     max_line_size: int
+    decoders: dict[tuple[str, ...], LineDecoder] = field(default_factory=dict)
+    """By the columns of a file. One reader uses them for all its splits: they learn what the columns hold."""
+
+    def decoder(self, columns: Sequence[str]) -> LineDecoder:
+        """The decoder of a file with these columns."""
+        key = tuple(columns)
+        if key not in self.decoders:
+            self.decoders[key] = self.text_format.decoder(
+                self.record_type.schema, columns, self.dictionary_columns
+            )
+        return self.decoders[key]
 
 
 class OpenTextSplit(OpenSplit):
@@ -59,7 +71,7 @@ class OpenTextSplit(OpenSplit):
         first_line = self._file.first_line()[0] if text_format.has_header else b""
         try:
             columns = text_format.file_columns(first_line, reading.declared_columns)
-            self._decoder = text_format.decoder(schema, columns, reading.dictionary_columns)
+            self._decoder = reading.decoder(columns)
         except SchemaError as e:
             self._file.close()
             raise SchemaError(f"{self._file.name}: {e}") from e
@@ -137,7 +149,7 @@ class OpenTextSplit(OpenSplit):
         total = lines.columns.num_rows
         last = min(total, first + max_rows)
         columns = lines.columns if last - first == total else lines.columns.slice(first, last - first)
-        if self._chunk_line is not None and total == len(lines.lines):
+        if self._chunk_line is not None and lines.every_line_is_a_row:
             origin = Origin(self._file.name, self._chunk_line + first, "line")
         else:
             origin = Origin(f"{self._file.name} from byte {self._chunk_start}", first + 1, "record")

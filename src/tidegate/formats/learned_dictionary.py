@@ -1,0 +1,126 @@
+"""The few values of a string column, learned while reading, so that the parser gives codes instead of text.
+
+msgspec decodes a string to the member of an enum by looking its bytes up in a table, without making the text. So the
+values that were seen become an enum whose members are one-character strings, the character being the value's code:
+joined, the members of a million rows are an array of codes. Nothing is guessed: a value that is not in the table
+is handed to `_missing_`, and gets its code there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+MOST_VALUES = 4_096
+"""More values are no dictionary: hashing and sending them would cost as much as the rows of a batch."""
+_MOST_CHARACTERS = 1 << 20
+_LOOKED_AT = 16_384
+_ROWS_PER_VALUE = 8
+# All codes are characters of two bytes, and no surrogates: joining such strings is copying.
+_NULL = 0x100
+_FIRST = _NULL + 1
+
+
+class LearnedDictionary:
+    """Values and their codes; grows as new values come, until it is full. Used by one thread."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._values: list[str] = []
+        self._codes: dict[str, str] = {}
+        self._characters = 0
+        self._misses = 0
+        self.full = False
+        """Whether a value had no room: the column is no longer to be read with this dictionary."""
+        for value in values:
+            self._add(value)
+        self._array: pa.Array = pa.array(self._values, pa.string())
+        self.hint = self._enum()
+        """The type that the parser decodes a value to."""
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def encode(self, members: Sequence[Any]) -> pa.Array:
+        """The column from what the parser gave: members of `hint`, or None."""
+        has_null = False
+        try:
+            text = "".join(members)
+        except TypeError:
+            has_null = True
+            text = "".join([chr(_NULL) if m is None else m for m in members])
+        codes = np.frombuffer(text.encode("utf-16-le"), np.uint16).astype(np.int32)
+        codes -= _FIRST
+        if len(self._array) < len(self._values):
+            self._array = pa.array(self._values, pa.string())
+        indices = pa.array(codes, pa.int32(), mask=codes < 0 if has_null else None)
+        return pa.DictionaryArray.from_arrays(indices, self._array, safe=False)
+
+    def renew(self) -> bool:
+        """Take the values that came since into the parser's table, if that pays by now; says if `hint` is another."""
+        # A value outside the table costs about as much each time as a value costs when the table is made.
+        if self._misses < len(self._values):
+            return False
+        self._misses = 0
+        self.hint = self._enum()
+        return True
+
+    def _add(self, value: str) -> str | None:
+        self._characters += len(value)
+        if len(self._values) == MOST_VALUES or self._characters > _MOST_CHARACTERS:
+            self.full = True
+            return None
+        code = self._codes[value] = chr(_FIRST + len(self._values))
+        self._values.append(value)
+        return code
+
+    def _missed(self, value: str) -> str | None:
+        self._misses += 1
+        return self._codes.get(value) or self._add(value)
+
+    def _enum(self) -> Any:
+        dictionary = self
+
+        class Value(enum.StrEnum):
+            NONE = ""
+
+            @classmethod
+            def _missing_(cls, value: object) -> Any:
+                code = dictionary._missed(str(value))
+                return None if code is None else str.__new__(cls, code)
+
+        # A member made in the usual way takes 16 µs. If another version looked elsewhere for the members, it would
+        # find none of the values and ask `_missing_` for all: slow, but right.
+        table: dict[Any, Any] = Value._value2member_map_
+        table.clear()
+        table.update(self._codes)
+        return Value
+
+
+class FirstValues:
+    """The first values of a string column, until they show whether it has few."""
+
+    def __init__(self) -> None:
+        self._distinct: set[str | None] = set()
+        self._rows = 0
+
+    def add(self, values: Sequence[str | None]) -> None:
+        """Take note of the next values."""
+        self._rows += len(values)
+        self._distinct.update(values)
+
+    @property
+    def enough(self) -> bool:
+        """Whether it can be told."""
+        return self._rows >= _LOOKED_AT or len(self._distinct) > MOST_VALUES // 2
+
+    def dictionary(self) -> LearnedDictionary | None:
+        """A dictionary of the values; None if they are too many or too long for one."""
+        values = sorted(v for v in self._distinct if v is not None)
+        if len(values) > MOST_VALUES // 2 or len(values) * _ROWS_PER_VALUE > self._rows:
+            return None
+        dictionary = LearnedDictionary(values)
+        return None if dictionary.full else dictionary
