@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.core.errors import SchemaError
 from tidegate.core.ids import ChannelId, EdgeId
 from tidegate.records.batch import Batch
 from tidegate.records.elements import END_OF_INPUT, EndOfInput, Watermark
 from tidegate.records.types import record_type_of
-from tidegate.taskmanager.channels import MAX_BACKLOG, InputGate, OutputChannel, merge
+from tidegate.taskmanager.channels import MANY_ROWS, MAX_BACKLOG, InputGate, OutputChannel, merge
 from tidegate.taskmanager.credits import SenderCredits
 
 INT = record_type_of(int)
@@ -78,6 +79,29 @@ def test_large_rows_go_over_a_wire_in_buffers_of_the_configured_size_too():
     channel.flush()
     assert [row for element in sent for row in element.rows] == rows
     assert max(element.columns.nbytes for element in sent) <= 2 * 10_000
+
+
+def test_many_rows_go_to_a_local_consumer_at_once_and_as_they_are():
+    wire = Wire(credits=9, buffer_bytes=1 << 20)
+    few, many = list(range(3)), list(range(3, 3 + MANY_ROWS))
+    wire.channel.add(Batch.of_rows(INT, few), now_ns=0)
+    assert wire.sent == []
+    wire.channel.add(Batch.of_rows(INT, many), now_ns=0)
+    assert wire.rows == few + many
+    assert not any(element.has_columns for element in wire.sent)
+    assert not wire.channel.has_pending
+
+
+def test_many_rows_for_another_slot_become_columns_at_once_and_still_gather():
+    wire = Wire(credits=9, buffer_bytes=1 << 20)
+    channel = OutputChannel(CHANNEL, SenderCredits(9), 1 << 20, wire.deliver, remote=True)
+    misfits: list[object] = ["no number"] * MANY_ROWS
+    channel.add(Batch.of_rows(INT, list(range(MANY_ROWS))), now_ns=0)
+    with pytest.raises(SchemaError, match="column 'value' is int64"):
+        channel.add(Batch.of_rows(INT, misfits), now_ns=0)
+    assert wire.sent == []
+    channel.flush()
+    assert wire.rows == list(range(MANY_ROWS))
 
 
 def test_nothing_leaves_without_credit_and_the_producer_is_told_to_stop():

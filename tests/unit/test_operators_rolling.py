@@ -392,6 +392,24 @@ def test_nan_is_one_key() -> None:
         assert [r.v for r in h.rows] == [1, 2, 4]
 
 
+def test_nan_is_one_key_in_rows_too() -> None:
+    with OperatorHarness.of(source(tuple[float, int]).key_by("f0").reduce(add)) as h:
+        h.push([(float("nan"), 1), (1.0, 2), (float("nan"), 3)])
+        assert [total for _, total in h.rows] == [1, 2, 4]
+
+
+def test_reduce_function_never_sees_a_result_of_its_own_that_was_of_the_wrong_length() -> None:
+    def shorten(left: tuple[str, int], right: tuple[str, int]) -> Any:
+        return (left[0], left[1] + right[1])[:1]
+
+    made = source(tuple[str, int]).key_by("f0").reduce(shorten).name("shorten")
+    with OperatorHarness.of(made) as h, pytest.raises(OperatorError) as caught:
+        h.push([("a", 1), ("a", 2), ("a", 3)], origin=Origin("f", 10, "line"))
+    assert isinstance(caught.value.__cause__, SchemaError)  # not the IndexError of a second call
+    assert (caught.value.operator, caught.value.position) == ("shorten", "line 11 of f")
+    assert "returned the wrong type" in str(caught.value.__cause__)
+
+
 def test_reduce_function_object_is_opened() -> None:
     class Largest(ReduceFunction):
         def open(self, context: RuntimeContext) -> None:

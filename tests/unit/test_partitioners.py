@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidegate.api import partitioning as p
 from tidegate.api.operations import Key
-from tidegate.core.errors import ProgramError
+from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.key_groups import subtask_for_key_group
 from tidegate.operators.failures import OperatorError
 from tidegate.records.batch import Batch
@@ -218,3 +218,28 @@ def test_a_dictionary_whose_values_change_places_or_are_null_sends_each_key_to_i
         batch = Batch.of_columns(text, pa.RecordBatch.from_arrays([column], names=text.names))
         got = {value: consumer for consumer, part in partition(batch) for value in part.rows}
         assert got == dict(zip(values, wanted, strict=True))
+
+
+@given(st.lists(st.lists(st.one_of(st.text(max_size=3), st.none())), max_size=6), st.integers(1, 9))
+def test_tuples_go_by_the_key_group_of_their_field_however_late_a_key_comes(parts, consumers):
+    record_type = record_type_of(tuple[int, str | None])
+    key = Key(("f1",), None, record_type_of(str | None))
+    numbers = itertools.count()
+    rows = [[(next(numbers), app) for app in part] for part in parts if part]
+    as_rows = spread(p.Hash(key), [Batch.of_rows(record_type, part) for part in rows], consumers)
+    as_columns = spread(
+        p.Hash(key),
+        [Batch.of_columns(record_type, record_type.to_columns(part)) for part in rows],
+        consumers,
+    )
+    assert as_rows == as_columns
+
+
+@pytest.mark.parametrize(("app", "got"), [(["a"], "list"), (7, "int"), (None, "None")])
+def test_a_tuple_whose_key_is_of_another_type_is_refused_with_the_column(app, got):
+    record_type = record_type_of(tuple[str, int])
+    partition = make_partitioner(
+        p.Hash(Key(("f0",), None, record_type_of(str))), 2, 128, producer=0, operator="next"
+    )
+    with pytest.raises(SchemaError, match=f"column 'f0' is string.* got.*{got}"):
+        partition(Batch.of_rows(record_type, [("b", 1), (app, 2)]))

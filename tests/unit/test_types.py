@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
+import math
 import pickle
 import string
 import threading
@@ -288,6 +290,47 @@ def test_rows_are_checked_by_class_without_conversion(hint: Any, rows: list[Any]
 def test_an_int_passes_where_a_float_is_declared_and_none_where_it_is_optional() -> None:
     record_type_of(float).check_rows([1, 2.5])
     record_type_of(int | None).check_rows([1, None])
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@pytest.mark.parametrize(
+    ("hint", "values", "expected"),
+    [
+        (int, [1, -(2**63), 2**63 - 1], [1, -(2**63), 2**63 - 1]),
+        (int, [1, Level.LOW], [1, 1]),
+        (float, [0.5, math.inf, -0.0], [0.5, math.inf, -0.0]),
+        (float, [0.5, 2], [0.5, 2.0]),
+        (int | None, [1, None], [1, None]),
+        (int, [], []),
+    ],
+)
+def test_numbers_of_the_very_class_and_others_make_the_same_column(
+    hint: Any, values: list[Any], expected: list[Any]
+) -> None:
+    record_type = record_type_of(hint)
+    columns = record_type.to_columns(values)
+    assert columns.schema.equals(record_type.schema)
+    assert columns.column(0).to_pylist() == expected
+    assert [type(v) for v in record_type.to_rows(columns)] == [type(v) for v in expected]
+
+
+@pytest.mark.parametrize(
+    ("hint", "values"), [(int, [1, True]), (int, [1, 2.0]), (int, [1, 2**63]), (float, [0.5, "1"])]
+)
+def test_a_number_that_would_come_back_as_another_is_refused_among_others_that_fit(
+    hint: Any, values: list[Any]
+) -> None:
+    with pytest.raises(SchemaError, match=f"column 'value'.*{values[1]}"):
+        record_type_of(hint).to_columns(values)
+
+
+@pytest.mark.parametrize("rows", [[(1, 2), (1,), (1, 2, 3)], [(1,), (2,)], [(1, 2), [1, 2]]])
+def test_tuples_of_another_length_or_class_do_not_become_columns(rows: list[Any]) -> None:
+    with pytest.raises(SchemaError, match=r"expected (a )?tuple\(int64, int64\)"):
+        record_type_of(tuple[int, int]).to_columns(rows)
 
 
 def test_rows_of_a_schema_are_read_by_attribute_by_name_and_by_position() -> None:

@@ -11,6 +11,9 @@ import pyarrow as pa
 from tidegate.records.batch import Batch
 from tidegate.records.types import ScalarType, StructType, column_values
 
+PLAIN_KEYS = frozenset((pa.int64(), pa.string()))
+"""Types whose values are the same in rows and in columns, and equal exactly when their keys are."""
+
 
 def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
     """The values of one key column, or tuples of the values of several. None is a key like any other.
@@ -20,7 +23,12 @@ def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
     >>> key_values(batch, ("f1",)), key_values(batch, ("f0", "f1"))
     ([1, 2], [('a', 1), ('b', 2)])
     """
-    if not batch.has_columns:
+    types = [batch.type.schema.field(_position(batch, name)).type for name in columns]
+    if batch.has_columns:
+        in_rows = batch.has_rows and PLAIN_KEYS.issuperset(types)  # do not convert them once more
+    else:
+        in_rows = not any(map(pa.types.is_floating, types))  # every NaN in rows may be an object of its own
+    if in_rows:
         return _from_rows(batch, columns)
     parts = [_values(batch.columns.column(_position(batch, name))) for name in columns]
     return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.core.errors import SchemaError
 from tidegate.records.rows import row_class
-from tidegate.records.types import RecordType, RowType
+from tidegate.records.types import RecordType, RowType, TupleType
 
 
 class ResultType:
@@ -20,13 +20,20 @@ class ResultType:
 
     @property
     def exact_class(self) -> type | None:
-        """The class that records have, if that alone makes them right; a record of another one needs `adopt`."""
+        """The class that records have, if that and `exact_length` make them right; one of another needs `adopt`."""
         if self._row is not None:
             row: type = self._row
             return row
+        if isinstance(self.record_type, TupleType):
+            return tuple
         cls: type | None = getattr(self.record_type, "python_class", None)
         cls = cls or getattr(self.record_type, "python_type", None)
         return None if cls is object else cls
+
+    @property
+    def exact_length(self) -> int | None:
+        """The length that records of `exact_class` must have; None where the class says it all."""
+        return len(self.record_type.schema) if isinstance(self.record_type, TupleType) else None
 
     def adopt(self, rows: list[Any]) -> list[Any]:
         """The same records, once they are known to be of the type; raises `SchemaError`.

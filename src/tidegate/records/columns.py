@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import numbers
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -20,6 +21,8 @@ from tidegate.core.errors import SchemaError
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 _INFERRED_EXACTLY = frozenset((pa.int64(), pa.float64(), pa.string()))
 """Types that Arrow infers from values of just the right classes; inferring costs next to nothing."""
+_PACKED: dict[pa.DataType, tuple[type, str]] = {pa.int64(): (int, "q"), pa.float64(): (float, "d")}
+"""Types whose buffer `struct` writes from values of one class, at half of Arrow's price."""
 
 
 def column_values(column: pa.Array, decode: Callable[[Any], Any] | None) -> list[Any]:
@@ -27,6 +30,8 @@ def column_values(column: pa.Array, decode: Callable[[Any], Any] | None) -> list
     if pa.types.is_dictionary(column.type) and column.null_count == 0:
         table = column.dictionary.to_pylist()
         values = [table[i] for i in column.indices.to_pylist()]
+    elif column.type in _PACKED and column.null_count == 0:
+        values = column.to_numpy().tolist()
     else:
         values = column.to_pylist()
     return values if decode is None else [None if v is None else decode(v) for v in values]
@@ -36,7 +41,9 @@ def build_column(field: pa.Field, values: Sequence[Any], encode: Callable[[Any],
     """Make one column, or raise `SchemaError` naming the column and the first value that does not fit."""
     if encode is not None:
         values = _encoded(field, values, encode)
-    array = _inferred(field.type, values)
+    array = _packed(field.type, values)
+    if array is None:
+        array = _inferred(field.type, values)
     if array is None:
         check_values(field.name, field.type, field.nullable, values)
         array = _converted(field, values)
@@ -81,6 +88,19 @@ def _encoded(field: pa.Field, values: Sequence[Any], encode: Callable[[Any], Any
             except _REFUSALS:
                 _refuse(field.name, field.type, value)
         raise
+
+
+def _packed(data_type: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
+    """The column if every value is of just the class of the type; None where Arrow must look."""
+    cls, code = _PACKED.get(data_type, (None, ""))
+    count = len(values)
+    if cls is None or list(map(type, values)).count(cls) != count:
+        return None
+    try:
+        data = struct.pack(f"{count}{code}", *values)
+    except struct.error:  # more than 64 bits
+        return None
+    return pa.Array.from_buffers(data_type, count, [None, pa.py_buffer(data)])
 
 
 def _inferred(data_type: pa.DataType, values: Sequence[Any]) -> pa.Array | None:

@@ -210,13 +210,24 @@ class TupleType(RecordType):
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """One column per tuple position."""
-        self.check_rows(rows)
-        columns: Iterable[Any] = zip(*rows, strict=True) if rows else ([] for _ in self._codecs)
+        columns = self._transposed(rows)
         arrays = [
             build_column(self.schema.field(i), values, self._codecs[i].encode)
             for i, values in enumerate(columns)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _transposed(self, rows: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        # What check_rows checks, without a pass of its own: a strict zip finds the rows of another length.
+        if rows and _all_of(tuple, rows):
+            try:
+                columns = list(zip(*rows, strict=True))
+            except ValueError:
+                columns = []
+            if len(columns) == len(self._codecs):
+                return columns
+        self.check_rows(rows)
+        return list(zip(*rows, strict=True)) if rows else [()] * len(self._codecs)
 
     def check_rows(self, rows: Sequence[Any]) -> None:
         """Every row must be a tuple of the right length."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
-from itertools import compress
-from operator import not_
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from tidegate.records.column_bits import dictionary_codes
 from tidegate.records.columns import brief, build_column
 from tidegate.records.hashing import NULL_HASH, Hashes, hash_column, hash_columns, hash_values
 from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
+from tidegate.records.types import RecordType, TupleType
 
 Parts = list[tuple[int, Batch]]
 """Pairs of a position in the list of consumers and the records for it; no empty batch."""
@@ -76,9 +75,7 @@ class _Broadcast:
 
     def __call__(self, batch: Batch) -> Parts:
         columns = batch.columns
-        return [
-            (i, Batch(batch.type, columns, None, None, batch.timestamps)) for i in range(self._consumers)
-        ]
+        return [(i, Batch(batch.type, columns, None, None, batch.timestamps)) for i in range(self._consumers)]
 
 
 class _HashPartitioner:
@@ -106,7 +103,7 @@ class _HashPartitioner:
             return split(batch, self._targets(hashes), self._consumers)
         by_rows = not batch.has_columns and batch.timestamps is None
         if by_rows and len(names) == 1 and _is_simple(batch.type.schema.field(names[0]).type):
-            return split_rows(batch, self._look_up(batch, key_values(batch, names)), self._consumers)
+            return self._split_rows(batch, names)
         batch = _without_large_dictionaries(batch)
         columns = [batch.columns.column(name) for name in names]
         if batch.num_rows <= _FEW_ROWS and len(columns) == 1 and _is_simple(columns[0].type):
@@ -126,16 +123,38 @@ class _HashPartitioner:
     def _targets(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
         return channel_for_key_groups(key_groups(hashes, self._max_parallelism), self._table)
 
+    def _split_rows(self, batch: Batch, names: tuple[str, ...]) -> Parts:
+        """Cut rows without timestamps, and make no columns of them."""
+        if not isinstance(batch.type, TupleType):
+            return split_rows(batch, self._look_up(batch, key_values(batch, names)), self._consumers)
+        position = batch.type.field_index(names[0], "the key")
+        try:
+            parts = _cut_tuples(batch.rows, position, self._recent, self._consumers)
+        except (KeyError, TypeError):  # a new key, or what is no key at all, which _learn refuses
+            self._learn(batch, key_values(batch, names))
+            parts = _cut_tuples(batch.rows, position, self._recent, self._consumers)
+        return _rows_to(batch.type, parts)
+
     def _look_up(self, batch: Batch, keys: list[Any]) -> list[int]:
         recent = self._recent
         with contextlib.suppress(KeyError):
             return list(map(recent.__getitem__, keys))
+        self._learn(batch, keys)
+        return [recent[k] for k in keys]
+
+    def _learn(self, batch: Batch, keys: list[Any]) -> None:
+        """Find the targets of the keys that are not known; one that is not of the key's type is a `SchemaError`."""
+        recent = self._recent
         if len(recent) > _MOST_RECENT:
             recent.clear()
-        missing = list(dict.fromkeys(k for k in keys if k not in recent))
-        column = build_column(batch.type.schema.field(self._key.columns[0]), missing, None)
+        field = batch.type.schema.field(self._key.columns[0])
+        try:
+            missing = list(set(keys).difference(recent))
+        except TypeError:
+            build_column(field, keys, None)
+            raise
+        column = build_column(field, missing, None)
         recent.update(zip(missing, self._targets(hash_columns([column])).tolist(), strict=True))
-        return [recent[k] for k in keys]
 
 
 def _is_simple(t: pa.DataType) -> bool:
@@ -242,14 +261,31 @@ def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts
 
 def split_rows(batch: Batch, targets: list[int], consumers: int) -> Parts:
     """Cut rows without timestamps by target, and make no columns of them; order kept within each part."""
-    rows = batch.rows
-    parts: list[list[Any]]
+    parts: list[list[Any]] = [[] for _ in range(consumers)]
+    for row, target in zip(batch.rows, targets, strict=True):
+        parts[target].append(row)
+    return _rows_to(batch.type, parts)
+
+
+def _cut_tuples(rows: list[Any], position: int, target_of: dict[Any, int], consumers: int) -> list[list[Any]]:
+    """Cut tuples by the target of their key in one pass; a key without one is a `KeyError`.
+
+    A plain loop: to the interpreter it is a few instructions per row, and each further pass over the rows, however fast
+    its code, fetches every one of them from memory again.
+    """
+    parts: list[list[Any]] = [[] for _ in range(consumers)]
     if consumers == 2:
-        parts = [list(compress(rows, map(not_, targets))), list(compress(rows, targets))]
-    elif consumers <= 4:
-        parts = [[r for r, t in zip(rows, targets, strict=True) if t == c] for c in range(consumers)]
+        first, second = parts
+        for row in rows:
+            if target_of[row[position]]:
+                second.append(row)
+            else:
+                first.append(row)
     else:
-        parts = [[] for _ in range(consumers)]
-        for row, target in zip(rows, targets, strict=True):
-            parts[target].append(row)
-    return [(c, Batch.of_rows(batch.type, part)) for c, part in enumerate(parts) if part]
+        for row in rows:
+            parts[target_of[row[position]]].append(row)
+    return parts
+
+
+def _rows_to(record_type: RecordType, parts: list[list[Any]]) -> Parts:
+    return [(c, Batch.of_rows(record_type, part)) for c, part in enumerate(parts) if part]
