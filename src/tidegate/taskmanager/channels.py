@@ -161,7 +161,7 @@ def merge(batches: list[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
     merged = _merge_records(batches)
-    if any([b.timestamps is not None for b in batches]):
+    if any(b.timestamps is not None for b in batches):
         merged.timestamps = pa.concat_arrays(
             [pa.nulls(b.num_rows, pa.int64()) if b.timestamps is None else b.timestamps for b in batches]
         )
