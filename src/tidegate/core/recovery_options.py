@@ -12,6 +12,7 @@ from tidegate.core.option import Option
 from tidegate.core.option_types import (
     BOOLEAN,
     DURATION,
+    SIZE,
     TEXT,
     at_least,
     choice,
@@ -39,6 +40,12 @@ class RecoveryOptions:
         "",
         "Directory (a path or a URI) of the checkpoints of all jobs; empty: the memory of the JobManager.",
         aliases=["execution.checkpointing.dir", "state.checkpoints.dir"],
+    )
+    checkpoint_memory_limit = Option(
+        "checkpoint.memory_limit",
+        at_least(1, SIZE),
+        5 << 20,
+        "Without checkpoint.dir: the most that one operator subtask may store per checkpoint.",
     )
     checkpoint_mode = Option(
         "checkpoint.mode",
@@ -118,6 +125,16 @@ class RecoveryOptions:
         "",
         "Where the job starts: 'latest' (its last completed checkpoint), the path of one; empty: from nothing.",
         aliases=["execution.state_recovery.path", "execution.savepoint.path"],
+    )
+    allow_non_restored_state = Option(
+        "allow_non_restored_state",
+        BOOLEAN,
+        False,
+        "Start also if the checkpoint has state of operators that are not in the program; it is left behind.",
+        aliases=[
+            "execution.state_recovery.ignore_unclaimed_state",
+            "execution.savepoint.ignore_unclaimed_state",
+        ],
     )
 
     restart_strategy = Option(

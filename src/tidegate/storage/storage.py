@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from tidegate.core.errors import TidegateError
 from tidegate.snapshot.handles import StateFile
-
-Scope = Literal["exclusive", "shared"]
+from tidegate.storage.layout import Scope as Scope
 
 
 class StorageError(TidegateError):
@@ -39,6 +38,11 @@ class SnapshotWriter(ABC):
     def upload(self, name: str, local_path: str, scope: Scope = "shared") -> StateFile:
         """The same for a local file, which stays where it is."""
 
+    @property
+    def attachments(self) -> dict[str, bytes]:
+        """Bytes by path that the acknowledgement must carry, because they are nowhere else: of memory storage only."""
+        return {}
+
 
 class CheckpointStorage(ABC):
     """All files of one job's checkpoints. Picklable description with methods that do the I/O; any thread."""
@@ -55,17 +59,39 @@ class CheckpointStorage(ABC):
     def download(self, file: StateFile, local_path: str) -> None:
         """The same into a local file."""
 
-    @abstractmethod
     def verify(self, files: Sequence[StateFile]) -> None:
         """Read and check all of them; raises for the first that is damaged."""
+        for file in files:
+            self.check(file)
+
+    @abstractmethod
+    def check(self, file: StateFile, *, contents: bool = True) -> None:
+        """Read and check one; without `contents` only its existence and size are looked at."""
+
+    def damage(self, files: Sequence[StateFile], *, contents: bool = True) -> list[str]:
+        """What is wrong with each of the damaged ones, in words. Storage that can't be reached raises."""
+        found = []
+        for file in files:
+            try:
+                self.check(file, contents=contents)
+            except CorruptFileError as e:
+                found.append(str(e))
+        return found
 
     @abstractmethod
     def write_manifest(self, checkpoint_id: int, attempt: int, data: bytes) -> str:
-        """Make a checkpoint complete: the manifest appears whole or not at all. Returns its path."""
+        """Make a checkpoint complete: the manifest appears whole or not at all. Returns its full path.
+
+        One that exists is never replaced: `StorageError`, unless it has the same bytes.
+        """
 
     @abstractmethod
     def read_manifest(self, checkpoint_id: int) -> bytes:
-        """The manifest of a completed checkpoint."""
+        """The manifest of a completed checkpoint; `CorruptFileError` if there is none."""
+
+    @abstractmethod
+    def show(self, path: str) -> str:
+        """Where a path is, as messages write it."""
 
     @abstractmethod
     def completed(self) -> list[int]:
@@ -73,7 +99,7 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete files; one that is gone already is no error."""
+        """Delete state files; one that is gone already is no error."""
 
     @abstractmethod
     def discard(self, checkpoint_id: int, keep: frozenset[str]) -> None:
@@ -81,4 +107,11 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def sweep(self, keep: frozenset[str], before_checkpoint: int) -> list[str]:
-        """Delete what earlier checkpoints and attempts left behind and nobody refers to; returns what it was."""
+        """Delete what earlier checkpoints and attempts left behind and nobody refers to; returns what it was.
+
+        `keep` has the files of every checkpoint that is to stay. A directory with a manifest is not touched.
+        """
+
+    @abstractmethod
+    def last_used(self) -> tuple[int, int]:
+        """The highest checkpoint id and the highest attempt of any name there is; -1 where there is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,9 +11,11 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 
 from tidegate.core.errors import TidegateError
+from tidegate.storage.locations import SCHEME
+from tidegate.storage.locations import absolute as absolute
+from tidegate.storage.locations import path_name as path_name
 
 _GLOB = re.compile(r"[*?\[]")
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _QUERY = re.compile(r"\?\w+=[^/]*$")
 _IN_PROGRESS = (".inprogress", ".tmp", ".temp", ".part", ".partial", ".crdownload", "._copying_", ".crc")
 
@@ -52,11 +53,6 @@ class Location(NamedTuple):
         return isinstance(self.filesystem, pa_fs.LocalFileSystem)
 
 
-def absolute(path: str) -> str:
-    """The path itself if it is a URI, else made absolute, as slots have another working directory."""
-    return path if _SCHEME.match(path) else os.path.abspath(os.path.expanduser(path))
-
-
 def locate(paths: Sequence[str], filesystem: Any = None) -> Location:
     """The filesystem of some paths, URIs or globs, which must all be on the same one."""
     if filesystem is not None:
@@ -77,18 +73,8 @@ def locate(paths: Sequence[str], filesystem: Any = None) -> Location:
     return found._replace(patterns=tuple(patterns))
 
 
-def path_name(path: str) -> str:
-    """A path or URI for messages: a URI without user, password and query."""
-    scheme = _SCHEME.match(path)
-    if scheme is None:
-        return path
-    rest = path[scheme.end() :].partition("?")[0]
-    authority, slash, tail = rest.partition("/")
-    return f"{scheme[0]}{authority.rpartition('@')[2]}{slash}{tail}"
-
-
 def _locate_one(path: str) -> Location:
-    scheme = _SCHEME.match(path)
+    scheme = SCHEME.match(path)
     if scheme is None or scheme[1].lower() == "file":
         local = absolute(path if scheme is None else unquote(path[scheme.end() :]))
         return Location(pa_fs.LocalFileSystem(), (local,), "")

@@ -1,0 +1,90 @@
+"""Locations: a path or a URI to a pyarrow filesystem and a path on it; and how one is written in messages.
+
+A URI may carry credentials and options (`s3://key:secret@bucket/dir?endpoint_override=...`); no message has them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+
+SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+
+
+class Place(NamedTuple):
+    """A directory or file: its filesystem, its path there, and what the path starts with in messages."""
+
+    filesystem: Any
+    path: str
+    scheme: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the machine's own filesystem."""
+        return isinstance(self.filesystem, pa_fs.LocalFileSystem)
+
+    @property
+    def is_object_store(self) -> bool:
+        """Whether files appear whole when their stream is closed, and directories need not be made."""
+        return self.filesystem.type_name in _OBJECT_STORES
+
+    def show(self, below: str = "") -> str:
+        """It, or what is below it, as the user would write it; without credentials."""
+        return f"{self.scheme}{self.join(below)}"
+
+    def join(self, below: str) -> str:
+        """The path of something below it."""
+        return f"{self.path.rstrip('/')}/{below}" if below else self.path
+
+
+def absolute(path: str) -> str:
+    """The path itself if it is a URI, else made absolute, as slots have another working directory."""
+    return path if SCHEME.match(path) else os.path.abspath(os.path.expanduser(path))
+
+
+def path_name(path: str) -> str:
+    """A path or URI for messages: a URI without user, password and query."""
+    scheme = SCHEME.match(path)
+    if scheme is None:
+        return path
+    rest = path[scheme.end() :].partition("?")[0]
+    authority, slash, tail = rest.partition("/")
+    return f"{scheme[0]}{authority.rpartition('@')[2]}{slash}{tail}"
+
+
+def split_query(location: str) -> tuple[str, str]:
+    """A URI without its options, and the options with their `?`; a plain path has none."""
+    if SCHEME.match(location) is None or location.lower().startswith("file://"):
+        return location, ""
+    plain, mark, query = location.partition("?")
+    return plain, mark + query
+
+
+def resolve(location: str) -> Place:
+    """The filesystem and path of a path or URI. Raises `ValueError` with a reason that names no credentials."""
+    scheme = SCHEME.match(location)
+    if scheme is None or scheme[1].lower() == "file":
+        local = location if scheme is None else unquote(location[scheme.end() :])
+        return Place(pa_fs.LocalFileSystem(), absolute(local), "")
+    try:
+        filesystem, path = _filesystem(location)
+    except (pa.ArrowException, OSError, ValueError) as e:
+        # The message may repeat the URI, and the URI may have a password; so no `from e` either.
+        raise ValueError(re.sub(r"//[^/@\s]*@", "//", str(e))) from None
+    return Place(filesystem, path, scheme[0])
+
+
+def _filesystem(uri: str) -> tuple[Any, str]:
+    if uri.startswith("s3://") and "allow_delayed_open" not in uri:
+        # A small file is then one request instead of the three of a multipart upload.
+        try:
+            return pa_fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true")
+        except pa.ArrowInvalid:
+            pass  # an older Arrow does not know it, or the URI itself is wrong: said below
+    return pa_fs.FileSystem.from_uri(uri)

@@ -1,0 +1,52 @@
+"""Which storage a job has: made from its options in the driver, described in bytes for the slots."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidegate.core.errors import ProtocolError
+from tidegate.core.ids import JobId
+from tidegate.core.options import Options
+from tidegate.storage.filesystem import FilesystemStorage
+from tidegate.storage.memory import MemoryStorage
+from tidegate.storage.storage import CheckpointStorage
+
+
+class _Filesystem(msgspec.Struct, frozen=True, tag="filesystem"):
+    root: str
+    job_id: str
+
+
+class _Memory(msgspec.Struct, frozen=True, tag="memory"):
+    limit_bytes: int
+    files: dict[str, bytes]
+
+
+_decoder = msgspec.msgpack.Decoder(_Filesystem | _Memory)
+
+
+def make_storage(options: Options, job_id: JobId) -> CheckpointStorage:
+    """The storage of a job: below `checkpoint.dir`, or the JobManager's memory if that is empty."""
+    if options.checkpoint_dir:
+        return FilesystemStorage(options.checkpoint_dir, job_id)
+    return MemoryStorage(options.checkpoint_memory_limit)
+
+
+def encode_storage(storage: CheckpointStorage) -> bytes:
+    """For a deployment; memory storage with its files, so give its `excerpt`."""
+    if isinstance(storage, FilesystemStorage):
+        return msgspec.msgpack.encode(_Filesystem(storage.root, storage.job_id))
+    if isinstance(storage, MemoryStorage):
+        return msgspec.msgpack.encode(_Memory(storage.limit_bytes, storage.files))
+    raise TypeError(f"a {type(storage).__name__} cannot be sent to slots")
+
+
+def decode_storage(data: bytes) -> CheckpointStorage:
+    """The storage in a slot, or `ProtocolError`."""
+    try:
+        description = _decoder.decode(data)
+    except msgspec.MsgspecError as e:
+        raise ProtocolError(f"not a description of checkpoint storage: {e}") from e
+    if isinstance(description, _Filesystem):
+        return FilesystemStorage(description.root, description.job_id)
+    return MemoryStorage(description.limit_bytes, description.files)
