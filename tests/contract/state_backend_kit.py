@@ -98,6 +98,15 @@ class MemoryStorage(CheckpointStorage):
     def discard(self, checkpoint_id: int, keep: frozenset[str]) -> None:
         raise NotImplementedError
 
+    def check(self, file: StateFile, *, contents: bool = True) -> None:
+        self.read(file)
+
+    def show(self, path: str) -> str:
+        return f"memory:{path}"
+
+    def last_used(self) -> tuple[int, int]:
+        raise NotImplementedError
+
     def sweep(self, keep: frozenset[str], before_checkpoint: int) -> list[str]:
         raise NotImplementedError
 

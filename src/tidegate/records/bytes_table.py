@@ -9,6 +9,7 @@ about 25 more.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Final
 
 import numpy as np
@@ -53,6 +54,12 @@ class BytesTable:
         size = len(self)
         buffers = [None, pa.py_buffer(self._offsets[: size + 1]), pa.py_buffer(self._data)]
         return pa.Array.from_buffers(pa.large_binary(), size, buffers)
+
+    def freeze(self) -> BytesTable:
+        """The values of this moment, whose `array` another thread may read while this table grows. No copy."""
+        frozen = copy(self)
+        frozen._table = copy(self._table)
+        return frozen
 
     def _in_blocks(self, array: pa.Array, look_up: Callable[[Hashes], Ids]) -> Ids:
         ids = np.empty(len(array), np.int64)

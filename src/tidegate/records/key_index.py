@@ -12,6 +12,7 @@ Equality is exact everywhere; nothing relies on a hash alone. Null is a key like
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Final
 
 import numpy as np
@@ -102,6 +103,16 @@ class KeyIndex:
             ids = table.ids(pair)
         return ids
 
+    def freeze(self) -> KeyIndex:
+        """The keys of this moment, to be read with `keys` on another thread while this one gets more. No copy.
+
+        Keys are only ever appended, beyond what the frozen one sees, or moved to larger arrays of their own.
+        """
+        frozen = KeyIndex()
+        frozen._columns = [column.freeze() for column in self._columns]
+        frozen._pairs = [copy(table) for table in self._pairs]
+        return frozen
+
     def keys(self, ids: Ids | None = None) -> list[pa.Array]:
         """The key columns of these ids (all, in order, if not given). Text comes back plain, not encoded."""
         if ids is None:
@@ -164,6 +175,10 @@ class _ColumnIndex:
         table_ids[null] = 0
         return self._values(table_ids, null)
 
+    def freeze(self) -> _ColumnIndex:
+        """See `KeyIndex.freeze`."""
+        return copy(self)
+
     def _table_size(self) -> int:
         raise NotImplementedError
 
@@ -192,6 +207,12 @@ class _NumberColumn(_ColumnIndex):
         super().__init__(kind)
         self._table = IdTable()
 
+    def freeze(self) -> _ColumnIndex:
+        """See `KeyIndex.freeze`."""
+        frozen = copy(self)
+        frozen._table = copy(self._table)
+        return frozen
+
     def _table_size(self) -> int:
         return len(self._table)
 
@@ -216,6 +237,12 @@ class _BytesColumn(_ColumnIndex):
         super().__init__(kind)
         self._table = BytesTable()
         self._last: tuple[pa.Array, Ids] | None = None
+
+    def freeze(self) -> _ColumnIndex:
+        """See `KeyIndex.freeze`."""
+        frozen = copy(self)
+        frozen._table = self._table.freeze()
+        return frozen
 
     def _table_size(self) -> int:
         return len(self._table)

@@ -232,6 +232,17 @@ class KeySerializer(TypedSerializer):
     def __init__(self, record_type: RecordType) -> None:
         super().__init__(record_type, None, for_keys=True)
         self._floats = [i for i, f in enumerate(record_type.schema) if pa.types.is_floating(f.type)]
+        self.plain_class = None if self._floats else self.exact_class
+        """Keys of exactly this class are found as they are; others by way of `adopt`."""
+
+    def adopt(self, value: Any) -> Any:
+        """The key as a dict finds it."""
+        key = super().adopt(value)
+        if not self._floats:
+            return key
+        if self._single:
+            return nan if key != key else key
+        return self._with_one_nan(key)
 
     def from_column(self, column: pa.Array) -> list[Any]:
         """Keys as a dict finds them."""
@@ -272,10 +283,11 @@ class KeySerializer(TypedSerializer):
 def map_key_serializer(operator: str, state: str, hint: Any) -> KeySerializer:
     """The serializer of the keys inside a map state; they must be immutable and typed."""
     record_type = record_type_of(hint)
-    if record_type.is_object or copier_for(hint) is not None:
+    nullable = isinstance(record_type, ScalarType) and record_type.schema.field(0).nullable
+    if record_type.is_object or nullable or copier_for(hint) is not None:
         raise ProgramError(
-            f"operator {operator!r}: map state {state!r} has keys of type {hint!r}, but they must be scalars, tuples, "
-            f"NamedTuples or frozen dataclasses of types that Arrow knows"
+            f"operator {operator!r}: map state {state!r} has keys of type {hint!r}, but they must be scalars (not "
+            f"None), tuples, NamedTuples or frozen dataclasses of types that Arrow knows"
         )
     return KeySerializer(record_type)
 

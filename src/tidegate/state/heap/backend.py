@@ -1,0 +1,340 @@
+"""The heap backend: row states in dicts, column tables in numpy arrays, files in Parquet.
+
+A snapshot freezes every state (see `heap.table` and `heap.column_store`), and its asynchronous part writes one file per
+state: an increment on the files of the last completed checkpoint, or a new base when there is none yet, when the
+increments have grown as large as the base, or when there are many. What an aborted checkpoint had written is written
+again, because increments hold everything since the last completed one.
+
+A state of the checkpoint that the program does not declare (any more) is kept and written again.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from tidegate.api.state import KeyedState, ListState, MapState
+from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibilityError
+from tidegate.records import type_hints
+from tidegate.snapshot.handles import KeyedStateHandle, StateFile, StateSchema
+from tidegate.state.backend import (
+    NO_KEY,
+    AsyncPart,
+    BackendContext,
+    ColumnArray,
+    ColumnTable,
+    KeyedStateBackend,
+)
+from tidegate.state.fingerprints import check_compatible, column_schema, state_schema
+from tidegate.state.heap.cells import Cells, TtlCells
+from tidegate.state.heap.column_store import ColumnStore
+from tidegate.state.heap.files import Encoded, ListColumn, RowLayout, StoredRows, as_read, read, to_parquet
+from tidegate.state.heap.live_states import TtlMapCells, live_state
+from tidegate.state.heap.map_table import MapTable
+from tidegate.state.heap.row_store import RowStore
+from tidegate.state.heap.table import HeapTable
+from tidegate.state.serializers import KeySerializer, map_key_serializer, value_serializer
+from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
+
+_MOST_INCREMENTS: Final = 64
+
+
+class Store(Protocol):
+    """One state of a backend, as far as checkpoints are concerned."""
+
+    @property
+    def schema(self) -> StateSchema:
+        """What the files say of the state."""
+        ...
+
+    def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
+        """Freeze the state of this moment; what is returned makes the rows of files, on another thread."""
+        ...
+
+    def release(self, checkpoint_id: int) -> None:
+        """What was frozen for this checkpoint will not be read any more. Any thread."""
+        ...
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Everything up to this checkpoint is durable."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class HeapBackend(KeyedStateBackend):
+    """Keyed state in the memory of the slot."""
+
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
+        self.current_key = NO_KEY
+        self._keys = None if context.key_type.is_object else KeySerializer(context.key_type)
+        self._stores: dict[str, Store] = {}
+        self._chains: dict[str, tuple[StateFile, ...]] = {}
+        """The files of the last completed checkpoint, by state: a base and its increments."""
+        self._restored: dict[str, list[list[StoredRows]]] = {}
+        """What a restore read, by state and handle, until the state is asked for."""
+        self._schemas: dict[str, StateSchema] = {}
+        self._pending: dict[int, _Snapshot] = {}
+
+    # ---- states ----
+
+    def state(self, declaration: KeyedState) -> KeyedState:
+        """The live state of a declaration; the same one for the same name."""
+        known = self._stores.get(declaration.name)
+        if isinstance(known, RowStore) and known.live.kind == declaration.kind:
+            return known.live
+        self._refuse_second(declaration.name, known)
+        store = self._row_store(declaration)
+        self._adopt(declaration.name, store, store.restore)
+        return store.live
+
+    def table(self, declaration: KeyedState) -> HeapTable:
+        """The table under a live state, for a hot loop: see `heap.table` for what it may do."""
+        self.state(declaration)
+        store = self._stores[declaration.name]
+        assert isinstance(store, RowStore)
+        return store.table
+
+    def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
+        """The column table of this name; the same one for the same name."""
+        known = self._stores.get(name)
+        if isinstance(known, ColumnStore):
+            return known
+        self._refuse_second(name, known)
+        context = self.context
+        if self._keys is None:
+            raise self._untyped_keys()
+        schema = column_schema(name, context.key_type, [(a.name, str(a.dtype)) for a in arrays])
+        store = ColumnStore(schema, arrays, self._keys, context.max_parallelism)
+        self._adopt(name, store, store.restore)
+        return store
+
+    def _row_store(self, declaration: KeyedState) -> RowStore:
+        context, name = self.context, declaration.name
+        operator = context.operator_name
+        is_list, is_map = isinstance(declaration, ListState), isinstance(declaration, MapState)
+        hint: Any = declaration.value_type if isinstance(declaration, MapState) else declaration.type  # type: ignore[attr-defined]
+        values = value_serializer(operator, name, hint, declaration.serializer, optional=is_list)
+        map_keys = None
+        if isinstance(declaration, MapState):
+            map_keys = map_key_serializer(operator, name, declaration.key_type)
+        schema = state_schema(declaration, context.key_type, values, map_keys)
+        table = MapTable() if is_map else HeapTable()
+        kind = Cells if declaration.ttl is None else TtlMapCells if is_map else TtlCells
+        cells = kind(declaration, table, self, values)
+        live = live_state(declaration, cells, map_keys)
+        layout = None
+        if self._keys is not None:
+            optional = type_hints.strip_optional(hint)[1]
+            column = ListColumn(values, optional) if is_list else values
+            has_ttl = declaration.ttl is not None
+            layout = RowLayout(
+                operator, schema, self._keys, map_keys, column, has_ttl, context.max_parallelism
+            )
+        return RowStore(live, cells, schema, layout)
+
+    def _adopt(self, name: str, store: Store, restore: Callable[[Sequence[StoredRows]], None]) -> None:
+        if name in self._schemas:
+            check_compatible(self.context.operator_name, self._schemas[name], store.schema)
+            for files in self._restored.pop(name, ()):
+                restore(files)
+        self._stores[name] = store
+
+    def _refuse_second(self, name: str, known: Store | None) -> None:
+        if known is not None and not isinstance(known, _Undeclared):
+            raise ProgramError(
+                f"operator {self.context.operator_name!r} declares two states named {name!r}, one of kind "
+                f"{known.schema.kind}. Give one of them another name="
+            )
+
+    def _untyped_keys(self) -> ProgramError:
+        return ProgramError(
+            f"operator {self.context.operator_name!r}: its keys are Python objects without a type, so its state cannot "
+            f"be stored in a checkpoint. Give the key function a return type hint"
+        )
+
+    # ---- restore ----
+
+    def restore(self, handles: Sequence[KeyedStateHandle], storage: CheckpointStorage) -> None:
+        """Read what belongs to this subtask; states take it when they are asked for."""
+        context = self.context
+        if self._keys is None and handles:
+            raise self._untyped_keys()
+        for handle in handles:
+            if handle.backend != "heap":
+                raise StateCompatibilityError(
+                    f"operator {context.operator_name!r} cannot restore its keyed state: it was written by the "
+                    f"{handle.backend} backend in the checkpoint but is read by the heap backend in the program. Set "
+                    f"state.backend={handle.backend}"
+                )
+            self._check_schemas(handle)
+            files: dict[str, list[StoredRows]] = {}
+            for file in handle.files:
+                stored = read(storage, file, context.key_groups, context.operator_name)
+                files.setdefault(stored.name, []).append(stored)
+            for name, rows in files.items():
+                self._restored.setdefault(name, []).append(rows)
+        if len(handles) == 1 and handles[0].range == context.key_groups:
+            for name, (rows,) in self._restored.items():
+                self._chains[name] = tuple(r.file for r in rows)
+        for name, schema in self._schemas.items():
+            self._stores[name] = _Undeclared(schema, self._restored.get(name, []), name in self._chains)
+
+    def _check_schemas(self, handle: KeyedStateHandle) -> None:
+        for schema in handle.states:
+            known = self._schemas.setdefault(schema.name, schema)
+            if known.fingerprint != schema.fingerprint:
+                raise StateCompatibilityError(
+                    f"operator {self.context.operator_name!r} cannot restore state {schema.name!r}: it is "
+                    f"{known.value} in one part of the checkpoint but {schema.value} in another"
+                )
+
+    # ---- checkpoints ----
+
+    def snapshot(self, checkpoint_id: int) -> AsyncPart:
+        """Freeze all states; what is returned writes their files."""
+        if self._keys is None and self._stores:
+            raise self._untyped_keys()
+        parts: list[_Part] = []
+        for name, store in self._stores.items():
+            chain = self._chains.get(name, ())
+            full = not chain or _is_due_for_a_base(chain)
+            parts.append(_Part(store, () if full else chain, full, store.freeze(checkpoint_id, full)))
+        taken = _Snapshot(checkpoint_id, self.context, parts)
+        self._pending[checkpoint_id] = taken
+        return taken
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """The next increments build on this checkpoint; older ones are not waited for any more."""
+        taken = self._pending.get(checkpoint_id)
+        for older in [c for c in self._pending if c <= checkpoint_id]:
+            self._pending.pop(older).give_up()
+        if taken is None or taken.files is None:
+            return
+        self._chains = dict(taken.files)
+        for store in self._stores.values():
+            store.complete(checkpoint_id)
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """What it would have had is in the next one."""
+        taken = self._pending.pop(checkpoint_id, None)
+        if taken is not None:
+            taken.give_up()
+
+    @property
+    def key_count(self) -> int:
+        """About how many (state, key) entries there are."""
+        return sum(map(len, self._stores.values()))
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for taken in self._pending.values():
+            taken.give_up()
+        self._pending.clear()
+        self._stores.clear()
+        self._restored.clear()
+        self.current_key = NO_KEY
+
+
+class _Undeclared:
+    """A state of the checkpoint that the program has not asked for: its files go on, or are written anew."""
+
+    def __init__(self, schema: StateSchema, handles: list[list[StoredRows]], has_chain: bool) -> None:
+        self.schema = schema
+        self._rows = [rows for files in handles for rows in files if rows.table.num_rows]
+        self._has_chain = has_chain
+
+    def __len__(self) -> int:
+        return sum(r.table.num_rows for r in self._rows)
+
+    def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
+        """Every part as it was read; nothing where the files go on."""
+        if not full:
+            return list
+        return lambda: [as_read(r) for r in self._rows]
+
+    def release(self, checkpoint_id: int) -> None:
+        """Nothing is held."""
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Nothing changes."""
+
+
+class _Part:
+    """What one snapshot has of one state."""
+
+    def __init__(
+        self, store: Store, chain: tuple[StateFile, ...], full: bool, rows: Callable[[], list[Encoded]]
+    ) -> None:
+        self.store = store
+        self.chain = chain
+        self.full = full
+        self.rows = rows
+
+
+class _Snapshot:
+    """The asynchronous part of one checkpoint. Called once, on another thread, unless it is given up before."""
+
+    def __init__(self, checkpoint_id: int, context: BackendContext, parts: list[_Part]) -> None:
+        self.files: dict[str, tuple[StateFile, ...]] | None = None
+        """Set when all is written: the files by state."""
+        self._checkpoint_id = checkpoint_id
+        self._context = context
+        self._parts = parts
+        self._lock = threading.Lock()
+        self._begun = False
+
+    def give_up(self) -> None:
+        """Nobody wants it any more; if it has not begun it will not."""
+        with self._lock:
+            if self._begun:
+                return
+            self._begun = True
+        self._release()
+
+    def __call__(self, writer: SnapshotWriter) -> KeyedStateHandle:
+        context = self._context
+        with self._lock:
+            if self._begun:
+                raise CheckpointError(
+                    f"operator {context.operator_name!r}: checkpoint {self._checkpoint_id} was given up before its "
+                    f"state was written"
+                )
+            self._begun = True
+        try:
+            files: dict[str, tuple[StateFile, ...]] = {}
+            bytes_new = 0
+            for i, part in enumerate(self._parts):
+                schema = part.store.schema
+                written = [
+                    writer.write(f"{_slug(schema.name)}-{i}-{j}.parquet", to_parquet(*rows))
+                    for j, rows in enumerate(part.rows())
+                ]
+                bytes_new += sum(f.size for f in written)
+                files[schema.name] = (*part.chain, *written)
+        finally:
+            self._release()
+        self.files = files
+        return KeyedStateHandle(
+            backend="heap",
+            key_groups=(context.key_groups.start, context.key_groups.end),
+            states=tuple(p.store.schema for p in self._parts),
+            files=tuple(f for chain in files.values() for f in chain),
+            bytes_new=bytes_new,
+        )
+
+    def _release(self) -> None:
+        for part in self._parts:
+            part.store.release(self._checkpoint_id)
+
+
+def _is_due_for_a_base(chain: tuple[StateFile, ...]) -> bool:
+    increments = chain[1:]
+    return len(increments) >= _MOST_INCREMENTS or sum(f.size for f in increments) > chain[0].size
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:60]

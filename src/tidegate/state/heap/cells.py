@@ -1,0 +1,166 @@
+"""Cells: the current key's place in a table, without or with a time to live. What live states stand on.
+
+Without a time to live the table holds kept values (see `ValueSerializer.adopt`); with one it holds pairs of the time of
+the last write and the kept value. Mailbox thread only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+from tidegate.api.state import KeyedState, StateAccessError
+from tidegate.core.errors import SchemaError, SerializationError
+from tidegate.records.columns import brief
+from tidegate.state.backend import NO_KEY, KeyedStateBackend
+from tidegate.state.heap.table import REMOVED, HeapTable
+from tidegate.state.serializers import ValueSerializer
+from tidegate.state.ttl import ExpiryQueue, TtlClock
+
+_WRITES_PER_SWEEP: Final = 64
+_SWEPT: Final = 256
+_SWEPT_AT_SNAPSHOT: Final = 20_000
+
+
+def no_key(operator: str, declaration: KeyedState) -> NoReturn:
+    """Refuse keyed state outside a keyed context."""
+    raise StateAccessError(
+        f"operator {operator!r}: {declaration.kind} state {declaration.name!r} is kept by key, but there is no current "
+        f"key here. Use it while a record of a keyed stream is processed"
+    )
+
+
+def cannot_store(operator: str, state: str, key: Any, value: Any, reason: SchemaError) -> SerializationError:
+    """The error for a value that does not fit its state."""
+    return SerializationError(
+        f"operator {operator!r}: state {state!r} cannot store a {type(value).__name__} for key {brief(key)}: {reason}. "
+        f"Store values of the declared type, or declare the type of what is stored"
+    )
+
+
+class Cells:
+    """The current key's cell, of a state without a time to live."""
+
+    def __init__(
+        self,
+        declaration: KeyedState,
+        table: HeapTable,
+        backend: KeyedStateBackend,
+        serializer: ValueSerializer,
+    ) -> None:
+        self.declaration = declaration
+        self.table = table
+        self.backend = backend
+        self.serializer = serializer
+        self.operator = backend.context.operator_name
+
+    def key(self) -> Any:
+        """The current key; refused if there is none."""
+        key = self.backend.current_key
+        if key is NO_KEY:
+            no_key(self.operator, self.declaration)
+        return key
+
+    def adopt(self, value: Any) -> Any:
+        """What is kept of a value; one that does not fit is named."""
+        try:
+            return self.serializer.adopt(value)
+        except SchemaError as e:
+            raise cannot_store(self.operator, self.declaration.name, self.key(), value, e) from e
+
+    def read(self) -> Any:
+        """The kept value, or `REMOVED`."""
+        return self.table.find(self.key())
+
+    def write(self, kept: Any) -> None:
+        """Keep a value."""
+        self.table.changed[self.key()] = kept
+
+    def remove(self) -> None:
+        """Forget the value."""
+        self.table.remove(self.key())
+
+    def own_list(self) -> list[Any]:
+        """The key's list, to be appended to: the one of this generation, or a copy of the older one."""
+        key, table = self.key(), self.table
+        found = table.changed.get(key)
+        if found is None or found is REMOVED:
+            older = REMOVED if found is REMOVED else table.load(key)
+            found = table.changed[key] = [] if older is REMOVED else list(older)
+        return found  # type: ignore[no-any-return]
+
+    def sweep(self) -> None:
+        """Remove what has expired, a bounded part."""
+
+
+class TtlCells(Cells):
+    """The current key's cell, of a state with a time to live."""
+
+    def __init__(
+        self,
+        declaration: KeyedState,
+        table: HeapTable,
+        backend: KeyedStateBackend,
+        serializer: ValueSerializer,
+    ) -> None:
+        super().__init__(declaration, table, backend, serializer)
+        assert declaration.ttl is not None
+        self.clock = TtlClock(declaration.ttl, backend)
+        self.queue = ExpiryQueue(self.clock)
+        self._writes = 0
+
+    def read(self) -> Any:
+        """The kept value, or `REMOVED` if there is none or it has expired."""
+        key = self.key()
+        cell = self.table.find(key)
+        if cell is REMOVED:
+            return REMOVED
+        written, kept = cell
+        now = self.clock.now()
+        if self.clock.is_expired(written, now):
+            self.table.remove(key)
+            return REMOVED
+        if self.clock.refresh_on_read and written != now:
+            self._put(key, kept, now)
+        return kept
+
+    def write(self, kept: Any) -> None:
+        """Keep a value, written now."""
+        self._put(self.key(), kept, self.clock.now())
+
+    def own_list(self) -> list[Any]:
+        """The key's list as of now, written now."""
+        key, now = self.key(), self.clock.now()
+        is_mine = key in self.table.changed
+        cell = self.table.find(key)
+        if cell is REMOVED or self.clock.is_expired(cell[0], now):
+            owned: list[Any] = []
+        else:
+            owned = cell[1] if is_mine else list(cell[1])
+        self._put(key, owned, now)
+        return owned
+
+    def written(self, item: Any, now: int) -> None:
+        """Something was written: it is due one day, and so may be others by now."""
+        self.queue.add(item, now)
+        self._writes += 1
+        if self._writes >= _WRITES_PER_SWEEP:
+            self._writes = 0
+            self._sweep(now, _SWEPT)
+
+    def sweep(self) -> None:
+        """Remove what has expired, a bounded part; at each snapshot."""
+        self._sweep(self.clock.now(), _SWEPT_AT_SNAPSHOT)
+
+    def _put(self, key: Any, kept: Any, now: int) -> None:
+        self.table.changed[key] = (now, kept)
+        self.written(key, now)
+
+    def _sweep(self, now: int, limit: int) -> None:
+        for item in self.queue.take_due(now, limit):
+            self.drop_if_expired(item, now)
+
+    def drop_if_expired(self, item: Any, now: int) -> None:
+        """Remove an item that is due, unless it was written again."""
+        cell = self.table.find(item)
+        if cell is not REMOVED and self.clock.is_expired(cell[0], now):
+            self.table.remove(item)

@@ -1,0 +1,187 @@
+"""One row state between its table and its files: what a snapshot writes, and what a restore reads.
+
+A restore and `freeze` belong to the mailbox thread; what `freeze` returns is called once on the thread of the
+asynchronous part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.api.state import KeyedState
+from tidegate.snapshot.handles import StateSchema
+from tidegate.state.backend import NO_WATERMARK
+from tidegate.state.heap.cells import Cells, TtlCells
+from tidegate.state.heap.files import Encoded, RowLayout, StoredRows, Watermarks, encode, one_array, portions
+from tidegate.state.heap.map_table import MapTable
+from tidegate.state.heap.table import CLEARED, REMOVED, Entries, Generation, chunks
+
+
+class RowStore:
+    """A live row state, its table and the way to files."""
+
+    def __init__(self, live: KeyedState, cells: Cells, schema: StateSchema, layout: RowLayout | None) -> None:
+        self.live = live
+        self.cells = cells
+        self.table = cells.table
+        self.schema = schema
+        self._maybe_layout = layout
+        self._last_marks: Watermarks | None = None
+
+    @property
+    def _layout(self) -> RowLayout:
+        assert self._maybe_layout is not None, "a backend with untyped keys takes no snapshots"
+        return self._maybe_layout
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    # ---- snapshots ----
+
+    def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
+        """Freeze the state of this moment; what is returned makes the file's rows of it."""
+        self.cells.sweep()
+        table = self.table
+        generations = table.freeze(checkpoint_id)
+        marks = self._watermarks()
+        if not full and not generations and (marks is None or marks == self._last_marks):
+            return list
+        self._last_marks = marks
+        settled, layers = table.settled, list(table.frozen)
+        table.hold(checkpoint_id)
+
+        def write() -> list[Encoded]:
+            try:
+                rows = self._full_rows(settled, layers) if full else self._changed_rows(generations)
+                found = encode(self.schema, rows, "base" if full else "increment", marks)
+                return [] if found is None else [found]
+            finally:
+                self.release(checkpoint_id)
+
+        return write
+
+    def release(self, checkpoint_id: int) -> None:
+        """The snapshot of this checkpoint is not read any more, or never will be. Any thread."""
+        self.table.release(checkpoint_id)
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Everything up to this checkpoint is durable."""
+        self.table.complete(checkpoint_id)
+
+    def _watermarks(self) -> Watermarks | None:
+        if isinstance(self.cells, TtlCells) and self.cells.clock.is_event_time:
+            return Watermarks(self.cells.clock.now(), self.cells.clock.first_watermark_ms)
+        return None
+
+    def _changed_rows(self, generations: list[Generation]) -> Iterator[pa.RecordBatch]:
+        yield self._columns([])  # a file without rows has a schema too
+        for portion in chunks(self.table.merged(generations)):
+            yield from self._portion(portion)
+
+    def _full_rows(self, settled: Entries, layers: list[Generation]) -> Iterator[pa.RecordBatch]:
+        """All that is alive: the settled state with the frozen generations over it."""
+        yield self._columns([])
+        changes = self.table.merged(layers) if layers else {}
+        for portion in chunks(settled):
+            yield from self._portion([(k, v) for k, v in portion if k not in changes] if changes else portion)
+        is_map = isinstance(self.table, MapTable)
+        for portion in chunks(changes):
+            if is_map:
+                yield from self._portion([(k, _whole_map(settled.get(k), d)) for k, d in portion])
+            else:
+                yield from self._portion([(k, v) for k, v in portion if v is not REMOVED])
+
+    def _portion(self, entries: Sequence[tuple[Any, Any]]) -> Iterator[pa.RecordBatch]:
+        if isinstance(self.table, MapTable):
+            yield from self._map_columns(entries)
+        else:
+            yield self._columns(entries)
+
+    def _columns(self, entries: Sequence[tuple[Any, Any]]) -> pa.RecordBatch:
+        map_keys: list[Any] | None = [] if isinstance(self.table, MapTable) else None
+        return self._layout.columns([k for k, _ in entries], map_keys, [v for _, v in entries])
+
+    def _map_columns(self, maps: Sequence[tuple[Any, dict[Any, Any]]]) -> Iterator[pa.RecordBatch]:
+        keys: list[Any] = []
+        map_keys: list[Any] = []
+        cells: list[Any] = []
+        for key, entries in maps:
+            if CLEARED in entries:  # first of its key: it removes what older files have
+                keys.append(key)
+                map_keys.append(REMOVED)
+                cells.append(REMOVED)
+            for map_key, cell in entries.items():
+                if map_key is not CLEARED:
+                    keys.append(key)
+                    map_keys.append(map_key)
+                    cells.append(cell)
+        for k, m, c in zip(portions(keys), portions(map_keys), portions(cells), strict=True):
+            yield self._layout.columns(k, m, c)
+
+    # ---- restore ----
+
+    def restore(self, files: Sequence[StoredRows]) -> None:
+        """Take the files of one handle, in order, into the settled state."""
+        found: Entries = {}
+        for stored in files:
+            for batch in stored.table.to_batches(max_chunksize=1 << 18):
+                rows = pa.Table.from_batches([batch])
+                keys = self._layout.keys.from_column(one_array(rows.column("key")))
+                cells = self._layout.cells(rows)
+                if isinstance(self.table, MapTable):
+                    self._restore_maps(found, rows, keys, cells)
+                else:
+                    found.update(zip(keys, cells, strict=True))
+        if not isinstance(self.table, MapTable):
+            for key in [k for k, v in found.items() if v is REMOVED]:
+                del found[key]
+        if isinstance(self.cells, TtlCells) and files:
+            self._restore_times(self.cells, found, files[-1].marks)
+        if self.table.settled:
+            self.table.settled.update(found)
+        else:
+            self.table.settled = found
+
+    def _restore_maps(self, found: Entries, rows: pa.Table, keys: list[Any], cells: list[Any]) -> None:
+        assert self._layout.map_keys is not None
+        column = one_array(rows.column("map_key"))
+        whole = column.is_null().to_pylist()
+        map_keys = iter(self._layout.map_keys.from_column(column.drop_null()))
+        for key, cell, is_whole in zip(keys, cells, whole, strict=True):
+            if is_whole:
+                found.pop(key, None)
+            elif cell is not REMOVED:
+                found.setdefault(key, {})[next(map_keys)] = cell
+            else:
+                entries = found.get(key, {})
+                entries.pop(next(map_keys), None)
+                if not entries:
+                    found.pop(key, None)
+
+    def _restore_times(self, cells: TtlCells, found: Entries, marks: Watermarks | None) -> None:
+        """Values that had expired in event time stay away; all others will be due one day."""
+        clock = cells.clock
+        for key in list(found):
+            entries = found[key] if isinstance(self.table, MapTable) else {None: found[key]}
+            for map_key, (written, kept) in list(entries.items()):
+                if marks is not None and written == NO_WATERMARK:
+                    written = marks.first_ms
+                gone = marks is not None and written != NO_WATERMARK
+                if gone and marks is not None and marks.now_ms >= written + clock.duration_ms:
+                    del entries[map_key]
+                    continue
+                entries[map_key] = (written, kept)
+                cells.queue.add(key if map_key is None else (key, map_key), written)
+            if not entries:
+                del found[key]
+            elif not isinstance(self.table, MapTable):
+                found[key] = entries[None]
+
+
+def _whole_map(settled: Entries | None, changes: Entries) -> Entries:
+    older = {} if settled is None or CLEARED in changes else settled
+    entries = {**older, **changes}
+    return {m: v for m, v in entries.items() if v is not REMOVED and m is not CLEARED}
