@@ -6,6 +6,7 @@ not shown to polars at all, so that a dictionary-encoded text column stays encod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
@@ -16,11 +17,21 @@ from tidegate.core.errors import SchemaError
 from tidegate.operators.conform import conform
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.functions import keep
+from tidegate.operators.fusion import (
+    LONGEST_RUN,
+    ROWS,
+    FusedExpressions,
+    Stage,
+    frame_of,
+    fuse,
+    has_selector,
+    is_plain_column,
+    to_arrow,
+)
 from tidegate.operators.operator import Operator
 from tidegate.operators.row_operator import batch_position
 from tidegate.records.batch import Batch
 
-_ROWS = "__tidegate_rows__"
 _MASK = "__tidegate_mask__"
 
 
@@ -41,7 +52,22 @@ class BatchFunctionOperator(Operator):
 
 
 class ExpressionOperator(Operator):
-    """`select` and `with_columns`: new columns from polars expressions."""
+    """`select` and `with_columns`: new columns from polars expressions.
+
+    The first of a run of them evaluates for all. Where that fails they run one by one, so that the error has the name
+    of the one it belongs to.
+    """
+
+    _follower: tuple[ExpressionOperator, Callable[[int], None]] | None = None
+    _run: tuple[ExpressionOperator, ...] = ()
+    _fused: FusedExpressions | None = None
+
+    def precede(self, follower: ExpressionOperator, passed: Callable[[int], None]) -> None:
+        """Only `follower` gets what this one emits; `passed` counts records that go from one to the other.
+
+        Called by the chain before `open`.
+        """
+        self._follower = follower, passed
 
     def open(self) -> None:
         """Divide the result's columns into those that are computed and those that are passed on."""
@@ -54,18 +80,44 @@ class ExpressionOperator(Operator):
             computed = set(pl.DataFrame(schema.empty_table()).select(*expressions).columns)
             names = self.output_type.names
             self._passed = {n: schema.get_field_index(n) for n in names if n not in computed}
-        elif not _has_selector(expressions):
-            plain = [e for e in expressions if _is_plain_column(e)]
+        elif not has_selector(expressions):
+            plain = [e for e in expressions if is_plain_column(e)]
             self._passed = {
                 e.meta.output_name(): schema.get_field_index(e.meta.root_names()[0]) for e in plain
             }
-            expressions = tuple(e for e in expressions if not _is_plain_column(e))
+            expressions = tuple(e for e in expressions if not is_plain_column(e))
         self._expressions = expressions
         self._inputs = _Inputs(expressions, schema)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Evaluate the expressions on the columns that they read."""
+        """Evaluate the expressions on the columns that they read, and those of the operators behind it where it can."""
         columns = batch.columns  # if this fails, whoever made the records is to blame
+        if not self._run:
+            self._run, self._fused = self._fuse()
+        if self._fused is None:
+            self._process_alone(batch, columns)
+            return
+        try:
+            result = self._fused.evaluate(columns)
+        except BaseException:  # noqa: BLE001 - whatever it is, its operator raises it again
+            self._process_alone(batch, columns)
+            self._fused = None  # one by one they can
+            return
+        for operator in self._run[:-1]:
+            assert operator._follower is not None
+            operator._follower[1](batch.num_rows)
+        last = self._run[-1]
+        last.context.emit(Batch(last.output_type, result, None, batch.origin, batch.timestamps))
+
+    def _fuse(self) -> tuple[tuple[ExpressionOperator, ...], FusedExpressions | None]:
+        run = [self]
+        while (behind := run[-1]._follower) is not None and len(run) < LONGEST_RUN:
+            run.append(behind[0])
+        stages = [Stage(o.operation.form, o.operation.expressions, o.output_type.schema) for o in run]
+        fused = fuse(self.input_types[0].schema, stages) if len(run) > 1 else None
+        return tuple(run), fused
+
+    def _process_alone(self, batch: Batch, columns: pa.RecordBatch) -> None:
         try:
             result = self._evaluate(columns)
         except BaseException as e:
@@ -84,11 +136,11 @@ class ExpressionOperator(Operator):
                 frame = frame.with_columns(*self._expressions)
             elif self._passed:
                 # Beside a column of all rows, literals and aggregates get the length that the passed columns have.
-                frame = frame.select(pl.col(_ROWS), *self._expressions)
+                frame = frame.select(pl.col(ROWS), *self._expressions)
             else:
                 frame = frame.select(*self._expressions)
             names = set(schema.names) - self._passed.keys()
-            computed = {s.name: _to_arrow(s) for s in frame.get_columns() if s.name in names}
+            computed = {s.name: to_arrow(s) for s in frame.get_columns() if s.name in names}
         arrays = [
             columns.column(self._passed[name]) if name in self._passed else computed[name]
             for name in schema.names
@@ -117,7 +169,7 @@ class ExpressionFilterOperator(Operator):
             self.context.emit(batch)
         elif kept:
             rows = list(compress(batch.rows, mask.to_list())) if batch.has_rows else None
-            self.context.emit(keep(batch, rows, _to_arrow(mask)))
+            self.context.emit(keep(batch, rows, to_arrow(mask)))
 
 
 class _Inputs:
@@ -125,18 +177,12 @@ class _Inputs:
 
     def __init__(self, expressions: tuple[pl.Expr, ...], declared: pa.Schema) -> None:
         roots = {name for e in expressions for name in e.meta.root_names()}
-        self._selects = _has_selector(expressions)
+        self._selects = has_selector(expressions)
         self._fields = [(i, f) for i, f in enumerate(declared) if self._selects or f.name in roots]
 
     def frame(self, columns: pa.RecordBatch) -> pl.DataFrame:
         """Convert a batch. Unless a selector would take it for data, a column is added that has just its length."""
-        series = [] if self._selects else [pl.Series(_ROWS, pa.nulls(columns.num_rows, pa.bool_()))]
-        for index, field in self._fields:
-            array = columns.column(index)
-            series.append(
-                pl.Series(field.name, array if array.type == field.type else array.cast(field.type))
-            )
-        return pl.DataFrame(series)
+        return frame_of(columns, self._fields, with_rows=not self._selects)
 
 
 def _as_record_batch(result: Any) -> pa.RecordBatch:
@@ -154,21 +200,3 @@ def _as_record_batch(result: Any) -> pa.RecordBatch:
         f"the function returned the wrong type: expected a pyarrow.RecordBatch (or Table) but got a "
         f"{type(result).__module__}.{type(result).__qualname__}{hint}"
     )
-
-
-def _to_arrow(series: pl.Series) -> pa.Array:
-    array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
-def _has_selector(expressions: tuple[pl.Expr, ...]) -> bool:
-    """Whether one of them stands for columns by a pattern or a type, so that only polars knows which it reads."""
-    return any(e.meta.has_multiple_outputs() for e in expressions)
-
-
-def _is_plain_column(expression: pl.Expr) -> bool:
-    """Whether it is one column by name, perhaps under another name."""
-    roots = expression.meta.root_names()
-    if len(roots) != 1 or expression.meta.has_multiple_outputs():
-        return False
-    return bool(expression.meta.undo_aliases().meta.eq(pl.col(roots[0])))

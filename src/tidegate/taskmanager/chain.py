@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ from tidegate.core.options import Options
 from tidegate.graph.job_graph import JobVertex, OperatorSpec
 from tidegate.metrics.registry import OperatorMetrics, TaskMetrics
 from tidegate.operators.build import build_operator
+from tidegate.operators.columns import ExpressionOperator
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.sink import FunctionSinkOperator
 from tidegate.operators.source import SourceOperator
@@ -57,6 +58,7 @@ class OperatorChain:
                 outputs[None] = partial(portions.offer, receive=outputs[None])
             context = _context(vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i])
             operator = build_operator(vertex.operators[i], context)
+            _fuse(operator, i, vertex, built, counts, exchanges)
             built.insert(0, operator)
             for link in vertex.links:
                 if link.target == i:
@@ -189,6 +191,28 @@ def _context(
 
 def _runs_per_record(operator: Operator) -> bool:
     return operator.operation.rows or isinstance(operator, FunctionSinkOperator)
+
+
+def _fuse(
+    operator: Operator,
+    i: int,
+    vertex: JobVertex,
+    behind: list[Operator],
+    counts: list[OperatorMetrics],
+    exchanges: Mapping[tuple[int, str | None], object],
+) -> None:
+    """Tell expressions whose only receiver is the next operator, expressions too, so that both become one query."""
+    links = [link for link in vertex.links if link.source == i]
+    if not isinstance(operator, ExpressionOperator) or len(links) != 1 or any(op == i for op, _ in exchanges):
+        return
+    follower = behind[links[0].target - i - 1]
+    if isinstance(follower, ExpressionOperator):
+        operator.precede(follower, partial(_count_passed, counts[i], counts[links[0].target]))
+
+
+def _count_passed(source: OperatorMetrics, target: OperatorMetrics, records: int) -> None:
+    source.records_out += records
+    target.records_in += records
 
 
 def _fan_out(receivers: list[Receiver]) -> Receiver:
