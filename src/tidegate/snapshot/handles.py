@@ -76,9 +76,12 @@ class OperatorStateHandle(msgspec.Struct, frozen=True):
     entries: tuple[msgspec.Raw, ...] = ()
     file: StateFile | None = None
     rows: int = 0
+    """Number of entries: of `entries`, or those that are meant in `file`, from `first_row` on."""
     schema: str = ""
     """The entry's type in words, for `file`."""
     fingerprint: str = ""
+    first_row: int = 0
+    """Where a subtask's share of `file` begins once it has been dealt out; 0 in a checkpoint."""
 
 
 class OperatorSnapshot(msgspec.Struct, frozen=True):

@@ -1,0 +1,142 @@
+"""Finding completed checkpoints: all below a directory, the newest of a job, or the one at a path.
+
+What cannot be used is passed over and reported, never raised: the caller decides whether to go on without it. Storage
+that cannot be reached at all is a `StorageError`. Called in the driver and by `tidegate checkpoints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+
+from tidegate.core.errors import CheckpointError
+from tidegate.snapshot.manifest import Manifest, ManifestError, decode_manifest
+from tidegate.storage import layout
+from tidegate.storage.filesystem import FilesystemStorage
+from tidegate.storage.locations import path_name, resolve, split_query
+from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A manifest that could be read, and where its files are."""
+
+    storage: CheckpointStorage
+    manifest: Manifest
+
+    @property
+    def path(self) -> str:
+        """Its directory, as messages write it."""
+        return self.storage.show(layout.checkpoint_directory(self.manifest.checkpoint_id))
+
+    def damage(self, *, contents: bool = True) -> list[str]:
+        """What is wrong with its files; without `contents` only their existence and sizes are looked at."""
+        return self.storage.damage(self.manifest.files, contents=contents)
+
+
+@dataclass(frozen=True)
+class UnusableCheckpoint:
+    """One that was passed over, and all that is wrong with it."""
+
+    path: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search gave: the newest usable checkpoint, or None, and the newer ones that are damaged."""
+
+    checkpoint: StoredCheckpoint | None
+    unusable: tuple[UnusableCheckpoint, ...] = ()
+
+    def report(self) -> str:
+        """What was passed over and why, for a log; empty if nothing was."""
+        return "\n".join(f"{u.path} cannot be used: {' '.join(u.reasons)}" for u in self.unusable)
+
+
+def newest_usable(storage: CheckpointStorage, *, contents: bool = True) -> Found:
+    """The newest checkpoint of one job's storage whose files all verify."""
+    return _first_usable(_read_all(storage), contents)
+
+
+def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
+    """The newest usable checkpoint below a checkpoint directory of any job with this name (for resume="latest").
+
+    Newest by the time of completion. A manifest that cannot be read has no name: it is reported, as it may be meant.
+    """
+    found = [
+        one
+        for one in list_checkpoints(root)
+        if isinstance(one, UnusableCheckpoint) or one.manifest.job_name == job_name
+    ]
+    return _first_usable(found, contents)
+
+
+def find_at(location: str, *, contents: bool = True) -> Found:
+    """The checkpoint at a path: `.../<job id>/chk-42`, its `_metadata`, or `.../<job id>` for the job's newest."""
+    plain, query = split_query(location)
+    split = layout.split_location(plain)
+    if split is None:
+        raise CheckpointError(
+            f"{path_name(location)} is not the path of a checkpoint. "
+            f"Give one that ends in <job id>/chk-<number>, or in <job id> for its newest."
+        )
+    root, job_id, checkpoint_id = split
+    storage = FilesystemStorage(root + query, job_id)
+    if checkpoint_id is None:
+        return newest_usable(storage, contents=contents)
+    return _first_usable([_read(storage, checkpoint_id)], contents)
+
+
+def list_checkpoints(root: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
+    """All completed checkpoints of all jobs below a checkpoint directory; job by job, ascending."""
+    found: list[StoredCheckpoint | UnusableCheckpoint] = []
+    for job_id in job_ids(root):
+        found += _read_all(FilesystemStorage(root, job_id))
+    return found
+
+
+def job_ids(root: str) -> list[str]:
+    """The jobs that have a directory below a checkpoint directory. A missing directory is a `StorageError`."""
+    try:
+        place = resolve(root)
+        info = place.filesystem.get_file_info(place.path)
+        if info.type != pa_fs.FileType.Directory:
+            raise StorageError(f"there is no checkpoint directory {path_name(root)}. Check the path.")
+        entries = place.filesystem.get_file_info(pa_fs.FileSelector(place.path))
+    except (pa.ArrowException, OSError, ValueError) as e:
+        raise StorageError(f"cannot list {path_name(root)}: {e}") from e
+    names = (entry.base_name for entry in entries if entry.type == pa_fs.FileType.Directory)
+    return sorted(name for name in names if layout.is_job_id(name))
+
+
+def _read_all(storage: CheckpointStorage) -> list[StoredCheckpoint | UnusableCheckpoint]:
+    return [_read(storage, id) for id in storage.completed()]
+
+
+def _read(storage: CheckpointStorage, checkpoint_id: int) -> StoredCheckpoint | UnusableCheckpoint:
+    name = storage.show(layout.manifest_path(checkpoint_id))
+    try:
+        manifest = decode_manifest(storage.read_manifest(checkpoint_id), name)
+    except (ManifestError, CorruptFileError) as e:
+        return UnusableCheckpoint(storage.show(layout.checkpoint_directory(checkpoint_id)), (str(e),))
+    return StoredCheckpoint(storage, manifest)
+
+
+def _first_usable(found: list[StoredCheckpoint | UnusableCheckpoint], contents: bool) -> Found:
+    unusable = [one for one in found if isinstance(one, UnusableCheckpoint)]
+    for one in _newest_first(found):
+        reasons = one.damage(contents=contents)
+        if not reasons:
+            return Found(one, tuple(unusable))
+        unusable.append(UnusableCheckpoint(one.path, tuple(reasons)))
+    return Found(None, tuple(unusable))
+
+
+def _newest_first(found: list[StoredCheckpoint | UnusableCheckpoint]) -> Iterator[StoredCheckpoint]:
+    readable = [one for one in found if isinstance(one, StoredCheckpoint)]
+    readable.sort(key=lambda one: (one.manifest.completed_ms, one.manifest.checkpoint_id), reverse=True)
+    return iter(readable)
