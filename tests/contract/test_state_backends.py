@@ -1052,7 +1052,8 @@ def test_column_table_is_redistributed_by_key_group(cluster: Cluster) -> None:
         part = cluster.subtask(key_groups=groups, restore=[handle])
         table = part.backend.columns("count", COUNTS)
         mine = [k for k in keys if hash_value(k) % 128 in groups]
-        assert part.backend.key_count == len(mine)
+        if cluster.kind == "heap":  # RocksDB's estimate counts what was deleted by range until it is compacted
+            assert part.backend.key_count == len(mine)
         _add_counts(table, pa.array(mine))
         handles.append(part.checkpoint(3))
     whole = cluster.subtask(key_groups=ALL, restore=handles)

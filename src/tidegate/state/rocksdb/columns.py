@@ -1,0 +1,153 @@
+"""Column tables in RocksDB: arrays in memory for as many keys as the memory bound allows, the rest in the database.
+
+The keys of recent batches have dense ids and arrays of values, just as on the heap. A key that is new there is looked
+up in the database, together with all other new ones of its batch - unless everything that was ever stored is still in
+memory: then it is new altogether. When the memory is used up, changes are written and the arrays begin anew, empty.
+
+An entry's value is the arrays' elements of that key one after the other, little-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.records.column_bits import is_bytes_like
+from tidegate.records.key_index import KeyIndex
+from tidegate.state.backend import ColumnArray, ColumnTable, Ids
+from tidegate.state.rocksdb.database import Database, Entry
+from tidegate.state.rocksdb.key_bytes import EntryKeys
+from tidegate.state.rocksdb.write_back import FrozenEntries, Store, WriteBack
+
+_MOST_CHANGED: Final = 250_000
+"""Keys that a snapshot may have to copy in its synchronous part: some 10 ms."""
+_ID_BYTES: Final = 40
+"""Memory of a number's id in a `KeyIndex`: 12 to 36 bytes, and the mark of a change."""
+_CHUNK: Final = 65536
+
+
+class RocksDBColumnTable(ColumnTable, Store):
+    """The live table of one name."""
+
+    def __init__(
+        self,
+        database: Database,
+        write_back: WriteBack,
+        entry_keys: EntryKeys,
+        arrays: Sequence[ColumnArray],
+        memory_bytes: Callable[[], int],
+        is_empty: bool,
+    ) -> None:
+        self._database = database
+        self._write_back = write_back
+        self._entry_keys = entry_keys
+        self._declared = list(arrays)
+        names = [f"v{i}" for i in range(len(self._declared))]
+        dtypes = [a.dtype.newbyteorder("<") for a in self._declared]
+        self._value_type = np.dtype(list(zip(names, dtypes, strict=True)))
+        self._memory_bytes = memory_bytes
+        self._is_complete = is_empty
+        self._key_bytes = 0.0
+        self._begin_anew()
+        write_back.add(self)
+
+    def _begin_anew(self) -> None:
+        self._index = KeyIndex()
+        self._arrays = [np.empty(0, a.dtype) for a in self._declared]
+        self._changed = np.zeros(0, np.bool_)
+        self._change_count = 0
+        self._batch: Ids | None = None
+
+    def begin(self, keys: Sequence[pa.Array]) -> tuple[Ids, int, list[npt.NDArray[Any]]]:
+        """Ids and values of the batch's keys, read from the database where they are not in memory."""
+        known = len(self._index)
+        if known and known * self._bytes_per_key() > self._memory_bytes():
+            self._write_back.spill()
+            self._begin_anew()
+            self._is_complete = False
+            known = 0
+        elif self._change_count > _MOST_CHANGED:
+            self._write_back.spill()
+        ids = self._index.ids(keys)
+        size = len(self._index)
+        if size > known:
+            self._grow(size)
+            if known == 0:
+                self._key_bytes = _average_key_bytes(keys)
+            if not self._is_complete:
+                self._load(known, size)
+        self._batch = ids
+        return ids, size, [array[:size] for array in self._arrays]
+
+    def commit(self, touched: Ids | None = None) -> None:
+        """Remember which keys have changed."""
+        ids = self._batch if touched is None else touched
+        assert ids is not None, "commit without begin"
+        self._changed[ids] = True
+        # Each at most once per batch and often again: an upper bound is good enough to decide when to write.
+        self._change_count = min(self._change_count + len(ids), len(self._index))
+
+    def freeze(self) -> FrozenEntries | None:
+        """Copy what has changed; the arrays go on."""
+        if not self._change_count:
+            return None
+        ids = np.flatnonzero(self._changed)
+        self._changed[ids] = False
+        self._change_count = 0
+        keys = self._index.keys(ids)
+        values = np.empty(len(ids), self._value_type)
+        for name, array in zip(self._value_type.names or (), self._arrays, strict=True):
+            values[name] = array[ids]
+        return lambda: self._entries(keys, values)
+
+    def thaw(self) -> None:
+        """The values are in the arrays, frozen or not."""
+
+    def _entries(self, keys: list[pa.Array], values: npt.NDArray[Any]) -> Iterable[Entry]:
+        rows = values.view(f"V{values.itemsize}")
+        for start in range(0, len(values), _CHUNK):
+            entries = self._entry_keys.of_columns([k.slice(start, _CHUNK) for k in keys])
+            yield from zip(entries, rows[start : start + _CHUNK].tolist(), strict=True)
+
+    def _grow(self, size: int) -> None:
+        if size <= len(self._changed):
+            return
+        more = max(size, 2 * len(self._changed), 1024) - len(self._changed)
+        self._arrays = [
+            np.concatenate([array, np.full(more, declared.initial, declared.dtype)])
+            for array, declared in zip(self._arrays, self._declared, strict=True)
+        ]
+        self._changed = np.concatenate([self._changed, np.zeros(more, np.bool_)])
+
+    def _load(self, known: int, size: int) -> None:
+        """Read the values of new ids; those that the database does not have keep the initial values."""
+        ids = np.arange(known, size, dtype=np.int64)
+        entries = self._entry_keys.of_columns(self._index.keys(ids))
+        order = sorted(range(len(entries)), key=entries.__getitem__)
+        found = self._database.get_many([entries[i] for i in order])
+        stored = [(i, value) for i, value in zip(order, found, strict=True) if value is not None]
+        if not stored:
+            return
+        values = np.frombuffer(b"".join([value for _, value in stored]), self._value_type)
+        at = known + np.fromiter((i for i, _ in stored), np.int64, len(stored))
+        for name, array in zip(self._value_type.names or (), self._arrays, strict=True):
+            array[at] = values[name]
+
+    def _bytes_per_key(self) -> float:
+        return _ID_BYTES + self._key_bytes + 2 * self._value_type.itemsize
+
+
+def _average_key_bytes(keys: Sequence[pa.Array]) -> float:
+    """What a key takes beyond the id of its first column, by the first batch."""
+    total = 0.0
+    for column in keys:
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            column, kind = column.dictionary, kind.value_type
+        if is_bytes_like(kind) or pa.types.is_decimal(kind):
+            total += column.nbytes / max(1, len(column))
+    return total + _ID_BYTES * (len(keys) - 1)

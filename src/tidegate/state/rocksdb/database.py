@@ -1,0 +1,137 @@
+"""One RocksDB database: bytes to bytes in a local directory, without a log of its own, because checkpoints are durable.
+
+Reads may come from the mailbox thread while another one writes. RocksDB says what is wrong with plain exceptions; here
+they become `RocksDBError`s that name the directory. An iterator ends silently at a damaged block, so every scan
+asks for its status at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch, WriteOptions
+
+from tidegate.core.errors import TidegateError
+from tidegate.state.rocksdb.memory import RocksDBMemory
+from tidegate.storage.storage import StorageError
+
+Entry = tuple[bytes, bytes | None]
+"""A key and its value; None deletes it."""
+
+_BATCH_ENTRIES: Final = 4096
+"""Entries written at once: RocksDB keeps the GIL while it writes, about a microsecond for each."""
+
+
+class RocksDBError(StorageError):
+    """RocksDB cannot read or write its local directory; names the operator, the directory and the reason."""
+
+
+class Database:
+    """An open database."""
+
+    def __init__(self, path: str, memory: RocksDBMemory, owner: str, *, read_only: bool = False) -> None:
+        self.path = path
+        self._owner = owner
+        access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        try:
+            self._db = Rdict(path, memory.database_options(), access_type=access)
+        except Exception as e:
+            raise self._error("cannot open", e) from e
+        write_options = WriteOptions()
+        write_options.disable_wal = True  # type: ignore[assignment, method-assign]
+        self._db.set_write_options(write_options)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        try:
+            return self._db.get(key)
+        except Exception as e:
+            raise self._error("cannot read", e) from e
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values of many keys; quicker when they are sorted."""
+        try:
+            return self._db.get(keys)  # type: ignore[return-value, arg-type]
+        except Exception as e:
+            raise self._error("cannot read", e) from e
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        """Write entries in order, a few thousand at a time, so that other threads get their turn."""
+        waiting = iter(entries)
+        try:
+            while chunk := list(islice(waiting, _BATCH_ENTRIES)):
+                batch = WriteBatch(raw_mode=True)
+                put = batch.put
+                for key, value in chunk:
+                    if value is None:
+                        batch.delete(key)
+                    else:
+                        put(key, value)
+                self._db.write(batch)
+        except TidegateError:
+            raise
+        except Exception as e:
+            raise self._error("cannot write", e) from e
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The entries from `start` to before `end`, in order, as they are now: later writes do not show."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        try:
+            rows = self._db.iter(options)
+            rows.seek(start)
+        except Exception as e:
+            raise self._error("cannot scan", e) from e
+        return self._rows(rows, options)
+
+    def _rows(self, rows: Any, options: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+        # RocksDB reads the bound from the options' memory, which rocksdict does not keep alive: this frame does.
+        bound = options
+        valid, key, value, step = rows.valid, rows.key, rows.value, rows.next
+        try:
+            while valid():
+                yield key(), value()
+                step()
+            rows.status()
+        except Exception as e:
+            raise self._error("cannot scan", e) from e
+        finally:
+            del valid, key, value, step, rows, bound
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Delete all entries from `start` to before `end`."""
+        try:
+            self._db.delete_range(start, end)
+        except Exception as e:
+            raise self._error("cannot delete in", e) from e
+
+    def checkpoint(self, path: str) -> None:
+        """Make a database of hard links at a new path. Any thread; nothing may be written meanwhile.
+
+        The write buffers are flushed first, because RocksDB lets go of the GIL in a flush and not in a checkpoint.
+        """
+        try:
+            self._db.flush()
+            Checkpoint(self._db).create_checkpoint(path)
+        except Exception as e:
+            raise self._error(f"cannot make a local checkpoint {path} of", e) from e
+
+    @property
+    def key_count(self) -> int:
+        """About how many entries there are."""
+        return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
+
+    def close(self) -> None:
+        """Close it without writing what is in its buffers. Nothing may use it afterwards."""
+        self._db.close()
+
+    def _error(self, what: str, reason: Exception) -> RocksDBError:
+        text = str(reason)
+        advice = (
+            "Free space on the slot's disk"
+            if "No space left" in text
+            else "The job restarts from its latest checkpoint; if it happens again, check the slot's disk"
+        )
+        return RocksDBError(f"{self._owner}: RocksDB {what} {self.path}: {text}. {advice}")

@@ -1,0 +1,69 @@
+"""Removing what has expired: a bounded scan with every checkpoint, which goes on where the last one stopped.
+
+Runs in the asynchronous part. To delete an expired entry is right whatever the mailbox thread does meanwhile: what it
+has written since is written to the database later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from tidegate.state.rocksdb.database import Entry
+from tidegate.state.rocksdb.ttl import STAMP_BYTES, stamped
+
+if TYPE_CHECKING:
+    from tidegate.state.rocksdb.state_store import StateContext
+
+LIST_SEQUENCE_BYTES: Final = 8
+
+
+class ExpiredScan:
+    """Goes round and round through the entries of one state with a time to live."""
+
+    def __init__(self, context: StateContext) -> None:
+        self._context = context
+        self._cursor = b""
+
+    def single_entries(self, budget: int) -> Iterator[Entry]:
+        """Deletions of expired entries that stand for themselves: values, and entries of maps."""
+        expiry = self._context.expiry
+        if expiry is None:
+            return
+        now = expiry.now()
+        for key, value in self._round(budget, 0):
+            if expiry.is_past(stamped(value), now):
+                yield key, None
+
+    def list_entries(self, budget: int) -> Iterator[Entry]:
+        """Deletions of the parts of expired lists: a list is as old as its last part."""
+        expiry = self._context.expiry
+        if expiry is None:
+            return
+        now = expiry.now()
+        for _, parts in groupby(
+            self._round(budget, LIST_SEQUENCE_BYTES), lambda entry: entry[0][:-LIST_SEQUENCE_BYTES]
+        ):
+            found = list(parts)
+            if expiry.is_past(stamped(found[-1][1], STAMP_BYTES), now):
+                yield from ((key, None) for key, _ in found)
+
+    def _round(self, budget: int, suffix: int) -> Iterator[tuple[bytes, bytes]]:
+        """The next entries, from the cursor on; those that differ in the last `suffix` bytes only stay together."""
+        groups = self._context.backend.context.key_groups
+        database, entry_keys = self._context.database, self._context.entry_keys
+        left = budget
+        first = max(groups.start, int.from_bytes(self._cursor[:2], "big")) if self._cursor else groups.start
+        for group in range(first, groups.end + 1):
+            start, end = entry_keys.range_of_group(group)
+            previous = b""
+            for key, value in database.scan(max(start, self._cursor), end):
+                prefix = key[: len(key) - suffix]
+                if left <= 0 and prefix != previous:
+                    self._cursor = key
+                    return
+                previous = prefix
+                left -= 1
+                yield key, value
+        self._cursor = b""

@@ -1,0 +1,216 @@
+"""What the per-record states have in common: values as they are kept, and three generations of them in memory.
+
+    changed   written since the last snapshot or spill; the database does not have it
+    frozen    on its way to the database
+    clean     as in the database: what was written or read lately
+
+A key is looked for in this order, then in the database - unless the three hold everything that was ever written (a
+state that began empty and fits into memory): then it is nowhere. When the clean ones become too many they are
+dropped.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, NoReturn
+
+from tidegate.api.state import StateAccessError
+from tidegate.core.errors import SchemaError
+from tidegate.state.backend import NO_KEY, KeyedStateBackend
+from tidegate.state.rocksdb.database import Database, Entry
+from tidegate.state.rocksdb.key_bytes import EntryKeys
+from tidegate.state.rocksdb.ttl import Expiry
+from tidegate.state.rocksdb.write_back import Store, WriteBack
+from tidegate.state.serializers import OptInSerializer, ValueSerializer
+
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
+_MOST_CHANGED: Final = 50_000
+_FEWEST: Final = 16
+_ENTRY_BYTES: Final = 250
+"""About what an entry takes in a dict: the key, a small value and the slots."""
+_SAMPLES: Final = 16
+
+
+@dataclass(frozen=True)
+class StateContext:
+    """What a live state needs."""
+
+    backend: KeyedStateBackend
+    database: Database
+    write_back: WriteBack
+    entry_keys: EntryKeys
+    state_name: str
+    expiry: Expiry | None
+    memory_bytes: Callable[[], int]
+    is_empty: bool
+    """Whether the database has nothing of this state yet."""
+
+
+class KeptValues:
+    """How values of one type are kept in memory: numbers, text and binary as they are, all else as bytes.
+
+    Bytes cannot be changed by the user, and whatever does not fit its type is found where it is written.
+    """
+
+    def __init__(self, serializer: ValueSerializer, always_bytes: bool = False) -> None:
+        self._serializer = serializer
+        exact = serializer.exact_class
+        plain = serializer.copier is None and not always_bytes and exact in (int, float, bool, str, bytes)
+        self.as_is = exact if plain and exact not in (int, str) else None
+        """Values of exactly this class may be kept without `keep`."""
+        self.is_sized = exact in (int, float, bool) and plain
+        self.keep: Callable[[Any], Any]
+        """What is kept of a value; `SchemaError` if it does not fit."""
+        self.give: Callable[[Any], Any] | None
+        """The caller's own value of a kept one; None: it is the kept one."""
+        if plain:
+            checks = {int: self._keep_int, str: self._keep_text}
+            self.keep = self._keep_checked if exact is None else checks.get(exact, self._keep_checked)
+            self.give = None
+            self.to_bytes, self.from_bytes = serializer.to_bytes, serializer.from_bytes
+        else:
+            self.keep = self._keep_bytes
+            self.give = (
+                serializer.release if isinstance(serializer, OptInSerializer) else serializer.from_bytes
+            )
+            self.to_bytes = self.from_bytes = _itself
+
+    def _keep_int(self, value: Any) -> Any:
+        if value.__class__ is int and _INT64_MIN <= value <= _INT64_MAX:
+            return value
+        return self._keep_checked(value)
+
+    def _keep_text(self, value: Any) -> Any:
+        if value.__class__ is str and value.isascii():
+            return value
+        return self._keep_checked(value)
+
+    def _keep_checked(self, value: Any) -> Any:
+        kept = self._serializer.adopt(value)
+        self._serializer.to_bytes(kept)
+        return kept
+
+    def _keep_bytes(self, value: Any) -> bytes:
+        if value.__class__ is not self._serializer.exact_class:
+            value = self._serializer.adopt(value)
+        return self._serializer.to_bytes(value)
+
+
+def _itself(data: Any) -> Any:
+    return data
+
+
+class GenerationStore(Store):
+    """The three generations of one state. Subclasses say what a change is, and how it becomes entries."""
+
+    _changed: dict[Any, Any]
+    _frozen: dict[Any, Any]
+    _clean: dict[Any, Any]
+
+    def _open(self, context: StateContext, is_sized: bool = False) -> None:
+        """Begin; not `__init__`, which belongs to the declaration that live states also are."""
+        self._context = context
+        self._backend = context.backend
+        self._expiry = context.expiry
+        self._is_sized = is_sized
+        self._is_complete = context.is_empty
+        self._changed, self._frozen, self._clean = {}, {}, {}
+        self._check_at = _FEWEST
+        self._most_clean = _MOST_CHANGED
+        context.write_back.add(self)
+
+    # ---- for live states ----
+
+    def _refuse_without_key(self) -> NoReturn:
+        raise StateAccessError(
+            f"operator {self._operator!r}: state {self._context.state_name!r} was used without a key: keyed state "
+            f"exists while a record of a keyed stream is processed"
+        )
+
+    def _current_key(self) -> Any:
+        key = self._backend.current_key
+        if key is NO_KEY:
+            self._refuse_without_key()
+        return key
+
+    def _refuse_value(self, value: Any, error: SchemaError) -> NoReturn:
+        raise SchemaError(
+            f"operator {self._operator!r}: state {self._context.state_name!r} of key {self._backend.current_key!r} "
+            f"cannot hold this {type(value).__name__}: {error}"
+        ) from error
+
+    def _keep(self, values: KeptValues, value: Any) -> Any:
+        try:
+            return values.keep(value)
+        except SchemaError as e:
+            self._refuse_value(value, e)
+
+    @property
+    def _operator(self) -> str:
+        return self._backend.context.operator_name
+
+    # ---- generations ----
+
+    def freeze(self) -> Callable[[], Iterable[Entry]] | None:
+        """Changes become frozen ones, in no time."""
+        if not self._changed:
+            return None
+        frozen = self._frozen = self._changed
+        self._changed = {}
+        self._check_at = _FEWEST
+        return self._frozen_entries(frozen)
+
+    def thaw(self) -> None:
+        """Frozen changes become clean ones."""
+        frozen, self._frozen = self._frozen, {}
+        self._make_clean(frozen)
+        if self._clean_size() > self._most_clean:
+            self._clean = {}
+            self._is_complete = False
+
+    def _grown(self) -> None:
+        """There are more changes than at the last look: write them if they are too many."""
+        share = self._context.memory_bytes() // 2
+        key_bytes = _ENTRY_BYTES
+        if not self._is_sized:
+            sample = list(islice(reversed(self._changed.values()), _SAMPLES))
+            key_bytes += sum(map(self._change_bytes, sample)) // len(sample)
+        self._most_clean = max(_FEWEST, share // key_bytes)
+        changes = self._change_count()
+        if changes >= _MOST_CHANGED or len(self._changed) * key_bytes >= share:
+            self._context.write_back.spill()
+        else:
+            self._check_at = min(2 * changes, _MOST_CHANGED - 1)
+
+    def _change_count(self) -> int:
+        """How many changes there are: at most one per key, unless a subclass counts better."""
+        return len(self._changed)
+
+    def _remember(self, key: Any, clean: Any) -> None:
+        """Keep what was read from the database."""
+        if len(self._clean) >= self._most_clean:
+            self._clean = {}
+        self._clean[key] = clean
+
+    def _clean_size(self) -> int:
+        return len(self._clean)
+
+    def expired_entries(self, budget: int) -> Iterator[Entry]:
+        """Deletions of what has expired, of about so many entries; goes on where it stopped. Asynchronous part."""
+        yield from ()
+
+    @abstractmethod
+    def _frozen_entries(self, frozen: dict[Any, Any]) -> Callable[[], Iterable[Entry]]:
+        """The entries of frozen changes, which do not change any more."""
+
+    @abstractmethod
+    def _make_clean(self, frozen: dict[Any, Any]) -> None:
+        """Bring what was frozen into what is clean."""
+
+    @abstractmethod
+    def _change_bytes(self, change: Any) -> int:
+        """About the bytes of one change."""

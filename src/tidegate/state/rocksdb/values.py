@@ -1,0 +1,220 @@
+"""Live states of one value per key: value, reducing and aggregating state.
+
+The entry's value is the serializer's bytes, behind the time of writing where there is a time to live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from tidegate.api.state import AggregatingState, ReducingState, ValueState
+from tidegate.state.backend import NO_KEY
+from tidegate.state.rocksdb.database import Entry
+from tidegate.state.rocksdb.expiring import ExpiredScan
+from tidegate.state.rocksdb.state_store import GenerationStore, KeptValues, StateContext
+from tidegate.state.rocksdb.ttl import STAMP_BYTES, stamp, stamped
+from tidegate.state.serializers import ValueSerializer
+
+_ABSENT: Final = object()
+_CHUNK: Final = 4096
+
+
+class ValueStore(GenerationStore):
+    """One kept value per key; None where it was removed. With a time to live: (kept value, time of writing)."""
+
+    def _open_values(self, context: StateContext, serializer: ValueSerializer) -> None:
+        self._values = KeptValues(serializer)
+        self._as_is = self._values.as_is
+        self._give = self._values.give
+        self._open(context, self._values.is_sized)
+        self._expired = ExpiredScan(context)
+
+    def _read(self) -> Any:
+        """The current key's kept value, or None."""
+        key = self._current_key()
+        found = self._changed.get(key, _ABSENT)
+        if found is _ABSENT:
+            found = self._find(key)
+        expiry = self._expiry
+        if expiry is None or found is None:
+            return found
+        kept, written = found
+        now = expiry.now()
+        if expiry.is_past(written, now):
+            self._write(None)
+            return None
+        if expiry.refresh_on_read and written != now:
+            self._write(kept)
+        return kept
+
+    def _write(self, kept: Any) -> None:
+        key = self._current_key()
+        if kept is None or self._expiry is None:
+            self._changed[key] = kept
+        else:
+            self._changed[key] = (kept, self._expiry.now())
+        if len(self._changed) > self._check_at:
+            self._grown()
+
+    def _find(self, key: Any) -> Any:
+        """What frozen and clean values and the database have, or None."""
+        found = self._frozen.get(key, _ABSENT)
+        if found is _ABSENT:
+            found = self._clean.get(key, _ABSENT)
+            if found is _ABSENT:
+                found = None if self._is_complete else self._fetch(key)
+        return found
+
+    def _fetch(self, key: Any) -> Any:
+        if key is NO_KEY:
+            self._refuse_without_key()
+        data = self._context.database.get(self._context.entry_keys.of_key(key))
+        if data is None:
+            found = None
+        elif self._expiry is None:
+            found = self._values.from_bytes(data)
+        else:
+            found = self._values.from_bytes(data[STAMP_BYTES:]), stamped(data)
+        self._remember(key, found)
+        return found
+
+    def expired_entries(self, budget: int) -> Iterator[Entry]:
+        """Values that are too old."""
+        return self._expired.single_entries(budget)
+
+    def _frozen_entries(self, frozen: dict[Any, Any]) -> Callable[[], Iterable[Entry]]:
+        return lambda: self._entries(frozen)
+
+    def _entries(self, frozen: dict[Any, Any]) -> Iterator[Entry]:
+        to_bytes = self._values.to_bytes
+        of_keys = self._context.entry_keys.of_keys
+        waiting = iter(frozen.items())
+        while chunk := list(islice(waiting, _CHUNK)):
+            keys = of_keys([key for key, _ in chunk])
+            if self._expiry is None:
+                data = [None if kept is None else to_bytes(kept) for _, kept in chunk]
+            else:
+                data = [None if c is None else stamp(c[1]) + to_bytes(c[0]) for _, c in chunk]
+            yield from sorted(zip(keys, data, strict=True), key=_entry_key)
+
+    def _make_clean(self, frozen: dict[Any, Any]) -> None:
+        self._clean.update(frozen)
+
+    def _change_bytes(self, change: Any) -> int:
+        if change is None:
+            return 0
+        return len(self._values.to_bytes(change if self._expiry is None else change[0]))
+
+
+def _entry_key(entry: Entry) -> bytes:
+    return entry[0]
+
+
+class RocksDBValueState(ValueState[Any], ValueStore):
+    """Live `ValueState`."""
+
+    def __init__(
+        self, declaration: ValueState[Any], context: StateContext, serializer: ValueSerializer
+    ) -> None:
+        self.name, self.owner = declaration.name, declaration.owner
+        self.type, self.default, self.ttl = declaration.type, declaration.default, declaration.ttl
+        self.serializer = declaration.serializer
+        copier = serializer.copier if declaration.default is not None else None
+        self._default: Callable[[], Any] = lambda: self.default if copier is None else copier(self.default)
+        self._open_values(context, serializer)
+
+    def value(self) -> Any:
+        """The key's value, or the default."""
+        if self._expiry is None:
+            key = self._backend.current_key
+            kept = self._changed.get(key, _ABSENT)
+            if kept is _ABSENT:
+                if key is NO_KEY:
+                    self._refuse_without_key()
+                kept = self._find(key)
+        else:
+            kept = self._read()
+        if kept is None:
+            return self._default()
+        give = self._give
+        return kept if give is None else give(kept)
+
+    def update(self, value: Any) -> None:
+        """Set the key's value; None is the same as `clear`."""
+        kept = value if value.__class__ is self._as_is or value is None else self._keep(self._values, value)
+        if self._expiry is not None:
+            self._write(kept)
+            return
+        key = self._backend.current_key
+        if key is NO_KEY:
+            self._refuse_without_key()
+        changed = self._changed
+        changed[key] = kept
+        if len(changed) > self._check_at:
+            self._grown()
+
+    def clear(self) -> None:
+        """Forget the key's value."""
+        self._write(None)
+
+
+class RocksDBReducingState(ReducingState[Any], ValueStore):
+    """Live `ReducingState`."""
+
+    def __init__(
+        self, declaration: ReducingState[Any], context: StateContext, serializer: ValueSerializer
+    ) -> None:
+        self.name, self.owner = declaration.name, declaration.owner
+        self.type, self.function, self.ttl = declaration.type, declaration.function, declaration.ttl
+        self.serializer = declaration.serializer
+        self._open_values(context, serializer)
+
+    def get(self) -> Any:
+        """What was reduced so far, or None."""
+        kept = self._read()
+        return kept if kept is None or self._give is None else self._give(kept)
+
+    def add(self, value: Any) -> None:
+        """Reduce a value into it."""
+        kept = self._read()
+        if kept is not None:
+            value = self.function(kept if self._give is None else self._give(kept), value)
+        self._write(self._keep(self._values, value))
+
+    def clear(self) -> None:
+        """Forget the key's value."""
+        self._write(None)
+
+
+class RocksDBAggregatingState(AggregatingState[Any, Any], ValueStore):
+    """Live `AggregatingState`."""
+
+    def __init__(
+        self, declaration: AggregatingState[Any, Any], context: StateContext, serializer: ValueSerializer
+    ) -> None:
+        self.name, self.owner = declaration.name, declaration.owner
+        self.type, self.function, self.ttl = declaration.type, declaration.function, declaration.ttl
+        self.serializer = declaration.serializer
+        self._open_values(context, serializer)
+
+    def get(self) -> Any:
+        """The result of what was added so far, or None."""
+        kept = self._read()
+        if kept is None:
+            return None
+        return self.function.get_result(kept if self._give is None else self._give(kept))
+
+    def add(self, value: Any) -> None:
+        """Add a value."""
+        kept = self._read()
+        if kept is None:
+            accumulator = self.function.create_accumulator()
+        else:
+            accumulator = kept if self._give is None else self._give(kept)
+        self._write(self._keep(self._values, self.function.add(value, accumulator)))
+
+    def clear(self) -> None:
+        """Forget the key's accumulator."""
+        self._write(None)
