@@ -116,6 +116,13 @@ class CollectedConsumed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointsFailed:
+    """Too many checkpoints failed in a row."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; drivers send one every 50 to 100 ms."""
 
@@ -133,6 +140,7 @@ Event = (
     | CancelRequested
     | EnumeratorEvent
     | CollectedConsumed
+    | CheckpointsFailed
     | Tick
 )
 

@@ -187,6 +187,11 @@ class ExecutionGraph:
         return [e for e in self._in_slot[slot] if not e.state.is_terminal]
 
     @property
+    def all_running(self) -> bool:
+        """Whether every subtask is at work."""
+        return all(e.state is _E.RUNNING for e in self)
+
+    @property
     def all_finished(self) -> bool:
         """Whether every subtask reached its end by itself."""
         return all(e.state is _E.FINISHED for e in self)

@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import dataclass
 
 from tidegate.core.durations import format_duration_ms
-from tidegate.core.errors import JobFailedError, SlotsUnavailableError
+from tidegate.core.errors import JobFailedError, SlotsUnavailableError, StateCompatibilityError
 from tidegate.core.ids import OperatorId, SlotId
 from tidegate.graph.job_graph import JobGraph
 from tidegate.protocol.messages import PeerLost, SlotAddress, TaskFailed
@@ -39,6 +39,14 @@ class Failure:
     text: str
     error: type[JobFailedError] = JobFailedError
     """What the user catches."""
+    culprit: str = ""
+    """Who failed with which error, to recognise the same one in another attempt; empty: nobody in particular."""
+    place: str = ""
+    """The record that it happened at, if known."""
+    reason: str = ""
+    """The error alone: `ValueError: bad`."""
+    permanent: bool = False
+    """Whether no restart can help, whatever the restart strategy says."""
 
 
 class FailureCollector:
@@ -88,14 +96,27 @@ def task_failed(job_graph: JobGraph, report: TaskFailed) -> Failure:
     if place:
         lines.append(f"  at {place}")
     lines += _traceback_lines(report.reason, report.traceback)
-    return Failure(FailureRank.CAUSE, "\n".join(lines))
+    return Failure(
+        FailureRank.CAUSE,
+        "\n".join(lines),
+        culprit=f"{report.operator}: {report.reason}",
+        place=place,
+        reason=report.reason,
+        permanent=_is_permanent(report.reason),
+    )
 
 
 def enumerator_failed(job_graph: JobGraph, operator: OperatorId, reason: str, traceback: str) -> Failure:
     """The source could not find its splits."""
     names = (o.name for v in job_graph.vertices for o in v.operators if o.id == operator)
     first = f"source {next(names, operator)!r} cannot be read: {reason}"
-    return Failure(FailureRank.CAUSE, "\n".join([first, *_traceback_lines(reason, traceback)]))
+    return Failure(
+        FailureRank.CAUSE,
+        "\n".join([first, *_traceback_lines(reason, traceback)]),
+        culprit=f"{operator}: {reason}",
+        reason=reason,
+        permanent=_is_permanent(reason),
+    )
 
 
 def slot_lost(name: str, operators: list[str]) -> Failure:
@@ -140,6 +161,11 @@ def gang_ended(error: str | None) -> Failure:
 def protocol_broken(name: str, detail: str) -> Failure:
     """A slot does what no slot of this version does."""
     return Failure(FailureRank.CAUSE, f"{name} broke the protocol: {detail}")
+
+
+def checkpoints_failed(reason: str) -> Failure:
+    """The CheckpointCoordinator gave up."""
+    return Failure(FailureRank.CAUSE, reason)
 
 
 def counting_failed(error: str) -> Failure:
@@ -203,6 +229,11 @@ def _running(operators: list[str]) -> str:
 def _is_exception(reason: str) -> bool:
     """Whether a reason is an exception's own line (`ValueError: bad`), not words of ours."""
     return re.match(r"[^\W\d][\w.]*(:|$)", reason) is not None
+
+
+def _is_permanent(reason: str) -> bool:
+    """Whether stored state does not fit the program: every attempt would restore the same."""
+    return re.match(rf"(\w+\.)*{StateCompatibilityError.__name__}\b", reason) is not None
 
 
 def _traceback_lines(reason: str, traceback: str) -> list[str]:

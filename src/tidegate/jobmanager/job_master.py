@@ -16,10 +16,12 @@ protocol fails the job by name. After `EndJob` nothing happens any more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from tidegate.core.errors import IllegalTransitionError, JobFailedError, ProtocolError
-from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, VertexId
+from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import JOB_TRANSITIONS, ExecutionState, JobStatus, StateMachine
 from tidegate.graph.job_graph import JobGraph
@@ -50,7 +52,18 @@ class JobMaster:
     SAY_SLOW_AFTER_MS = 10_000
     """When to say that slots do not start though nobody else holds them: a cold start of Spark takes some seconds."""
 
-    def __init__(self, job_id: JobId, attempt: AttemptNumber, job_graph: JobGraph, options: Options) -> None:
+    def __init__(
+        self,
+        job_id: JobId,
+        attempt: AttemptNumber,
+        job_graph: JobGraph,
+        options: Options,
+        *,
+        restore: Mapping[SubtaskId, bytes] = MappingProxyType({}),
+        restored_checkpoint: int = 0,
+        storage: bytes = b"",
+    ) -> None:
+        """`restore` (a `SubtaskRestore` for every subtask, or nothing) and `storage` go out with the deployment."""
         self.job_id = job_id
         self.attempt = attempt
         self.job_graph = job_graph
@@ -58,6 +71,9 @@ class JobMaster:
         self.message = ""
         """Why the job ended, for the user; empty while it runs and when it finished."""
         self._options = options
+        self._restore = restore
+        self._restored_checkpoint = restored_checkpoint
+        self._storage = storage
         self._machine: StateMachine[JobStatus] = StateMachine(
             f"job {job_graph.name!r}", _J.CREATED, JOB_TRANSITIONS
         )
@@ -95,6 +111,16 @@ class JobMaster:
     def waiting_for(self) -> str:
         """What the job waits for while slots are missing; empty otherwise."""
         return self._waiting_said if self.status is _J.WAITING_FOR_SLOTS else ""
+
+    @property
+    def failure(self) -> Failure | None:
+        """What failed, or seems to have, so far as is known."""
+        return self._failures.best
+
+    def hears(self, slot: SlotId) -> bool:
+        """Whether what a slot says counts: the job runs and the slot has not ended."""
+        record = self._slots.get(slot)
+        return self.status is _J.RUNNING and record is not None and record.lives
 
     def subtask_metrics(self) -> list[tuple[VertexId, bytes]]:
         """The latest `SubtaskMetrics` of all subtasks with their vertices, encoded as the slots sent them."""
@@ -143,6 +169,8 @@ class JobMaster:
                 self._fail(failures.enumerator_failed(self.job_graph, operator, reason, traceback), now_ms)
             case ev.CollectedConsumed(operator, subtask, sequence):
                 self._send_to_reader(operator, subtask, m.CollectedTaken(operator, subtask, sequence))
+            case ev.CheckpointsFailed(reason):
+                self._fail(failures.checkpoints_failed(reason), now_ms)
             case ev.Tick():
                 self._on_tick(now_ms)
         self._move_on(now_ms)
@@ -205,7 +233,20 @@ class JobMaster:
         addresses = self._slots.addresses()
         for slot, record in self._slots:
             record.state = SlotState.RUNNING
-            self._send(slot, m.Deploy(encoded, self.graph.deployments(slot), placement, addresses))
+            subtasks = self.graph.deployments(slot)
+            restore = (
+                [self._restore[SubtaskId(d.vertex, d.subtask)] for d in subtasks] if self._restore else ()
+            )
+            deploy = m.Deploy(
+                encoded,
+                subtasks,
+                placement,
+                addresses,
+                tuple(restore),
+                self._restored_checkpoint,
+                self._storage,
+            )
+            self._send(slot, deploy)
         for slot, message in self._early:
             self._send(slot, message)
         self._early.clear()
@@ -242,6 +283,8 @@ class JobMaster:
                     self._on_collected(operator, subtask, sequence, data)
             case m.SlotFinished():
                 self._on_slot_finished(slot, record, now_ms)
+            case m.AcknowledgeCheckpoint() | m.DeclineCheckpoint() | m.TaskDrained():
+                pass  # for the CheckpointCoordinator
 
     def _on_task_state(
         self, slot: SlotId, vertex: int, subtask: int, state: ExecutionState, now_ms: int
