@@ -65,7 +65,7 @@ def newest_usable(storage: CheckpointStorage, *, contents: bool = True) -> Found
 def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
     """The newest usable checkpoint below a checkpoint directory of any job with this name (for resume="latest").
 
-    Newest by the time of completion. A manifest that cannot be read has no name: it is reported, as it may be meant.
+    The job that completed one last comes first, in a job the highest id. A manifest that cannot be read has no name: it is reported, as it may be meant.
     """
     found = [
         one
@@ -137,6 +137,15 @@ def _first_usable(found: list[StoredCheckpoint | UnusableCheckpoint], contents: 
 
 
 def _newest_first(found: list[StoredCheckpoint | UnusableCheckpoint]) -> Iterator[StoredCheckpoint]:
+    """Job by job, the one that completed something last first; in a job by id, which no clock can turn back."""
     readable = [one for one in found if isinstance(one, StoredCheckpoint)]
-    readable.sort(key=lambda one: (one.manifest.completed_ms, one.manifest.checkpoint_id), reverse=True)
+    last_ms: dict[str, tuple[int, int]] = {}
+    for one in readable:
+        manifest = one.manifest
+        newest = (manifest.checkpoint_id, manifest.completed_ms)
+        last_ms[manifest.job_id] = max(last_ms.get(manifest.job_id, newest), newest)
+    readable.sort(
+        key=lambda one: (last_ms[one.manifest.job_id][1], one.manifest.job_id, one.manifest.checkpoint_id),
+        reverse=True,
+    )
     return iter(readable)
