@@ -8,7 +8,7 @@ thread of the asynchronous part. Keys are never removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,10 @@ from tidegate.state.backend import ColumnArray, ColumnTable, Ids
 from tidegate.state.heap.files import Encoded, StoredRows, encode, one_array
 from tidegate.state.serializers import KeySerializer
 
-_LEAST_CAPACITY = 1024
-_PORTION = 1 << 18
+Mask = npt.NDArray[np.bool_]
+
+_LEAST_CAPACITY: Final = 1024
+_PORTION: Final = 1 << 18
 
 
 class ColumnStore(ColumnTable):
@@ -38,7 +40,7 @@ class ColumnStore(ColumnTable):
         self._capacity = 0
         self._values: list[npt.NDArray[Any]] = [np.empty(0, a.dtype) for a in arrays]
         self._changed = np.zeros(0, np.bool_)
-        self._open: list[tuple[int, Ids]] = []  # what checkpoints that are not complete yet have written
+        self._open: list[tuple[int, Mask]] = []  # what was in the newest checkpoint, until one is complete
         self._batch: Ids = np.empty(0, np.int64)
 
     def __len__(self) -> int:
@@ -72,20 +74,15 @@ class ColumnStore(ColumnTable):
         """Copy what changed (all, if `full`); what is returned makes the file's rows of it."""
         count = len(self._index)
         changed = self._changed[:count]
-        for _, ids in self._open:
-            changed[ids] = True
-        ids = np.flatnonzero(changed)
-        changed[:] = False
-        if len(ids):
-            self._open = [(checkpoint_id, ids)]
-        if full:
-            ids = np.arange(count)
-        if not len(ids):
+        for _, mask in self._open:
+            changed[: len(mask)] |= mask
+        how_many = int(np.count_nonzero(changed))
+        if not how_many and not (full and count):
             return list
-        if len(ids) == count:
-            values = [v[:count].copy() for v in self._values]
-        else:
-            values = [v.take(ids) for v in self._values]
+        self._open = [(checkpoint_id, changed.copy())]
+        ids = None if full or how_many == count else np.flatnonzero(changed)
+        values = [v[:count].copy() if ids is None else v.take(ids) for v in self._values]
+        changed[:] = False
         index = self._index.freeze()
 
         def write() -> list[Encoded]:
@@ -99,15 +96,19 @@ class ColumnStore(ColumnTable):
 
     def complete(self, checkpoint_id: int) -> None:
         """Everything up to this checkpoint is durable."""
-        self._open = [(c, ids) for c, ids in self._open if c > checkpoint_id]
+        self._open = [(c, mask) for c, mask in self._open if c > checkpoint_id]
 
-    def _rows(self, index: KeyIndex, ids: Ids, values: list[npt.NDArray[Any]]) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, index: KeyIndex, ids: Ids | None, values: list[npt.NDArray[Any]]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of these ids (None: of all), whose values lie in the same order."""
         names = [a.name for a in self._arrays]
-        for start in range(0, len(ids), _PORTION):
-            part = slice(start, start + _PORTION)
-            key = self._keys.join(index.keys(ids[part]))
+        count = len(index) if ids is None else len(ids)
+        for start in range(0, count, _PORTION):
+            end = min(start + _PORTION, count)
+            key = self._keys.join(index.keys(np.arange(start, end) if ids is None else ids[start:end]))
             groups = self._keys.key_groups(key, self._max_parallelism).astype(np.int32)
-            value = pa.StructArray.from_arrays([pa.array(v[part]) for v in values], names=names)
+            value = pa.StructArray.from_arrays([pa.array(v[start:end]) for v in values], names=names)
             deleted = pa.array(np.zeros(len(key), np.bool_))
             yield pa.record_batch({"key_group": groups, "key": key, "value": value, "deleted": deleted})
 

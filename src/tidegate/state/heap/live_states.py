@@ -28,7 +28,8 @@ from tidegate.state.serializers import KeySerializer
 
 def _take_over(live: KeyedState, declaration: KeyedState) -> None:
     """Name, types, function and the rest are those of the declaration."""
-    live.__dict__.update(vars(declaration))
+    for name, value in vars(declaration).items():
+        setattr(live, name, value)  # touching `live.__dict__` would make every later attribute access slower
 
 
 class HeapValueState(ValueState[Any]):
@@ -57,13 +58,13 @@ class HeapValueState(ValueState[Any]):
         """Set the key's value; None is the same as `clear`."""
         if value.__class__ is not self._class:
             if value is None:
-                return self.clear()
+                self._cells.remove()
+                return
             value = self._cells.adopt(value)
         key = self._backend.current_key
         if key is NO_KEY:
             self._no_key()
         self._changed[key] = value
-        return None
 
     def clear(self) -> None:
         """Forget the key's value."""
