@@ -16,7 +16,6 @@ from tidegate.operators.results import ResultType
 from tidegate.records.batch import Batch
 from tidegate.records.types import RowType
 
-
 SPLITS = "splits"
 """The name of the operator state that holds a source's positions."""
 

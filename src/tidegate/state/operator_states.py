@@ -197,7 +197,8 @@ class OperatorStates:
         for handle in restored.states:
             if handle.name == name and handle.file is not None:
                 codec.check(handle)
-                rows.extend(codec.decode(restored.storage.read(handle.file))[: handle.rows])
+                found = codec.decode(restored.storage.read(handle.file))
+                rows.extend(found[handle.first_row : handle.first_row + handle.rows])
         return rows
 
 
