@@ -37,16 +37,8 @@ def snapshot_of(id: SubtaskId, *paths: str, finished: bool = False) -> SubtaskSn
 
 
 def completed_checkpoint(checkpoint_id: int, *paths: str, external: bool = False) -> CompletedCheckpoint:
-    subtask = snapshot_of(SubtaskId(VertexId(0), 0), *paths)
-    return CompletedCheckpoint(
-        checkpoint_id,
-        AttemptNumber(0),
-        0,
-        0,
-        (subtask,),
-        path=f"chk-{checkpoint_id}/_metadata",
-        external=external,
-    )
+    manifest = f"chk-{checkpoint_id}/_metadata"
+    return CompletedCheckpoint(checkpoint_id, AttemptNumber(0), manifest, frozenset(paths), external=external)
 
 
 class FakeStorage:
@@ -54,6 +46,8 @@ class FakeStorage:
 
     def __init__(self) -> None:
         self.files: set[str] = set()
+        """State files."""
+        self.manifests: set[int] = set()
         self.discarded: list[int] = []
         self.deleted: set[str] = set()
         """Everything that was ever deleted."""
@@ -63,9 +57,10 @@ class FakeStorage:
             case ce.StoreAttachments(_, attachments):
                 self.files |= set(attachments)
             case ce.WriteManifest(checkpoint):
-                self.files.add(f"chk-{checkpoint.checkpoint_id}/_metadata")
+                self.manifests.add(checkpoint.checkpoint_id)
             case ce.DiscardCheckpoint(id, keep, delete):
                 self.discarded.append(id)
+                self.manifests.discard(id)
                 self._delete({f for f in self.files if writer_of(f) == id and f not in keep} | set(delete))
             case ce.Sweep(keep, before):
                 self._delete({f for f in self.files if (writer_of(f) or 0) < before and f not in keep})

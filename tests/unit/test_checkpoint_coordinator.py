@@ -176,6 +176,7 @@ def test_late_repeated_and_foreign_messages_change_nothing():
         ),
     ]
     assert said == [[]] * len(said)
+    assert len(kit.coordinator.overview().history[0].subtasks) == 1
     for id in (A1, B0, B1):
         kit.ack(1, id)
     kit.manifest(1)
@@ -262,9 +263,9 @@ def test_a_manifest_that_appears_after_the_abort_is_deleted_again():
     kit.ack_all(1)
     kit.pass_ms(2_000)
     assert kit.status(1) == "failed"
-    kit.storage.files.add("chk-1/_metadata")
+    kit.storage.manifests.add(1)
     assert [type(a) for a in kit.manifest(1)] == [ce.DiscardCheckpoint]
-    assert kit.storage.files == set()
+    assert kit.storage.manifests == set()
     assert kit.manifest(1) == []
     assert kit.retained_ids() == []
 
@@ -363,11 +364,8 @@ def test_the_last_n_checkpoints_are_retained_and_older_ones_deleted_with_files_n
         kit.complete(id)
     assert kit.retained_ids() == list(range(7 - retained, 7))
     assert kit.storage.discarded == list(range(1, 7 - retained))
-    assert kit.storage.files == {
-        path
-        for id in kit.retained_ids()
-        for path in [*(shared(id, cell) for cell in CELLS), f"chk-{id}/_metadata"]
-    }
+    assert kit.storage.files == {shared(id, cell) for id in kit.retained_ids() for cell in CELLS}
+    assert kit.storage.manifests == set(kit.retained_ids())
 
 
 def test_a_shared_file_stays_as_long_as_a_retained_checkpoint_refers_to_it_and_goes_with_the_last():
@@ -384,7 +382,7 @@ def test_a_shared_file_stays_as_long_as_a_retained_checkpoint_refers_to_it_and_g
         assert base in kit.storage.files
     kit.complete(kit.trigger())
     assert base not in kit.storage.files
-    assert len(kit.storage.files) == 5
+    assert len(kit.storage.files) == 4
 
 
 def test_a_checkpoint_that_others_under_way_may_build_on_is_deleted_only_when_they_have_ended():
@@ -399,6 +397,26 @@ def test_a_checkpoint_that_others_under_way_may_build_on_is_deleted_only_when_th
     kit.manifest(3)
     assert shared(1, A0) in kit.storage.files
     assert kit.storage.discarded == [1, 2]
+
+
+def test_what_a_checkpoint_under_way_has_acknowledged_stays_though_its_owner_goes():
+    kit = CoordinatorKit(checkpoint_max_concurrent=2).begin()
+    kit.complete(kit.trigger())
+    kit.enumerators_answer(kit.trigger())
+    kit.enumerators_answer(kit.trigger())
+    kit.ack_all(2)
+    kit.manifest(2)
+    kit.enumerators_answer(kit.trigger())
+    assert kit.coordinator.pending_ids == (3, 4)
+    kit.ack(4, A0, shared(1, A0))
+    kit.say(0, m.DeclineCheckpoint(3, A0.vertex, A0.index, "disk full"))
+    assert kit.storage.discarded == [3, 1]
+    assert shared(1, A0) in kit.storage.files
+    assert shared(1, A1) not in kit.storage.files
+    for id in (A1, B0, B1):
+        kit.ack(4, id)
+    kit.manifest(4)
+    assert kit.completed.retained[-1].files <= kit.storage.files
 
 
 def test_a_subtask_that_builds_on_a_deleted_checkpoint_fails_the_new_one_instead_of_spoiling_it():
@@ -424,9 +442,9 @@ def test_files_that_late_writers_leave_behind_are_swept_after_an_abort():
     kit.complete(kit.trigger())
     assert len(kit.found(ce.Sweep)) == 2, "no listing without need"
     fail_next(kit)
-    kit.storage.files.add("shared/c4-a0-late")
+    kit.storage.files.add("shared/c4-a0-op-0-late")
     kit.complete(kit.trigger())
-    assert "shared/c4-a0-late" not in kit.storage.files
+    assert "shared/c4-a0-op-0-late" not in kit.storage.files
 
 
 # ---- attempts and the end ----
@@ -443,17 +461,22 @@ def test_the_end_of_an_attempt_aborts_and_discards_all_that_is_pending_and_ids_g
     assert kit.coordinator.pending_ids == ()
     assert kit.pass_ms(5_000) == []
     kit.begin()
-    assert kit.trigger() == 3
-    kit.complete(3)
+    for id in (3, 4):
+        assert kit.trigger() == id
+        kit.complete(id)
     assert [(s.checkpoint_id, s.attempt, s.status) for s in kit.coordinator.overview().history] == [
         (1, 0, "failed"),
         (2, 0, "failed"),
         (3, 1, "completed"),
+        (4, 1, "completed"),
     ]
 
 
 def test_ids_begin_above_everything_that_an_earlier_run_left():
-    found = (completed_checkpoint(41, "shared/c41-a"), completed_checkpoint(42, "shared/c42-a"))
+    found = (
+        completed_checkpoint(41, "shared/c41-a0-op-0-x"),
+        completed_checkpoint(42, "shared/c42-a0-op-0-x"),
+    )
     assert CoordinatorKit(found=found).begin().trigger() == 43
     assert CoordinatorKit(found=found, first_id=50).begin().trigger() == 50
 
@@ -483,11 +506,11 @@ def test_what_remains_of_a_job_that_has_ended(status, options, kept):
         kit.complete(kit.trigger())
     kit.enumerators_answer(kit.trigger())
     kit.ack(4, A0)
-    kit.do(ce.AttemptEnded("over"), ce.JobEnded(status))
+    kit.do(ce.AttemptEnded("over"))
+    kit.storage.files.add("shared/c4-a0-op-0-late")
+    kit.do(ce.JobEnded(status))
     assert kit.retained_ids() == ([2, 3] if kept else [])
-    assert {path for path in kit.storage.files if "_metadata" in path} == (
-        {"chk-2/_metadata", "chk-3/_metadata"} if kept else set()
-    )
+    assert kit.storage.manifests == ({2, 3} if kept else set())
     assert not any("c4-" in path for path in kit.storage.files)
     if not kept:
         assert kit.storage.files == set()

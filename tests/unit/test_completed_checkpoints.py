@@ -19,9 +19,9 @@ A0 = SubtaskId(VertexId(0), 0)
         ("chk-42/_metadata", 42),
         ("chk-42/a0-op-0-positions", 42),
         ("shared/c42-a0-op-0-base", 42),
-        ("s3://bucket/jobs/job-1/shared/c7-a3-op-1-x", 7),
+        ("shared/c7-a3-op-1-x.sst", 7),
         ("shared/0f3a.sst", None),
-        ("music42-x", None),
+        ("elsewhere/chk-42/_metadata", None),
     ],
 )
 def test_a_files_name_says_for_which_checkpoint_it_was_written(path, writer):
@@ -54,7 +54,7 @@ def test_an_old_shared_file_is_named_for_deletion_by_the_last_checkpoint_that_re
     assert "shared/c1-base" in first.keep
     assert "shared/c1-base" not in first.delete
     [second] = completed.add(completed_checkpoint(3, "shared/c3-base"), ())
-    assert set(second.delete) == {"shared/c1-base", "shared/c2-inc", "chk-2/_metadata"}
+    assert set(second.delete) == {"shared/c1-base", "shared/c2-inc"}
 
 
 def test_what_a_pending_checkpoint_has_acknowledged_is_held_until_it_ends():
@@ -65,7 +65,7 @@ def test_what_a_pending_checkpoint_has_acknowledged_is_held_until_it_ends():
     assert "shared/c1-base" in gone.keep
     [own] = completed.abort(3)
     assert set(own.delete) == {"shared/c1-base", "shared/c3-inc"}
-    assert completed.live_paths() == {"shared/c2-base", "chk-2/_metadata"}
+    assert completed.live_paths() == {"shared/c2-base"}
 
 
 names = st.integers(0, 5)
@@ -82,7 +82,7 @@ def test_no_path_that_something_refers_to_is_ever_deleted(limit, steps):
     held: dict[int, set[str]] = {}
     retained: list[tuple[int, frozenset[str]]] = []
     for id, (step, picked) in enumerate(steps, start=1):
-        paths = {f"shared/c0-{n}" for n in picked} | {f"shared/c{id}-own"}
+        paths = {f"shared/c0-a0-op-0-{n}" for n in picked} | {f"shared/c{id}-a0-op-0-own"}
         gone = []
         if step == "hold":
             completed.hold(id, snapshot_of(A0, *sorted(paths)))
@@ -94,7 +94,7 @@ def test_no_path_that_something_refers_to_is_ever_deleted(limit, steps):
         else:
             checkpoint = completed_checkpoint(id, *sorted(paths))
             gone = completed.add(checkpoint, tuple(held))
-            retained = [*retained, (id, checkpoint.paths())][-limit:]
+            retained = [*retained, (id, checkpoint.files)][-limit:]
         assert [c.checkpoint_id for c in completed.retained] == [i for i, _ in retained]
         needed = set().union(*(p for _, p in retained), *held.values())
         assert needed <= completed.live_paths()

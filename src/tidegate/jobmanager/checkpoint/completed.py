@@ -11,7 +11,6 @@ Owned by the CheckpointCoordinator; `retained` may be read from any thread.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ from dataclasses import dataclass
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
 from tidegate.jobmanager.checkpoint.events import DiscardCheckpoint
 from tidegate.snapshot.handles import SubtaskSnapshot
-
-_WRITER = re.compile(r"(?:chk-|shared/c)(\d+)[-/]")
+from tidegate.storage.layout import parse_path
 
 
 @dataclass(eq=False)
@@ -115,7 +113,7 @@ class CompletedCheckpoints:
         return self._discard_left()
 
     def _take(self, checkpoint: CompletedCheckpoint) -> None:
-        paths = checkpoint.paths()
+        paths = checkpoint.files
         self._references.update(paths)
         if checkpoint.external:
             self._not_ours |= paths
@@ -132,7 +130,7 @@ class CompletedCheckpoints:
         actions = []
         for checkpoint in done:
             self.damaged.pop(checkpoint.checkpoint_id, None)
-            unreferenced = self._drop_references(checkpoint.paths())
+            unreferenced = self._drop_references(checkpoint.files)
             if not checkpoint.external:
                 actions.append(DiscardCheckpoint(checkpoint.checkpoint_id, self.live_paths(), unreferenced))
         return actions
@@ -151,5 +149,5 @@ class CompletedCheckpoints:
 
 def writer_of(path: str) -> int | None:
     """The checkpoint that a file was written for, by its name; None where the name does not say."""
-    match = _WRITER.search(path)
-    return None if match is None else int(match[1])
+    stored = parse_path(path)
+    return None if stored is None else stored.checkpoint_id

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-import msgspec
-
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import AttemptNumber, OperatorId, SlotId, SubtaskId, VertexId
@@ -27,7 +25,7 @@ from tidegate.core.options import Options
 from tidegate.core.states import JobStatus
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed import CompletedCheckpoints
-from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
+from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
 from tidegate.jobmanager.checkpoint.events import CheckpointAction, CheckpointEvent
 from tidegate.jobmanager.checkpoint.statistics import (
     CheckpointHistory,
@@ -55,12 +53,12 @@ class _Pending:
     acknowledged: dict[SubtaskId, tuple[SubtaskSnapshot, SubtaskCheckpointMetrics]] = field(
         default_factory=dict
     )
-    value: CompletedCheckpoint | None = None
+    value: AcknowledgedCheckpoint | None = None
     """What the manifest is made from; set when that is being written."""
 
-    def completed(self, now_ms: int) -> CompletedCheckpoint:
+    def all_parts(self, now_ms: int) -> AcknowledgedCheckpoint:
         parts = [part for _, part in sorted(self.acknowledged.items())]
-        return CompletedCheckpoint(
+        return AcknowledgedCheckpoint(
             self.id,
             self.attempt,
             self.timestamp_ms,
@@ -322,7 +320,7 @@ class CheckpointCoordinator:
         pending.tracker.acknowledged(id, message.metrics, snapshot.finished, now_ms)
         if not pending.awaited:
             pending.phase = "manifest"
-            pending.value = pending.completed(now_ms)
+            pending.value = pending.all_parts(now_ms)
             self._do(ce.WriteManifest(pending.value))
 
     # ---- 4: completion ----
@@ -338,14 +336,13 @@ class CheckpointCoordinator:
         del self._pending[id]
         self._ended_ms = now_ms
         self._failures = 0
-        checkpoint = msgspec.structs.replace(pending.value, path=path)
         self._history.completed(pending.tracker, now_ms, path)
         self._tell_slots(m.NotifyCheckpointComplete(id, pending.final))
         if pending.final and self._attempt is not None:
             self._attempt.has_final = True
         for older in [p for p in self._pending.values() if p.id < id]:
             self._abort(older, f"checkpoint {id}, which is newer, was complete first", now_ms, counts=False)
-        self._actions += self.completed.add(checkpoint, self._pending)
+        self._actions += self.completed.add(pending.value.completed(path), self._pending)
         if self._litter:
             self._litter -= 1
             self._do(ce.Sweep(self.completed.live_paths(), id))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidegate.core.ids import AttemptNumber, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.states import JobStatus
-from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
+from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
 from tidegate.jobmanager.events import SendToSlot, Tick
 from tidegate.protocol.messages import CheckpointMessage
 
@@ -126,7 +126,7 @@ class StoreAttachments:
 class WriteManifest:
     """Make a checkpoint durable; answered by a `StorageAnswer`."""
 
-    checkpoint: CompletedCheckpoint
+    checkpoint: AcknowledgedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
