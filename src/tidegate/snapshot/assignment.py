@@ -107,9 +107,7 @@ def assign(
                 vertex.id, i, tuple(operators[i]), in_flight.get((vertex.id, i)), i in done
             )
     present = {o.id for v in vertices for o in v.operators}
-    enumerators = {
-        o.id: o.enumerator for o in manifest.operators if o.enumerator is not None and o.id in present
-    }
+    enumerators = {id: state for id, state in manifest.enumerators.items() if id in present}
     return Restore(manifest.checkpoint_id, subtasks, enumerators, left_behind)
 
 
@@ -119,7 +117,7 @@ def assign(
 def _left_behind(manifest: Manifest, vertices: Sequence[VertexLike], allowed: bool) -> tuple[str, ...]:
     ids = {o.id for v in vertices for o in v.operators}
     names = {o.name for v in vertices for o in v.operators}
-    missing = [o for o in manifest.operators if o.has_state and o.id not in ids]
+    missing = [o for o in manifest.operators if manifest.has_state(o) and o.id not in ids]
     if missing and not allowed:
         first = missing[0]
         hint = "Give the operator its uid back"

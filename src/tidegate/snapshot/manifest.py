@@ -7,6 +7,7 @@ equal manifests are equal bytes. A pure value: who reads and writes it is the st
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,13 +101,6 @@ class ManifestOperator(msgspec.Struct, frozen=True):
     parallelism: int
     max_parallelism: int
     subtasks: tuple[SubtaskState, ...] = ()
-    enumerator: msgspec.Raw | None = None
-    """The state of a source's enumerator, as JSON."""
-
-    @property
-    def has_state(self) -> bool:
-        """Whether anything would be lost without it."""
-        return bool(self.subtasks) or self.enumerator is not None
 
     def label(self) -> str:
         """How messages name it."""
@@ -148,6 +142,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     bytes_new: int
     vertices: tuple[ManifestVertex, ...]
     operators: tuple[ManifestOperator, ...]
+    enumerators: dict[OperatorId, msgspec.Raw]
+    """The states of the sources' enumerators, as JSON."""
     statistics: tuple[SubtaskStatistics, ...]
     files: tuple[StateFile, ...]
     """Every file that the handles name, once, by path: for those who check or copy without knowing handles."""
@@ -161,6 +157,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def paths(self) -> frozenset[str]:
         """The paths of all its files: what must be kept while it is retained."""
         return frozenset(f.path for f in self.files)
+
+    def has_state(self, operator: ManifestOperator) -> bool:
+        """Whether anything would be lost without an operator."""
+        return bool(operator.subtasks) or operator.id in self.enumerators
 
     def encode(self) -> bytes:
         """As a document; a manifest that could not be read back is refused."""
@@ -197,7 +197,7 @@ def make_manifest(
     ordered = [s for v in vertices for s in by_vertex[v.id]]
     statistics = sorted((metrics or {}).items())
     return Manifest(
-        tidegate_version=importlib.metadata.version("tidegate"),
+        tidegate_version=_own_version(),
         job_id=job_id,
         job_name=job_name,
         attempt=attempt,
@@ -208,9 +208,8 @@ def make_manifest(
         bytes_full=sum(f.size for f in _unique_files(f for s in ordered for f in s.files())),
         bytes_new=sum(_new_bytes(s) for s in ordered),
         vertices=tuple(_vertex(v, by_vertex[v.id]) for v in vertices),
-        operators=tuple(
-            _operator(v, o, by_vertex[v.id], enumerators.get(o.id)) for v in vertices for o in v.operators
-        ),
+        operators=tuple(_operator(v, o, by_vertex[v.id]) for v in vertices for o in v.operators),
+        enumerators={id: msgspec.Raw(enumerators[id]) for id in sorted(enumerators)},
         statistics=tuple(SubtaskStatistics(v, subtask, m) for (v, subtask), m in statistics),
         files=_unique_files(f for s in ordered for f in s.files()),
     )
@@ -286,6 +285,14 @@ def _document(manifest: Manifest) -> bytes:
     return head + checksum(head + rest).encode() + rest
 
 
+@functools.cache
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("tidegate")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # run from its source files, without being installed
+
+
 def _writer_of(data: bytes) -> str:
     match = re.search(rb'\n"tidegate_version": "([^"\n]{1,50})"', data)
     return match[1].decode("utf-8", "replace") if match else "of a later release"
@@ -304,7 +311,7 @@ def _vertex(vertex: VertexLike, snapshots: Sequence[SubtaskSnapshot]) -> Manifes
 
 
 def _operator(
-    vertex: VertexLike, operator: OperatorLike, snapshots: Sequence[SubtaskSnapshot], enumerator: bytes | None
+    vertex: VertexLike, operator: OperatorLike, snapshots: Sequence[SubtaskSnapshot]
 ) -> ManifestOperator:
     return ManifestOperator(
         operator.id,
@@ -319,7 +326,6 @@ def _operator(
             for o in s.operators
             if o.operator == operator.id and not o.is_empty
         ),
-        None if enumerator is None else msgspec.Raw(enumerator),
     )
 
 
