@@ -1,4 +1,4 @@
-"""The command `tidegate`: run and explain programs, list the options."""
+"""The command `tidegate`: run and explain programs, list the options, look at checkpoints."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from tidegate.api.environment import Program, instead_of_running
+from tidegate.cli import checkpoints as stored
 from tidegate.cli.plan import print_plan
 from tidegate.cli.script import FAILED, ScriptCall, parse_call, run_script
-from tidegate.core.errors import ConfigurationError
+from tidegate.core.errors import ConfigurationError, TidegateError
 from tidegate.core.options import describe
 from tidegate.graph.explain import explain as explain_graph
 from tidegate.graph.stream_graph import build_stream_graph
@@ -159,6 +160,52 @@ def options() -> None:
     for row in describe():
         table.add_row(row.key, escape(row.default), f"[dim]{escape(row.type)}:[/dim] {escape(row.help)}")
     Console().print(table)
+
+
+@app.command()
+def checkpoints(
+    location: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="A checkpoint directory, the directory of one job in it, or one checkpoint; a path or a URI.",
+            show_default=False,
+        ),
+    ],
+    id: Annotated[int | None, typer.Option("--id", help="Show everything about this checkpoint.")] = None,
+    job: Annotated[str, typer.Option("--job", help="Only of jobs with this name or id.")] = "",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file and compare its checksum.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw duration and size over time.")] = False,
+) -> None:
+    """List and inspect the checkpoints that are stored in a directory.
+
+    The exit code is 1 if something is damaged or missing. Without `--verify` manifests are checked, and that every file
+    is there with its size.
+
+    Example: `tidegate checkpoints s3://lake/checkpoints --id 42 --verify`
+    """
+    try:
+        findings = stored.look(location, id, job, verify=verify)
+    except TidegateError as e:
+        _complain(str(e))
+        raise typer.Exit(FAILED) from None
+    if as_json:
+        print(stored.as_json(findings, whole=id is not None))
+    elif plot:
+        stored.show(findings, [stored.plot(findings)])
+    elif id is None:
+        stored.show(findings, [stored.overview(findings)])
+    else:
+        stored.show(findings, [stored.inspection(c, findings) for c in findings.checkpoints])
+        for reason in findings.reasons():
+            _complain(reason)
+    if id is not None and not findings.checkpoints and not findings.unusable:
+        _complain(f"there is no completed checkpoint {id} in it.")
+        raise typer.Exit(FAILED)
+    raise typer.Exit(FAILED if findings.is_damaged else 0)
 
 
 @app.command()

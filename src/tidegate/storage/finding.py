@@ -16,7 +16,7 @@ from tidegate.core.errors import CheckpointError
 from tidegate.snapshot.manifest import Manifest, ManifestError, decode_manifest
 from tidegate.storage import layout
 from tidegate.storage.filesystem import FilesystemStorage
-from tidegate.storage.locations import path_name, resolve, split_query
+from tidegate.storage.locations import absolute, path_name, resolve, split_query
 from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
 
 
@@ -65,7 +65,8 @@ def newest_usable(storage: CheckpointStorage, *, contents: bool = True) -> Found
 def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
     """The newest usable checkpoint below a checkpoint directory of any job with this name (for resume="latest").
 
-    The job that completed one last comes first, in a job the highest id. A manifest that cannot be read has no name: it is reported, as it may be meant.
+    The job that completed one last comes first, in a job the highest id. A manifest that cannot be read has no name: it
+    is reported, as it may be meant.
     """
     found = [
         one
@@ -97,6 +98,21 @@ def list_checkpoints(root: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
     for job_id in job_ids(root):
         found += _read_all(FilesystemStorage(root, job_id))
     return found
+
+
+def list_at(location: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
+    """The same for a checkpoint directory, the directory of one job, or the path of one checkpoint."""
+    plain, query = split_query(location)
+    split = layout.split_location(absolute(plain))
+    if split is not None:
+        root, job_id, checkpoint_id = split
+        storage = FilesystemStorage(root + query, job_id)
+        if checkpoint_id is not None:
+            return [_read(storage, checkpoint_id)]
+        own = _read_all(storage)
+        if own:
+            return own
+    return list_checkpoints(location)
 
 
 def job_ids(root: str) -> list[str]:

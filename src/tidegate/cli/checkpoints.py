@@ -1,0 +1,317 @@
+"""`tidegate checkpoints`: what is stored below a checkpoint directory, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle
+from tidegate.snapshot.manifest import Manifest, ManifestOperator
+from tidegate.storage.finding import StoredCheckpoint, UnusableCheckpoint, list_at
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_MOST_ENTRIES = 20
+
+
+@dataclass(frozen=True)
+class CheckedCheckpoint:
+    """A checkpoint that could be read, and what is wrong with its files."""
+
+    checkpoint: StoredCheckpoint
+    damage: tuple[str, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it says about itself."""
+        return self.checkpoint.manifest
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What there is at a location."""
+
+    checkpoints: tuple[CheckedCheckpoint, ...]
+    unusable: tuple[UnusableCheckpoint, ...]
+    verified: bool
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything cannot be restored."""
+        return bool(self.unusable) or any(c.damage for c in self.checkpoints)
+
+    def reasons(self) -> list[str]:
+        """All that is wrong."""
+        return [r for u in self.unusable for r in u.reasons] + [r for c in self.checkpoints for r in c.damage]
+
+
+def look(location: str, checkpoint_id: int | None = None, job: str = "", *, verify: bool = False) -> Findings:
+    """Read the manifests; `verify` reads all files too, else only their existence and sizes are looked at.
+
+    `job` is a job's name, or the beginning of its id. Raises `StorageError` if the location cannot be read.
+    """
+    checked, unusable = [], []
+    for one in list_at(location):
+        if isinstance(one, UnusableCheckpoint):
+            if checkpoint_id is None or one.path.endswith(f"/chk-{checkpoint_id}"):
+                unusable.append(one)
+            continue
+        manifest = one.manifest
+        if checkpoint_id not in (None, manifest.checkpoint_id):
+            continue
+        if job and job != manifest.job_name and not manifest.job_id.startswith(job):
+            continue
+        checked.append(CheckedCheckpoint(one, tuple(one.damage(contents=verify))))
+    return Findings(tuple(checked), tuple(unusable), verify)
+
+
+# ---- for programs ----
+
+
+def as_json(findings: Findings, *, whole: bool) -> str:
+    """The findings as JSON: a list of checkpoints, `whole` with everything in their manifests."""
+    rows: list[dict[str, Any]] = []
+    for one in findings.checkpoints:
+        manifest: dict[str, Any] = json.loads(msgspec.json.encode(one.manifest))
+        if not whole:
+            manifest["operators"] = [o["name"] for o in manifest["operators"]]
+            for detail in ("vertices", "enumerators", "statistics", "files"):
+                del manifest[detail]
+        manifest |= {"path": one.checkpoint.path, "duration_ms": one.manifest.duration_ms}
+        rows.append(manifest | {"damage": list(one.damage), "verified": findings.verified})
+    rows += [
+        {"path": u.path, "damage": list(u.reasons), "verified": findings.verified} for u in findings.unusable
+    ]
+    return json.dumps(rows, indent=2, ensure_ascii=False)
+
+
+# ---- for people ----
+
+
+def overview(findings: Findings) -> RenderableType:
+    """A table for each job, and below what is damaged."""
+    parts: list[RenderableType] = []
+    for _, group in groupby(findings.checkpoints, key=lambda c: c.manifest.job_id):
+        checkpoints = list(group)
+        newest = checkpoints[-1].manifest
+        table = _table("id", "attempt", "completed (UTC)", "duration", "full", "new", "with state", "files")
+        for one in checkpoints:
+            m = one.manifest
+            with_state = sum(m.has_state(o) for o in m.operators)
+            table.add_row(
+                str(m.checkpoint_id),
+                str(m.attempt),
+                _time(m.completed_ms),
+                _duration(m.duration_ms),
+                _size(m.bytes_full),
+                _size(m.bytes_new),
+                f"{with_state} of {len(m.operators)}",
+                _verdict(one.damage, findings.verified),
+            )
+        parts += [Text.assemble((_plain(newest.job_name), "bold"), f"  job {newest.job_id}"), table, Text()]
+    return Group(*parts, *_damage(findings))
+
+
+def inspection(one: CheckedCheckpoint, findings: Findings) -> RenderableType:
+    """Everything about one checkpoint."""
+    m = one.manifest
+    head = Table.grid(padding=(0, 2))
+    for word, value in (
+        ("job", f"{_plain(m.job_name)} ({m.job_id}), attempt {m.attempt}"),
+        ("path", one.checkpoint.path),
+        ("completed", f"{_time(m.completed_ms)} UTC, {_duration(m.duration_ms)} after the trigger"),
+        ("size", f"{_size(m.bytes_full)} in {len(m.files)} files, {_size(m.bytes_new)} of it new"),
+        ("written by", f"tidegate {_plain(m.tidegate_version)}"),
+    ):
+        head.add_row(Text(word, "dim"), Text(value))
+    head.add_row(Text("files", "dim"), _verdict(one.damage, findings.verified))
+    return Group(
+        Text(f"{m.kind} {m.checkpoint_id}", "bold"),
+        head,
+        Text(),
+        _operators(m),
+        Text(),
+        *_positions(m),
+        *_in_flight(m),
+        _files(m),
+    )
+
+
+def plot(findings: Findings) -> RenderableType:
+    """Duration and size of each checkpoint as bars, oldest first."""
+    parts: list[RenderableType] = []
+    for _, group in groupby(findings.checkpoints, key=lambda c: c.manifest.job_id):
+        manifests = [c.manifest for c in group]
+        longest = max(m.duration_ms for m in manifests)
+        largest = max(m.bytes_full for m in manifests)
+        table = _table("id", "completed (UTC)", "duration", "", "full", "", "new", "")
+        for m in manifests:
+            table.add_row(
+                str(m.checkpoint_id),
+                _time(m.completed_ms),
+                _duration(m.duration_ms),
+                Text(bar(m.duration_ms, longest), "cyan"),
+                _size(m.bytes_full),
+                Text(bar(m.bytes_full, largest), "blue"),
+                _size(m.bytes_new),
+                Text(bar(m.bytes_new, largest), "green"),
+            )
+        name = _plain(manifests[-1].job_name)
+        parts += [Text.assemble((name, "bold"), f"  job {manifests[-1].job_id}"), table, Text()]
+    return Group(*parts, *_damage(findings))
+
+
+def bar(value: float, most: float, width: int = 12) -> str:
+    """A bar of up to `width` characters, in eighths; anything above nothing is visible.
+
+    >>> bar(100, 100, 4), bar(50, 100, 4), bar(1, 100, 4), bar(0, 0, 4)
+    ('████', '██', '▏', '')
+    """
+    eighths = 0 if most <= 0 else round(8 * width * value / most)
+    eighths = max(eighths, 1 if value > 0 else 0)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+def show(findings: Findings, what: Iterable[RenderableType]) -> None:
+    """Print to the terminal."""
+    console = Console()
+    for part in what:
+        console.print(part)
+    if not findings.checkpoints and not findings.unusable:
+        console.print("No completed checkpoint is stored there.")
+
+
+def _operators(m: Manifest) -> RenderableType:
+    table = _table("operator", "uid", "parallelism", "states")
+    for operator in m.operators:
+        parallelism = f"{operator.parallelism} of {operator.max_parallelism}"
+        states = Group(*_states(operator)) if operator.subtasks else Text("none", "dim")
+        table.add_row(escape(_plain(operator.name)), escape(_plain(operator.uid or "")), parallelism, states)
+    return table
+
+
+def _states(operator: ManifestOperator) -> Iterable[RenderableType]:
+    keyed = [s.keyed for s in operator.subtasks if s.keyed is not None]
+    if keyed:
+        yield from (Text(_plain(line)) for line in _keyed_lines(keyed))
+    by_name: dict[str, list[OperatorStateHandle]] = {}
+    for subtask in operator.subtasks:
+        for handle in subtask.states:
+            by_name.setdefault(handle.name, []).append(handle)
+    for name, handles in by_name.items():
+        types = {h.schema for h in handles if h.schema}
+        of = f" of {', '.join(sorted(types))}" if types else ""
+        kind = (
+            "broadcast map"
+            if handles[0].redistribution == "broadcast"
+            else f"{handles[0].redistribution} list"
+        )
+        rows = handles[0].rows if kind == "broadcast map" else sum(h.rows for h in handles)
+        yield Text(_plain(f"{name}: {kind}{of}, {rows} entries, stored by {len(handles)} subtasks"))
+
+
+def _keyed_lines(keyed: Sequence[KeyedStateHandle]) -> Iterable[str]:
+    schemas = {schema.name: schema for handle in keyed for schema in handle.states}
+    for schema in schemas.values():
+        ttl = "" if schema.ttl_ms is None else f", expires after {_duration(schema.ttl_ms)}"
+        serializer = "" if schema.serializer == "arrow" else f" ({schema.serializer})"
+        yield f"{schema.name}: {schema.kind} of {schema.value}{serializer} by {schema.key}{ttl}"
+    full, new = sum(h.bytes_full for h in keyed), sum(h.bytes_new for h in keyed)
+    ranges = ", ".join(str(h.range) for h in keyed)
+    yield f"{keyed[0].backend}, {_size(full)} ({_size(new)} new), key groups {ranges}"
+
+
+def _positions(m: Manifest) -> Iterable[RenderableType]:
+    """The plain entries: source positions, committables, and what the enumerators know."""
+    table = _table("operator", "subtask", "state", "value")
+    left_out = 0
+    for operator in m.operators:
+        rows = [
+            (str(s.subtask), handle.name, bytes(entry))
+            for s in operator.subtasks
+            for handle in s.states
+            for entry in handle.entries
+        ]
+        if operator.id in m.enumerators:
+            rows.append(("", "enumerator", bytes(m.enumerators[operator.id])))
+        for subtask, name, value in rows[:_MOST_ENTRIES]:
+            shown = value.decode("utf-8", "replace")
+            table.add_row(escape(_plain(operator.name)), subtask, escape(_plain(name)), escape(_plain(shown)))
+        left_out += len(rows[_MOST_ENTRIES:])
+    if table.row_count:
+        yield table
+        yield Text(f"and {left_out} more; --json has them all\n" if left_out else "", "dim")
+
+
+def _in_flight(m: Manifest) -> Iterable[RenderableType]:
+    handles = [handle for vertex in m.vertices for _, handle in vertex.in_flight]
+    if handles:
+        size = _size(sum(h.file.size for h in handles))
+        batches = sum(h.batches for h in handles)
+        yield Text(
+            f"{batches} in-flight batches, {size}: it can be restored with the same parallelism only\n"
+        )
+
+
+def _files(m: Manifest) -> RenderableType:
+    table = _table("size", "file")
+    for file in m.files:
+        table.add_row(_size(file.size), escape(_plain(file.path)))
+    return table
+
+
+def _damage(findings: Findings) -> Iterable[RenderableType]:
+    return [Text(_plain(reason), "red") for reason in findings.reasons()]
+
+
+def _verdict(damage: Sequence[str], verified: bool) -> Text:
+    if damage:
+        return Text(f"damaged: {len(damage)} file{'s' if len(damage) > 1 else ''}", "red")
+    return Text("verified" if verified else "complete", "green")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        right = column in ("id", "attempt", "duration", "full", "new", "size", "subtask")
+        table.add_column(
+            column,
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=column.startswith("completed"),
+        )
+    return table
+
+
+def _plain(text: str) -> str:
+    """Without characters that a terminal would obey: what is shown may come from anywhere."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def _duration(ms: int) -> str:
+    return f"{ms} ms" if abs(ms) < 1000 else f"{ms / 1000:.1f} s"
+
+
+def _size(size: int) -> str:
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"

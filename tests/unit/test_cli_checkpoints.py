@@ -1,0 +1,132 @@
+"""`tidegate checkpoints` on real directories: what it shows, and that damage is in the text and in the exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.unit.manifest_kit import Contents, manifest
+from tidegate.cli.main import app
+from tidegate.storage.filesystem import FilesystemStorage
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoints-v1"
+JOB = "9c02d1e0aa55f011"
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, ["checkpoints", *map(str, words)], env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+def text(result: Result) -> str:
+    return " ".join(result.output.split())
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A checkpoint directory with two jobs: checkpoints 42 and 43 of one, 7 of the other."""
+    root = tmp_path / "checkpoints"
+    shutil.copytree(GOLDEN, root)
+    for id, job_id, name in ((43, JOB, "pv count"), (7, "aaaa", "[bold]odd\x1b[31m name")):
+        contents = Contents()
+        made = manifest(contents, job_id=job_id, job_name=name, checkpoint_id=id)
+        for path, data in contents.files.items():
+            (root / job_id / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / job_id / path).write_bytes(data)
+        FilesystemStorage(str(root), job_id).write_manifest(id, 0, made.encode())
+    return root
+
+
+def test_all_jobs_and_checkpoints_are_listed(stored):
+    result = run(stored)
+    assert result.exit_code == 0, result.output
+    assert f"pv count job {JOB}" in text(result)
+    assert "42 0 2026-11-14 23:46:41 250 ms 440 B 40 B 3 of 4 complete" in text(result)
+    assert "43 0" in text(result)
+    assert "7 0" in text(result)
+
+
+def test_a_name_cannot_paint_the_terminal(stored):
+    output = run(stored).output
+    assert "\x1b" not in output
+    assert "[bold]odd\N{REPLACEMENT CHARACTER}[31m name" in output
+
+
+def test_the_directory_of_a_job_and_the_path_of_a_checkpoint_are_understood(stored):
+    assert "odd" not in run(stored / JOB).output
+    assert "43 0" in text(run(stored / JOB))
+    assert "43 0" not in text(run(stored / JOB / "chk-42"))
+    assert "odd" not in run(stored, "--job", "pv count").output
+    assert "pv count" not in run(stored, "--job", "aa").output
+
+
+def test_one_checkpoint_is_shown_with_states_schemas_ranges_positions_and_files(stored):
+    result = run(stored, "--id", 42)
+    assert result.exit_code == 0, result.output
+    for expected in (
+        "seen: value of bool by Row(app: string)",
+        "heap, 408 B (8 B new), key groups 0-63, 64-127",
+        "pending: split list of int64, 6 entries",
+        "rules: broadcast map of string, int64, 1 entries",
+        '{"id":"clicks.json:1","position":1017}',
+        'enumerator {"pending":["clicks.json:9"],"found":10}',
+        "8 in-flight batches",
+        "shared/c41-a0-xdedupe-0-base.parquet",
+    ):
+        assert expected in text(result)
+
+
+def test_only_verify_sees_a_flipped_byte_and_it_ends_with_1(stored):
+    damaged = stored / JOB / "shared" / "c42-a0-xdedupe-0-inc.parquet"
+    damaged.write_bytes(b"INC0")
+    assert run(stored).exit_code == 0
+
+    result = run(stored, "--verify")
+
+    assert result.exit_code == 1
+    assert "42 0 2026-11-14 23:46:41 250 ms 440 B 40 B 3 of 4 damaged: 1 file" in text(result)
+    assert f"{damaged.name} is damaged: its checksum is" in text(result)
+    assert "verified" in text(result)
+
+
+@pytest.mark.parametrize("options", [[], ["--id", 42], ["--json"], ["--plot"]])
+def test_a_missing_file_and_a_damaged_manifest_are_named_and_end_with_1(stored, options):
+    (stored / JOB / "chk-42" / "a0-xrules-0-all.parquet").unlink()
+    result = run(stored, *options)
+    assert result.exit_code == 1
+    assert "a0-xrules-0-all.parquet is missing" in text(result)
+
+    manifest_file = stored / JOB / "chk-42" / "_metadata"
+    manifest_file.write_bytes(manifest_file.read_bytes()[:-100])
+    result = run(stored, *options)
+    assert result.exit_code == 1
+    assert "chk-42/_metadata is truncated" in text(result)
+
+
+def test_json_is_for_programs(stored):
+    rows = json.loads(run(stored, "--json").stdout)
+    assert [(r["job_name"], r["checkpoint_id"], r["damage"]) for r in rows][:2] == [
+        ("pv count", 42, []),
+        ("pv count", 43, []),
+    ]
+    [whole] = json.loads(run(stored, "--id", 43, "--json", "--verify").stdout)
+    assert whole["verified"] is True
+    assert len(whole["files"]) == 10
+
+
+def test_duration_and_size_are_drawn(stored):
+    result = run(stored, "--plot")
+    assert result.exit_code == 0
+    assert "42 2026-11-14 23:46:41 250 ms ████████████ 440 B ████████████ 40 B █▏" in text(result)
+
+
+def test_nothing_there_is_said(tmp_path, stored):
+    (tmp_path / "empty").mkdir()
+    assert "No completed checkpoint" in run(tmp_path / "empty").output
+    missing = run(tmp_path / "nowhere")
+    assert (missing.exit_code, "there is no checkpoint directory" in missing.output) == (1, True)
+    unknown = run(stored, "--id", 5)
+    assert (unknown.exit_code, "there is no completed checkpoint 5" in unknown.output) == (1, True)
