@@ -636,6 +636,5 @@ def test_the_history_is_bounded_and_the_counts_are_not():
 def test_a_restored_checkpoint_is_told():
     kit = CoordinatorKit().begin()
     kit.complete(kit.trigger())
-    [checkpoint] = kit.completed.retained
-    kit.do(ce.AttemptEnded("lost"), ce.AttemptBegan(1, CELLS, {}, checkpoint))
+    kit.do(ce.AttemptEnded("lost"), ce.AttemptBegan(1, CELLS, {}, restored_checkpoint=1))
     assert (kit.coordinator.overview().restored, kit.coordinator.overview().restored_checkpoint) == (1, 1)

@@ -16,9 +16,10 @@ protocol fails the job by name. After `EndJob` nothing happens any more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Literal
+
+import msgspec
 
 from tidegate.core.errors import IllegalTransitionError, JobFailedError, ProtocolError
 from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, SubtaskId, VertexId
@@ -32,6 +33,11 @@ from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.failures import Failure, FailureCollector
 from tidegate.jobmanager.slots import Slot, SlotDescription, SlotState, SlotTable
 from tidegate.protocol import messages as m
+from tidegate.snapshot.assignment import Restore, SubtaskRestore, encode_restore
+from tidegate.snapshot.handles import StateFile
+
+DescribeStorage = Callable[[Sequence[StateFile]], bytes]
+"""The encoded `CheckpointStorage` for a slot that restores these files. Does no I/O."""
 
 _J, _E = JobStatus, ExecutionState
 
@@ -59,11 +65,10 @@ class JobMaster:
         job_graph: JobGraph,
         options: Options,
         *,
-        restore: Mapping[SubtaskId, bytes] = MappingProxyType({}),
-        restored_checkpoint: int = 0,
-        storage: bytes = b"",
+        restore: Restore | None = None,
+        describe_storage: DescribeStorage | None = None,
     ) -> None:
-        """`restore` (a `SubtaskRestore` for every subtask, or nothing) and `storage` go out with the deployment."""
+        """`restore` goes out with the deployment, and so does the storage, if the job has checkpoints."""
         self.job_id = job_id
         self.attempt = attempt
         self.job_graph = job_graph
@@ -72,8 +77,7 @@ class JobMaster:
         """Why the job ended, for the user; empty while it runs and when it finished."""
         self._options = options
         self._restore = restore
-        self._restored_checkpoint = restored_checkpoint
-        self._storage = storage
+        self._describe_storage = describe_storage
         self._machine: StateMachine[JobStatus] = StateMachine(
             f"job {job_graph.name!r}", _J.CREATED, JOB_TRANSITIONS
         )
@@ -233,23 +237,26 @@ class JobMaster:
         addresses = self._slots.addresses()
         for slot, record in self._slots:
             record.state = SlotState.RUNNING
-            subtasks = self.graph.deployments(slot)
-            restore = (
-                [self._restore[SubtaskId(d.vertex, d.subtask)] for d in subtasks] if self._restore else ()
-            )
-            deploy = m.Deploy(
-                encoded,
-                subtasks,
-                placement,
-                addresses,
-                tuple(restore),
-                self._restored_checkpoint,
-                self._storage,
-            )
-            self._send(slot, deploy)
+            deploy = m.Deploy(encoded, self.graph.deployments(slot), placement, addresses)
+            self._send(slot, self._with_state(deploy))
         for slot, message in self._early:
             self._send(slot, message)
         self._early.clear()
+
+    def _with_state(self, deploy: m.Deploy) -> m.Deploy:
+        """The deployment of a slot with what its subtasks restore, and the storage that they find it in."""
+        restored: list[SubtaskRestore] = []
+        if self._restore is not None:
+            restored = [self._restore.subtasks[SubtaskId(d.vertex, d.subtask)] for d in deploy.subtasks]
+        storage = b""
+        if self._describe_storage is not None:
+            storage = self._describe_storage([file for subtask in restored for file in subtask.files()])
+        return msgspec.structs.replace(
+            deploy,
+            restore=tuple(encode_restore(subtask) for subtask in restored),
+            restored_checkpoint=0 if self._restore is None else self._restore.checkpoint_id,
+            storage=storage,
+        )
 
     # ---- 2. what slots say ----
 

@@ -194,8 +194,7 @@ class CheckpointCoordinator:
         self._attempt = _Attempt(event.attempt, dict(event.slots), dict(event.names))
         self._failures = 0
         self._ended_ms = None
-        restored = event.restored
-        self._history.restored(0 if restored is None else restored.checkpoint_id)
+        self._history.restored(event.restored_checkpoint)
         self._litter = self.SWEEPS_AFTER_LITTER
 
     def _end_attempt(self, reason: str, now_ms: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidegate.core.ids import AttemptNumber, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.states import JobStatus
-from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
+from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
 from tidegate.jobmanager.events import SendToSlot, Tick
 from tidegate.protocol.messages import CheckpointMessage
 
@@ -25,7 +25,8 @@ class AttemptBegan:
     attempt: AttemptNumber
     slots: Mapping[SubtaskId, SlotId]
     names: Mapping[VertexId, str]
-    restored: CompletedCheckpoint | None = None
+    restored_checkpoint: int = 0
+    """What it begins from; 0: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,439 @@
+"""Job: the sequence of attempts, as a pure state machine. Events and the time in, actions out.
+
+No socket, thread, clock or file: a driver makes the events and performs the actions, in their order. All calls of
+`handle` come from one thread; the properties may be read from any. It holds the JobMaster of the attempt, the
+CheckpointCoordinator and the restart strategy.
+
+1. The newest completed checkpoint, if there is one, is verified; then an attempt begins from it.
+2. The attempt runs: the JobMaster decides about it, the coordinator about its checkpoints.
+3. It fails: its pending checkpoints are aborted at once, and when it has ended the restart strategy is asked.
+   RESTARTING lasts for the delay; the checkpoint is verified meanwhile. A damaged one is reported and the one before it
+   taken; if all are damaged the job fails, because starting from nothing would be a wrong answer.
+4. FINISHED, FAILED or CANCELED: checkpoints are kept or deleted as the options say, then `EndJob`, once.
+
+What comes of another attempt than the current one changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from tidegate.core.durations import format_duration_ms
+from tidegate.core.errors import JobFailedError
+from tidegate.core.ids import AttemptNumber, JobId
+from tidegate.core.options import Options
+from tidegate.core.states import JOB_TRANSITIONS, JobStatus, StateMachine
+from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager import events as ev
+from tidegate.jobmanager.checkpoint import events as ce
+from tidegate.jobmanager.checkpoint.completed import CompletedCheckpoints
+from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
+from tidegate.jobmanager.checkpoint.coordinator import CheckpointCoordinator
+from tidegate.jobmanager.checkpoint.events import CheckpointAction, CheckpointEvent
+from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
+from tidegate.jobmanager.events import Action, Event
+from tidegate.jobmanager.failover import events as fe
+from tidegate.jobmanager.failover.diagnosis import FailedAttempt, diagnose
+from tidegate.jobmanager.failover.events import JobAction, JobEvent
+from tidegate.jobmanager.failover.restart_strategies import GiveUp, Restart, RestartStrategy, strategy_of
+from tidegate.jobmanager.job_master import DescribeStorage, JobMaster
+from tidegate.protocol import messages as m
+from tidegate.snapshot.assignment import Restore
+
+_J = JobStatus
+_CHECKPOINT_MESSAGES = (m.AcknowledgeCheckpoint, m.DeclineCheckpoint, m.TaskDrained)
+
+
+class JobOverview(msgspec.Struct, frozen=True):
+    """How a job fares, for clients and displays."""
+
+    status: JobStatus
+    attempt: int
+    restarts: int
+    restart_strategy: str
+    last_error: str = ""
+    """The whole message of the last failure, also while the job runs again; empty if there was none."""
+    last_error_attempt: int | None = None
+    diagnosis: str = ""
+    """Whether that failure is likely to come again, if something can be said."""
+    restored_checkpoint: int = 0
+    """What the current attempt began from; 0: nothing."""
+
+
+class Job:
+    """Decides everything about a job, from its submission to its end."""
+
+    HISTORY = 1_000
+    """States that are remembered: a job may restart for ever."""
+
+    def __init__(
+        self,
+        job_id: JobId,
+        job_graph: JobGraph,
+        options: Options,
+        *,
+        found: Sequence[CompletedCheckpoint] = (),
+        first_checkpoint_id: int = 1,
+        first_attempt: AttemptNumber = AttemptNumber(0),  # noqa: B008 -- a number
+        describe_storage: DescribeStorage | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`found`: the checkpoints of an earlier run to resume from; the newest sound one is taken.
+
+        `first_checkpoint_id` and `first_attempt` must be above all that an earlier run may have used.
+        """
+        self.job_id = job_id
+        self.job_graph = job_graph
+        self.message = ""
+        """Why the job ended, for the user; empty while it goes on and when it finished."""
+        self._options = options
+        self._describe_storage = describe_storage
+        self._strategy: RestartStrategy = strategy_of(options, seed)
+        self.coordinator = CheckpointCoordinator(
+            options, CompletedCheckpoints(options.checkpoint_retained, found), first_checkpoint_id
+        )
+        self._machine: StateMachine[JobStatus] = StateMachine(
+            f"job {job_graph.name!r}", _J.CREATED, JOB_TRANSITIONS
+        )
+        self._attempt = first_attempt
+        self._master = self._new_master(None)
+        self._phase: Literal["new", "waiting", "attempt", "ended"] = "new"
+        self._restarts = 0
+        self._due_ms = 0
+        """When the next attempt may begin."""
+        self._verifying: int | None = None
+        self._is_ready = False
+        self._restore: Restore | None = None
+        self._cancel_reason: str | None = None
+        self._failed: FailedAttempt | None = None
+        self._diagnosis = ""
+        self._last_error = ""
+        self._error: type[JobFailedError] = JobFailedError
+        self._coordinated: Literal["begun", "started", "ended"] = "ended"
+        self._actions: list[JobAction] = []
+
+    # ---- what others may read, from any thread ----
+
+    @property
+    def status(self) -> JobStatus:
+        """Where the job stands."""
+        return self._machine.state
+
+    @property
+    def status_history(self) -> tuple[JobStatus, ...]:
+        """The states that it went through, the last `HISTORY` of them."""
+        return tuple(self._machine.history)
+
+    @property
+    def attempt(self) -> AttemptNumber:
+        """The current attempt, or the one that ended last."""
+        return self._attempt
+
+    @property
+    def master(self) -> JobMaster:
+        """Who decides about that attempt."""
+        return self._master
+
+    @property
+    def restarts(self) -> int:
+        """How often the job was started again."""
+        return self._restarts
+
+    @property
+    def last_error(self) -> str:
+        """The whole message of the last failure, also while the job runs again; empty if there was none."""
+        return self._last_error
+
+    @property
+    def waiting_for(self) -> str:
+        """What the job waits for: slots, or its restart; empty when it does not wait."""
+        if self.status is _J.RESTARTING:
+            first = self._last_error.partition("\n")[0]
+            return f"restarting after attempt {self._attempt}: {first}"
+        return self._master.waiting_for if self.status is _J.WAITING_FOR_SLOTS else ""
+
+    def overview(self) -> JobOverview:
+        """How the job fares, now."""
+        failed = self._failed
+        return JobOverview(
+            self.status,
+            self._attempt,
+            self._restarts,
+            self._strategy.describe(),
+            self._last_error,
+            None if failed is None else failed.attempt,
+            self._diagnosis,
+            self.coordinator.overview().restored_checkpoint,
+        )
+
+    def checkpoints(self) -> CheckpointsOverview:
+        """The counts and the last checkpoints."""
+        return self.coordinator.overview()
+
+    # ---- the one way in ----
+
+    def handle(self, event: JobEvent, now_ms: int) -> list[JobAction]:
+        """Take an event and say what is to be done, in order. `now_ms` never goes back."""
+        self._actions = []
+        match event:
+            case fe.OfAttempt(attempt, inner):
+                if attempt == self._attempt and self._phase != "new":
+                    self._tell_master(inner, now_ms)
+            case _ if self._phase == "ended":
+                pass
+            case ev.SubmissionRequested():
+                if self._phase == "new":
+                    self._phase = "waiting"
+                    self._choose(now_ms)
+            case ev.CancelRequested(reason):
+                self._on_cancel(reason, now_ms)
+            case ev.Tick():
+                if self._phase == "attempt":
+                    self._tell_master(event, now_ms)
+                self._tell_coordinator(event, now_ms)
+            case fe.CheckpointVerified(id, restore):
+                if self._is_asked(id):
+                    self._is_ready, self._restore = True, restore
+            case fe.CheckpointDamaged(id, reasons):
+                if self._is_asked(id):
+                    self._on_damaged(id, reasons, now_ms)
+            case fe.CheckpointUnavailable(id, reason):
+                if self._is_asked(id):
+                    self._on_unavailable(id, reason, now_ms)
+            case fe.CheckpointIncompatible(id, reason):
+                if self._is_asked(id):
+                    self._fail(f"checkpoint {id} cannot be restored: {reason}", now_ms)
+            case _:
+                self._tell_coordinator(event, now_ms)
+        self._begin_if_due(now_ms)
+        return self._actions
+
+    # ---- 1. from where ----
+
+    def _choose(self, now_ms: int) -> None:
+        """Look for the checkpoint that the next attempt begins from."""
+        completed = self.coordinator.completed
+        checkpoint = completed.usable()
+        if checkpoint is not None:
+            self._verifying = checkpoint.checkpoint_id
+            self._do(fe.VerifyCheckpoint(checkpoint))
+        elif not completed.retained:
+            self._is_ready, self._restore = True, None
+        else:
+            damaged = "\n".join(
+                f"  checkpoint {id}: {'; '.join(reasons)}"
+                for id, reasons in sorted(completed.damaged.items())
+            )
+            self._fail(
+                f"none of its completed checkpoints can be restored:\n{damaged}\nMend or restore the files and "
+                f"resume, or start it without state",
+                now_ms,
+            )
+
+    def _is_asked(self, checkpoint_id: int) -> bool:
+        """Whether this is the answer that the job waits for; then it is not, any more."""
+        if self._phase != "waiting" or self._verifying != checkpoint_id:
+            return False
+        self._verifying = None
+        return True
+
+    def _on_damaged(self, id: int, reasons: tuple[str, ...], now_ms: int) -> None:
+        completed = self.coordinator.completed
+        completed.mark_damaged(id, reasons)
+        older = completed.usable()
+        if older is not None:
+            self._report(
+                f"checkpoint {id} of job {self.job_graph.name!r} is damaged and cannot be restored: "
+                f"{'; '.join(reasons)}. Falling back to checkpoint {older.checkpoint_id}: what the job did between "
+                f"the two is done again, also by sinks that had committed it"
+            )
+        self._choose(now_ms)
+
+    def _on_unavailable(self, id: int, reason: str, now_ms: int) -> None:
+        """The storage is away. That is no reason to take an older checkpoint; it counts as a failure to restart."""
+        text = f"checkpoint {id} cannot be read: {reason}"
+        if not self._last_error:
+            self._fail(text, now_ms)
+            return
+        decision = self._strategy.failed(now_ms)
+        if isinstance(decision, GiveUp):
+            self._fail(f"{text}{_because(decision)}", now_ms)
+            return
+        self._due_ms = now_ms + decision.delay_ms
+        delay = format_duration_ms(decision.delay_ms)
+        self._report(f"{text}. Trying again in {delay} ({decision.allowance})")
+
+    def _begin_if_due(self, now_ms: int) -> None:
+        if self._phase != "waiting" or now_ms < self._due_ms:
+            return
+        if self._is_ready:
+            self._begin(now_ms)
+        elif self._verifying is None:  # the storage was away
+            self._choose(now_ms)
+
+    # ---- 2. the attempt ----
+
+    def _begin(self, now_ms: int) -> None:
+        restore, self._restore, self._is_ready = self._restore, None, False
+        again = self._failed is not None
+        if again:
+            self._attempt = AttemptNumber(self._attempt + 1)
+            self._restarts += 1
+        self._master = master = self._new_master(restore)
+        self._phase = "attempt"
+        continue_sources = again and self._options.checkpoint_mode == "at_most_once"
+        self._do(fe.BeginAttempt(self._attempt, restore, continue_sources))
+        slots = {execution.id: execution.slot for execution in master.graph}
+        names = {vertex.id: vertex.name for vertex in self.job_graph.vertices}
+        restored = 0 if restore is None else restore.checkpoint_id
+        self._coordinated = "begun"
+        self._tell_coordinator(ce.AttemptBegan(self._attempt, slots, names, restored), now_ms)
+        self._tell_master(ev.SubmissionRequested(), now_ms)
+
+    def _new_master(self, restore: Restore | None) -> JobMaster:
+        return JobMaster(
+            self.job_id,
+            self._attempt,
+            self.job_graph,
+            self._options,
+            restore=restore,
+            describe_storage=self._describe_storage,
+        )
+
+    def _tell_master(self, event: Event, now_ms: int) -> None:
+        master = self._master
+        before = len(master.status_history)
+        message = event.message if isinstance(event, ev.MessageReceived) else None
+        end: ev.EndJob | None = None
+        for action in master.handle(event, now_ms):
+            if isinstance(action, ev.EndJob):
+                end = action
+            else:
+                self._do(action)
+        for status in master.status_history[before:]:
+            if not status.is_terminal:
+                self._to(status)
+        self._coordinate(message, now_ms)
+        if (
+            isinstance(event, ev.MessageReceived)
+            and isinstance(event.message, _CHECKPOINT_MESSAGES)
+            and master.hears(event.slot)
+        ):
+            self._tell_coordinator(ce.CheckpointMessageReceived(event.slot, event.message), now_ms)
+        if end is not None:
+            self._on_attempt_ended(end, now_ms)
+
+    def _coordinate(self, message: m.SlotMessage | None, now_ms: int) -> None:
+        """Let the coordinator know when the tasks have started, and at once when the attempt is being stopped."""
+        master = self._master
+        if (
+            self._coordinated == "begun"
+            and isinstance(message, m.TaskStateChanged)
+            and master.status is _J.RUNNING
+            and master.graph.all_running
+        ):
+            self._coordinated = "started"
+            self._tell_coordinator(ce.TasksStarted(), now_ms)
+        if self._coordinated != "ended" and (
+            master.status.is_terminal or master.status in (_J.FAILING, _J.CANCELLING)
+        ):
+            self._coordinated = "ended"
+            reason = (
+                "the job is being cancelled" if master.status is _J.CANCELLING else "the attempt has ended"
+            )
+            self._tell_coordinator(ce.AttemptEnded(reason), now_ms)
+
+    def _tell_coordinator(self, event: CheckpointEvent, now_ms: int) -> None:
+        for action in self.coordinator.handle(event, now_ms):
+            self._perform(action, now_ms)
+
+    def _perform(self, action: CheckpointAction, now_ms: int) -> None:
+        if isinstance(action, ce.FailAttempt):
+            self._tell_master(ev.CheckpointsFailed(action.reason), now_ms)
+        else:
+            self._do(action)
+
+    # ---- 3. failures and cancellation ----
+
+    def _on_attempt_ended(self, end: ev.EndJob, now_ms: int) -> None:
+        self._do(fe.EndAttempt(self._attempt))
+        if end.status is not _J.FAILED:
+            self._end(end.status, end.message, now_ms)
+            return
+        failure = self._master.failure
+        assert failure is not None
+        failed = FailedAttempt(self._attempt, failure)
+        self._diagnosis = diagnose(failed, self._failed)
+        self._failed, self._error = failed, end.error
+        self._last_error = end.message if not self._diagnosis else f"{end.message}\n{self._diagnosis}"
+        decision = GiveUp("") if failure.permanent else self._strategy.failed(now_ms)
+        if isinstance(decision, GiveUp):
+            # Who has not asked for restarts is not told about them.
+            text = self._last_error if decision.reason or self._restarts else end.message
+            self._end(_J.FAILED, f"{text}{_because(decision)}", now_ms)
+        elif self._cancel_reason is not None:
+            self._end(_J.CANCELED, self._cancelled_text(self._cancel_reason), now_ms)
+        else:
+            self._restart(decision, now_ms)
+
+    def _restart(self, decision: Restart, now_ms: int) -> None:
+        self._to(_J.RESTARTING)
+        self._phase = "waiting"
+        self._due_ms = now_ms + decision.delay_ms
+        self._is_ready, self._verifying, self._restore = False, None, None
+        usable = self.coordinator.completed.usable()
+        where = "from the beginning" if usable is None else f"from checkpoint {usable.checkpoint_id}"
+        self._report(
+            f"attempt {self._attempt} failed; restarting in {format_duration_ms(decision.delay_ms)} {where} "
+            f"({decision.allowance}). {self._last_error}"
+        )
+        self._choose(now_ms)
+
+    def _on_cancel(self, reason: str, now_ms: int) -> None:
+        if self._phase == "attempt":
+            self._cancel_reason = reason  # in case the attempt is failing: then it is not restarted
+            self._tell_master(ev.CancelRequested(reason), now_ms)
+        else:
+            if self.status is _J.CREATED:
+                self._to(_J.CANCELLING)
+            self._end(_J.CANCELED, self._cancelled_text(reason), now_ms)
+
+    def _fail(self, text: str, now_ms: int) -> None:
+        """Fail between attempts."""
+        if self.status is _J.CREATED:
+            self._to(_J.FAILING)
+        before = f"\nThe failure before it: {self._last_error}" if self._last_error else ""
+        self._last_error = f"job {self.job_graph.name!r} failed: {text}{before}"
+        self._error = JobFailedError
+        self._end(_J.FAILED, self._last_error, now_ms)
+
+    # ---- 4. the end ----
+
+    def _end(self, status: JobStatus, message: str, now_ms: int) -> None:
+        self._phase = "ended"
+        self.message = message
+        self._tell_coordinator(ce.JobEnded(status), now_ms)
+        self._to(status)
+        self._do(ev.EndJob(status, message, self._error))
+
+    def _cancelled_text(self, reason: str) -> str:
+        return f"job {self.job_graph.name!r} was cancelled: {reason}"
+
+    # ---- small parts ----
+
+    def _do(self, action: JobAction | Action) -> None:
+        self._actions.append(action)
+
+    def _report(self, text: str) -> None:
+        self._do(ce.ReportTrouble(text))
+
+    def _to(self, status: JobStatus) -> None:
+        self._machine.to(status)
+        del self._machine.history[: -self.HISTORY]
+
+
+def _because(decision: GiveUp) -> str:
+    return f"\nIt was not restarted: {decision.reason}" if decision.reason else ""
