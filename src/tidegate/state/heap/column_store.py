@@ -24,6 +24,7 @@ Mask = npt.NDArray[np.bool_]
 
 _LEAST_CAPACITY: Final = 1024
 _PORTION: Final = 1 << 18
+_RESTORED_ROWS: Final = 1 << 16  # the table of ids probes a batch in the cache
 
 
 class ColumnStore(ColumnTable):
@@ -117,7 +118,7 @@ class ColumnStore(ColumnTable):
     def restore(self, files: Sequence[StoredRows]) -> None:
         """Take the files of one handle, in order."""
         for stored in files:
-            for batch in stored.table.to_batches():
+            for batch in stored.table.to_batches(max_chunksize=_RESTORED_ROWS):
                 rows = pa.Table.from_batches([batch])
                 ids, _, arrays = self.begin(self._keys.split(one_array(rows.column("key"))))
                 columns = one_array(rows.column("value")).flatten()

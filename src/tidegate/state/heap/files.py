@@ -162,7 +162,7 @@ def to_parquet(table: pa.Table, metadata: dict[str, str]) -> pa.Buffer:
         compression="zstd",
         compression_level=1,
         use_dictionary=["key_group", "deleted"],
-        store_schema=True,
+        column_encoding=dict.fromkeys(_integers("", list(table.schema)[1:]), "DELTA_BINARY_PACKED") or None,
     )
     return sink.getvalue()
 
@@ -240,6 +240,16 @@ def _rows_of(source: pq.ParquetFile, key_groups: KeyGroupRange) -> pa.Table:
     groups = table.column("key_group")
     inside = pc.and_(pc.greater_equal(groups, key_groups.start), pc.less_equal(groups, key_groups.end))
     return table if pc.all(inside).as_py() in (True, None) else table.filter(inside)
+
+
+def _integers(prefix: str, fields: Iterable[pa.Field]) -> Iterable[str]:
+    """The paths of the columns that Parquet stores as 64-bit integers, lists and maps left out."""
+    for field in fields:
+        t = field.type
+        if pa.types.is_struct(t):
+            yield from _integers(f"{prefix}{field.name}.", t)
+        elif t == pa.int64() or pa.types.is_timestamp(t) or pa.types.is_duration(t):
+            yield f"{prefix}{field.name}"
 
 
 def _with_gaps(values: pa.Array, gone: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
