@@ -6,6 +6,7 @@ import itertools
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -19,8 +20,8 @@ from tidegate.operators.failures import OperatorError
 from tidegate.records.batch import Batch
 from tidegate.records.hashing import hash_values
 from tidegate.records.keying import key_groups
-from tidegate.records.types import record_type_of
-from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers
+from tidegate.records.types import RowType, record_type_of
+from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers, split
 
 
 class Click(NamedTuple):
@@ -243,3 +244,33 @@ def test_a_tuple_whose_key_is_of_another_type_is_refused_with_the_column(app, go
     )
     with pytest.raises(SchemaError, match=f"column 'f0' is string.* got.*{got}"):
         partition(Batch.of_rows(record_type, [("b", 1), (app, 2)]))
+
+
+@pytest.mark.parametrize("text", ["encoded", "plain"])
+def test_large_batches_are_cut_as_small_ones_whatever_their_columns(text: str):
+    rows = 20_000
+    apps = pa.array([None if i % 7 == 0 else f"app-{i % 100}" for i in range(rows)], pa.string())
+    numbers = pa.array([None if i % 11 == 0 else i for i in range(rows)], pa.int64())
+    arrays = [
+        apps.dictionary_encode() if text == "encoded" else apps,
+        numbers,
+        numbers.cast(pa.float64()),
+        numbers.cast(pa.int32()).cast(pa.date32()),
+        numbers.cast(pa.timestamp("us", "UTC")),
+        numbers.cast(pa.int32()).cast(pa.float32()),
+    ]
+    names = ["app", "n", "f", "d", "t", "g"]
+    kind = RowType(pa.schema([pa.field(n, a.type) for n, a in zip(names, [apps, *arrays[1:]], strict=True)]))
+    columns = pa.RecordBatch.from_arrays(arrays, names=names)
+    batch = Batch(kind, columns, None, None, pa.array(range(rows))).slice(3, rows - 5)
+    target = np.random.default_rng(1).integers(0, 3, batch.num_rows).astype(np.uint16)
+    target[target == 1] = 2
+    parts = dict(split(batch, target, 4))
+    assert sorted(parts) == [0, 2], "no empty batch"
+    for consumer, part in parts.items():
+        chosen = pa.array(np.flatnonzero(target == consumer))
+        assert part.columns.equals(batch.columns.take(chosen))
+        assert part.columns.schema.equals(columns.schema)
+        assert part.timestamps.equals(batch.timestamps.take(chosen))
+    ((only, whole),) = split(batch, np.full(batch.num_rows, 3, np.uint16), 4)
+    assert (only, whole) == (3, batch), "a batch for one consumer is not copied"

@@ -19,6 +19,7 @@ from tidegate.operators.keys import key_values
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes
 from tidegate.records.columns import brief, build_column
+from tidegate.records.cutting import cut_numbers
 from tidegate.records.hashing import NULL_HASH, Hashes, hash_column, hash_columns, hash_values
 from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
 from tidegate.records.types import RecordType, TupleType
@@ -31,6 +32,8 @@ Partitioner = Callable[[Batch], Parts]
 _FEW_ROWS = 32
 _FEW_CONSUMERS = 8
 """Up to here a comparison per consumer is faster than a sort."""
+_MANY_ROWS = 16384
+"""From here on a filter per consumer and column of numbers is faster than a gather."""
 _MOST_RECENT = 1 << 16
 
 
@@ -233,7 +236,11 @@ class _Custom:
 
 
 def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts:
-    """Cut a batch by target: one gather for all parts, order kept within each part."""
+    """Cut a batch by target, order kept within each part: filters of large columns of numbers, else one gather."""
+    if consumers <= _FEW_CONSUMERS and batch.num_rows >= _MANY_ROWS and batch.has_columns:
+        parts = _cut_columns(batch, target, consumers)
+        if parts is not None:
+            return parts
     if consumers <= _FEW_CONSUMERS:
         chosen = [np.flatnonzero(target == c) for c in range(consumers)]
         counts = [len(c) for c in chosen]
@@ -251,12 +258,27 @@ def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts
         gathered = Batch.of_columns(batch.type, batch.columns.take(pa.array(order)))
     if batch.timestamps is not None:
         gathered.timestamps = batch.timestamps.take(pa.array(order))
-    parts: Parts = []
+    parts = []
     start = 0
     for consumer in used:
         parts.append((consumer, gathered.slice(start, counts[consumer])))
         start += counts[consumer]
     return parts
+
+
+def _cut_columns(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts | None:
+    columns = batch.columns
+    arrays = columns.columns if batch.timestamps is None else [*columns.columns, batch.timestamps]
+    cut = cut_numbers(arrays, target, consumers)
+    if cut is None:
+        return None
+    parts: Parts = []
+    for consumer, part in enumerate(cut):
+        if part is not None:
+            stamps = None if batch.timestamps is None else part.pop()
+            made = pa.RecordBatch.from_arrays(part, schema=columns.schema)
+            parts.append((consumer, Batch(batch.type, made, None, None, stamps)))
+    return parts if len(parts) > 1 else [(parts[0][0], batch)]
 
 
 def split_rows(batch: Batch, targets: list[int], consumers: int) -> Parts:
