@@ -22,10 +22,12 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pytest
 
+from tests.unit.manifest_kit import Contents, manifest
 from tidegate.core.ids import new_job_id
 from tidegate.snapshot.handles import StateFile
 from tidegate.storage import layout
 from tidegate.storage.filesystem import FilesystemStorage
+from tidegate.storage.finding import find_latest
 from tidegate.storage.memory import MemoryStorage
 from tidegate.storage.opening import decode_storage, encode_storage
 from tidegate.storage.storage import CheckpointStorage, CorruptFileError, Scope, SnapshotWriter, StorageError
@@ -353,6 +355,46 @@ def test_two_drivers_that_complete_the_same_checkpoint_do_not_both_win(local):
         local.driver.discard(1, frozenset())
 
 
+def test_everything_is_on_the_disk_before_the_manifest_appears(local, monkeypatch):
+    synced: list[str] = []
+    root = local.driver.place.path
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), root))
+        assert not os.path.exists(os.path.join(root, "chk-1/_metadata")) or synced[-1] == "chk-1"
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    local.write(b"x", "s")
+    local.write(b"x", "e", scope="exclusive")
+    local.driver.write_manifest(1, 0, b"manifest")
+
+    names = [re.sub(r"[0-9a-f]{8}", "*", name) for name in synced]
+    assert names == [
+        "shared/.c1-a0-5f1d-0-s.*.tmp",
+        "chk-1/.a0-5f1d-0-e.*.tmp",
+        "chk-1/._metadata.*.tmp",
+        "shared",
+        "chk-1",
+        ".",
+        "..",
+        "chk-1",
+    ]
+
+
+def test_nothing_waits_for_the_disk_without_fsync(tmp_path, monkeypatch):
+    def refuse(descriptor: int) -> None:
+        raise AssertionError("fsync was called")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    storage = decode_storage(encode_storage(FilesystemStorage(str(tmp_path), "9c02", sync=False)))
+    file = storage.writer(1, 0, "5f1d", 0).write("base", b"x")
+    storage.write_manifest(1, 0, b"manifest")
+    assert (storage.completed(), storage.read(file)) == ([1], b"x")
+    assert pickle.loads(pickle.dumps(storage)).sync is False
+
+
 def test_an_empty_directory_does_not_stay_behind(local):
     local.write(b"x", id=3, scope="exclusive")
     local.driver.write_manifest(3, 0, b"3")
@@ -493,6 +535,30 @@ def test_nothing_of_a_discarded_checkpoint_stays_in_the_bucket(s3_bucket):
         pa_fs.FileSelector(place.path, recursive=True, allow_not_found=True)
     )
     assert [info.path for info in left if info.type == pa_fs.FileType.File or "chk-1" in info.path] == []
+
+
+def test_the_newest_checkpoint_in_a_bucket_is_found_and_damage_falls_back_to_the_one_before(s3_bucket):
+    job = filesystem_job(s3_bucket)
+    for id in (41, 42):
+        contents = Contents()
+        made = manifest(contents, job_id=job.driver.job_id, checkpoint_id=id)
+        place = job.driver.place
+        for path, data in contents.files.items():
+            with place.filesystem.open_output_stream(place.join(path)) as out:
+                out.write(data)
+        job.driver.write_manifest(id, 0, made.encode())
+    [found] = [find_latest(s3_bucket, "pv count").checkpoint]
+    assert found is not None
+    assert found.manifest.checkpoint_id == 42
+
+    job.tamper("chk-42/a0-xrules-1-all.parquet", lambda d: b"U1")
+    fallen_back = find_latest(s3_bucket, "pv count")
+
+    assert fallen_back.checkpoint is not None
+    assert fallen_back.checkpoint.manifest.checkpoint_id == 41
+    assert re.search(
+        r"s3://lake-\w+/checkpoints/\w+/chk-42/a0-xrules-1-all.parquet is damaged", fallen_back.report()
+    )
 
 
 # ---- memory ----

@@ -41,6 +41,12 @@ class RecoveryOptions:
         "Directory (a path or a URI) of the checkpoints of all jobs; empty: the memory of the JobManager.",
         aliases=["execution.checkpointing.dir", "state.checkpoints.dir"],
     )
+    checkpoint_fsync = Option(
+        "checkpoint.fsync",
+        BOOLEAN,
+        True,
+        "Wait until local files are on the disk: a completed checkpoint then survives a power failure.",
+    )
     checkpoint_memory_limit = Option(
         "checkpoint.memory_limit",
         at_least(1, SIZE),

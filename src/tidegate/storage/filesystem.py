@@ -1,8 +1,8 @@
 """Checkpoint storage on any pyarrow filesystem: a local path, file://, s3://, gs://, hdfs://.
 
-A local file is written under a temporary name, synced, renamed, and its directory synced: what a handle names survives
-a power failure. On an object store a file appears when its upload is complete; other filesystems write and move.
-Requests to object stores are repeated by their own clients, so nothing is repeated here.
+A local file is written under a temporary name, synced and renamed; the manifest also syncs the directories, so that a
+completed checkpoint survives a power failure. On an object store a file appears when its upload is complete; other
+filesystems write and move. Requests to object stores are repeated by their own clients, so nothing is repeated here.
 """
 
 from __future__ import annotations
@@ -29,16 +29,20 @@ _FAILED = (OSError, pa.ArrowException)
 
 
 class FilesystemStorage(CheckpointStorage):
-    """The checkpoints of one job below `<root>/<job id>`. Nothing is opened before the first use; any thread."""
+    """The checkpoints of one job below `<root>/<job id>`. Nothing is opened before the first use; any thread.
 
-    def __init__(self, root: str, job_id: str) -> None:
+    `sync`: wait until local files are on the disk. Without it a power failure may take completed checkpoints away.
+    """
+
+    def __init__(self, root: str, job_id: str, *, sync: bool = True) -> None:
         if not layout.is_job_id(job_id):
             raise StorageError(f"{job_id!r} cannot be the name of a job's checkpoint directory")
         self.root = absolute(root)
         self.job_id = job_id
+        self.sync = sync
 
-    def __reduce__(self) -> tuple[Callable[..., FilesystemStorage], tuple[str, str]]:
-        return FilesystemStorage, (self.root, self.job_id)
+    def __reduce__(self) -> tuple[Callable[..., FilesystemStorage], tuple[str, str, bool]]:
+        return _make, (self.root, self.job_id, self.sync)
 
     def __repr__(self) -> str:
         return f"FilesystemStorage({path_name(self.root)!r}, {self.job_id!r})"
@@ -205,12 +209,8 @@ class FilesystemStorage(CheckpointStorage):
 
     def discard(self, checkpoint_id: int, keep: frozenset[str]) -> None:
         """Delete a checkpoint: first its manifest, then everything that was written for it and is not in `keep`."""
-        manifest = layout.manifest_path(checkpoint_id)
-        self._delete(manifest)
-        for path in self._files(layout.checkpoint_directory(checkpoint_id)):
-            if path not in keep and path != manifest:
-                self._delete(path)
-        self._delete_empty(checkpoint_id)
+        self._delete(layout.manifest_path(checkpoint_id))
+        self._delete_directory(layout.checkpoint_directory(checkpoint_id), keep)
         for path in self._files(layout.SHARED_DIRECTORY):
             stored = layout.parse_path(path)
             if stored is not None and stored.checkpoint_id == checkpoint_id and path not in keep:
@@ -232,7 +232,7 @@ class FilesystemStorage(CheckpointStorage):
             for name, is_directory in self._list("", recursive=False):
                 id = layout.parse_checkpoint_directory(name)
                 if is_directory and id is not None and id < before_checkpoint and id not in completed:
-                    self._delete_empty(id)
+                    self._delete_empty(name)
         return swept
 
     def last_used(self) -> tuple[int, int]:
@@ -255,9 +255,23 @@ class FilesystemStorage(CheckpointStorage):
         except _FAILED as e:
             raise StorageError(f"cannot delete {self.show(path)}: {_reason(e)}") from e
 
-    def _delete_empty(self, checkpoint_id: int) -> None:
+    def _delete_directory(self, directory: str, keep: frozenset[str]) -> None:
+        if not self.place.is_local and not any(path.startswith(f"{directory}/") for path in keep):
+            # An object store deletes many with one request.
+            try:
+                self.place.filesystem.delete_dir(self.place.join(directory))
+            except FileNotFoundError:
+                pass
+            except _FAILED as e:
+                raise StorageError(f"cannot delete {self.show(directory)}: {_reason(e)}") from e
+            return
+        for path in self._files(directory):
+            if path not in keep:
+                self._delete(path)
+        self._delete_empty(directory)
+
+    def _delete_empty(self, directory: str) -> None:
         """Remove a checkpoint's directory unless somebody has put something into it meanwhile."""
-        directory = layout.checkpoint_directory(checkpoint_id)
         target = self.place.join(directory)
         with contextlib.suppress(*_FAILED):
             if self.place.is_local:
@@ -298,7 +312,7 @@ class FilesystemStorage(CheckpointStorage):
         """Make a file of these buffers durable under a name that nobody else writes; nothing stays if it fails."""
         with self._writing(path, size):
             if self.place.is_local:
-                local_files.write(self.place.path, path, chunks)
+                local_files.write(self.place.path, path, chunks, sync=self.sync)
             else:
                 self._stream(path, chunks)
 
@@ -306,7 +320,10 @@ class FilesystemStorage(CheckpointStorage):
         """The same, unless there is a file of that name already: then False."""
         with self._writing(path, len(data)):
             if self.place.is_local:
-                return local_files.write_new(self.place.path, path, data)
+                directories = (layout.SHARED_DIRECTORY, path.rpartition("/")[0])
+                return local_files.write_new(
+                    self.place.path, path, data, sync=self.sync, directories=directories
+                )
             # Object stores give pyarrow no "create if absent"; two writers would have to be here at the same moment.
             if self.place.filesystem.get_file_info(self.place.join(path)).type != pa_fs.FileType.NotFound:
                 return False
@@ -386,6 +403,10 @@ class _Writer(SnapshotWriter):
             )
         self._written.add(path)
         return path
+
+
+def _make(root: str, job_id: str, sync: bool) -> FilesystemStorage:
+    return FilesystemStorage(root, job_id, sync=sync)
 
 
 def _reason(error: BaseException) -> str:

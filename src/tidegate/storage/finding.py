@@ -79,7 +79,7 @@ def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
 def find_at(location: str, *, contents: bool = True) -> Found:
     """The checkpoint at a path: `.../<job id>/chk-42`, its `_metadata`, or `.../<job id>` for the job's newest."""
     plain, query = split_query(location)
-    split = layout.split_location(plain)
+    split = layout.split_location(absolute(plain))
     if split is None:
         raise CheckpointError(
             f"{path_name(location)} is not the path of a checkpoint. "

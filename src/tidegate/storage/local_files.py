@@ -1,7 +1,7 @@
-"""Durable files on a local disk: a temporary name, fsync, the final name, fsync of the directory.
+"""Whole files on a local disk: written under a temporary name, synced, renamed.
 
-Syncing costs well below a millisecond for a small file and about as much as writing it for a large one, on the thread
-of the asynchronous part; so it is not an option.
+Directories are synced with the manifest (`write_new`), once for all files that it names: before it there is no
+checkpoint that could be lost. Syncing takes some milliseconds per file of a busy disk, hardly any CPU time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tidegate.storage.layout import temporary_path
@@ -17,24 +17,31 @@ from tidegate.storage.layout import temporary_path
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
-def write(root: str, path: str, chunks: Iterator[Any]) -> None:
+def write(root: str, path: str, chunks: Iterator[Any], *, sync: bool) -> None:
     """Write `root/path`, whole or not at all. Its directories are made."""
-    temporary = _write_temporary(root, path, chunks)
+    temporary = _write_temporary(root, path, chunks, sync)
     try:
         os.rename(temporary, os.path.join(root, path))
     except BaseException:
         remove(temporary)
         raise
-    _sync_directory(os.path.dirname(temporary))
 
 
-def write_new(root: str, path: str, data: bytes) -> bool:
-    """The same, but False if there is such a file: of several writers exactly one wins."""
+def write_new(root: str, path: str, data: bytes, *, sync: bool, directories: Sequence[str]) -> bool:
+    """The same, but False if there is such a file: of several writers exactly one wins.
+
+    What is in `directories` (below `root`, those that exist) is durable before the new file is.
+    """
     final = os.path.join(root, path)
     if os.path.lexists(final):
         return False
-    temporary = _write_temporary(root, path, iter([data]))
+    temporary = _write_temporary(root, path, iter([data]), sync)
     try:
+        if sync:
+            for directory in directories:
+                _sync_directory(os.path.join(root, directory))
+            _sync_directory(root)
+            _sync_directory(os.path.dirname(root))
         os.link(temporary, final)
     except FileExistsError:
         return False
@@ -47,7 +54,8 @@ def write_new(root: str, path: str, data: bytes) -> bool:
         os.rename(temporary, final)
     finally:
         remove(temporary)
-    _sync_directory(os.path.dirname(final))
+    if sync:
+        _sync_directory(os.path.dirname(final))
     return True
 
 
@@ -57,20 +65,22 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def _write_temporary(root: str, path: str, chunks: Iterator[Any]) -> str:
+def _write_temporary(root: str, path: str, chunks: Iterator[Any], sync: bool) -> str:
     temporary = os.path.join(root, temporary_path(path, os.urandom(4).hex()))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, flags, 0o666)
     except FileNotFoundError:
-        _make_directories(os.path.dirname(temporary))
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        os.makedirs(os.path.dirname(temporary), exist_ok=True)
+        descriptor = os.open(temporary, flags, 0o666)
     try:
         try:
             for chunk in chunks:
                 rest = memoryview(chunk)
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
+            if sync:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except BaseException:
@@ -79,21 +89,15 @@ def _write_temporary(root: str, path: str, chunks: Iterator[Any]) -> str:
     return temporary
 
 
-def _make_directories(directory: str) -> None:
-    """Make a directory and its parents so that they survive a power failure too."""
-    missing = []
-    while not os.path.isdir(directory):
-        missing.append(directory)
-        directory = os.path.dirname(directory)
-    for made in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(made)
-        _sync_directory(os.path.dirname(made))
-
-
 def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         os.fsync(descriptor)
+    except OSError as e:
+        if e.errno != errno.EINVAL:  # a filesystem whose directories cannot be synced
+            raise
     finally:
         os.close(descriptor)

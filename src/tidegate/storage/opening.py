@@ -15,6 +15,7 @@ from tidegate.storage.storage import CheckpointStorage
 class _Filesystem(msgspec.Struct, frozen=True, tag="filesystem"):
     root: str
     job_id: str
+    sync: bool
 
 
 class _Memory(msgspec.Struct, frozen=True, tag="memory"):
@@ -28,14 +29,14 @@ _decoder = msgspec.msgpack.Decoder(_Filesystem | _Memory)
 def make_storage(options: Options, job_id: JobId) -> CheckpointStorage:
     """The storage of a job: below `checkpoint.dir`, or the JobManager's memory if that is empty."""
     if options.checkpoint_dir:
-        return FilesystemStorage(options.checkpoint_dir, job_id)
+        return FilesystemStorage(options.checkpoint_dir, job_id, sync=options.checkpoint_fsync)
     return MemoryStorage(options.checkpoint_memory_limit)
 
 
 def encode_storage(storage: CheckpointStorage) -> bytes:
     """For a deployment; memory storage with its files, so give its `excerpt`."""
     if isinstance(storage, FilesystemStorage):
-        return msgspec.msgpack.encode(_Filesystem(storage.root, storage.job_id))
+        return msgspec.msgpack.encode(_Filesystem(storage.root, storage.job_id, storage.sync))
     if isinstance(storage, MemoryStorage):
         return msgspec.msgpack.encode(_Memory(storage.limit_bytes, storage.files))
     raise TypeError(f"a {type(storage).__name__} cannot be sent to slots")
@@ -48,5 +49,5 @@ def decode_storage(data: bytes) -> CheckpointStorage:
     except msgspec.MsgspecError as e:
         raise ProtocolError(f"not a description of checkpoint storage: {e}") from e
     if isinstance(description, _Filesystem):
-        return FilesystemStorage(description.root, description.job_id)
+        return FilesystemStorage(description.root, description.job_id, sync=description.sync)
     return MemoryStorage(description.limit_bytes, description.files)
