@@ -29,10 +29,13 @@ def shared(checkpoint_id: int, id: SubtaskId, attempt: int = 0) -> str:
     return f"shared/c{checkpoint_id}-a{attempt}-op{id.vertex}-{id.index}-state"
 
 
-def snapshot_of(id: SubtaskId, *paths: str, finished: bool = False) -> SubtaskSnapshot:
+def snapshot_of(
+    id: SubtaskId, *paths: str, finished: bool = False, operator: OperatorId | None = None
+) -> SubtaskSnapshot:
     files = tuple(StateFile(path, 10, "xxh:0") for path in paths)
     keyed = KeyedStateHandle("heap", (0, 127), (), files, 10)
-    operators = (OperatorSnapshot(OperatorId(f"op{id.vertex}"), keyed),) if paths else ()
+    owner = operator or OperatorId(f"op{id.vertex}")
+    operators = (OperatorSnapshot(owner, keyed),) if paths else ()
     return SubtaskSnapshot(id.vertex, id.index, operators, finished=finished)
 
 

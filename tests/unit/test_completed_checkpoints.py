@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.checkpoint_kit import completed_checkpoint, snapshot_of
-from tidegate.core.ids import SubtaskId, VertexId
+from tests.unit.job_master_kit import job_graph
+from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SubtaskId, VertexId
 from tidegate.jobmanager.checkpoint.completed import CompletedCheckpoints, writer_of
+from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, checkpoint_of
+from tidegate.snapshot.assignment import assign
+from tidegate.snapshot.handles import SubtaskCheckpointMetrics
+from tidegate.snapshot.manifest import decode_manifest
 
 A0 = SubtaskId(VertexId(0), 0)
 
@@ -66,6 +71,32 @@ def test_what_a_pending_checkpoint_has_acknowledged_is_held_until_it_ends():
     [own] = completed.abort(3)
     assert set(own.delete) == {"shared/c1-base", "shared/c3-inc"}
     assert completed.live_paths() == {"shared/c2-base"}
+
+
+def test_an_acknowledged_checkpoint_becomes_a_manifest_that_can_be_dealt_out_again():
+    graph = job_graph(2)
+    subtasks = tuple(
+        snapshot_of(SubtaskId(v.id, i), f"shared/c7-a3-x-{i}-{v.id}", operator=v.operators[0].id)
+        for v in graph.vertices
+        for i in range(2)
+    )
+    metrics = tuple(SubtaskCheckpointMetrics(sync_ms=float(n)) for n in range(4))
+    enumerators = {OperatorId("id-numbers"): b'{"next":3}'}
+    acknowledged = AcknowledgedCheckpoint(7, AttemptNumber(3), 1_000, 250, subtasks, metrics, enumerators)
+
+    manifest = decode_manifest(acknowledged.manifest(JobId("job"), graph).encode())
+    assert (manifest.checkpoint_id, manifest.attempt, manifest.job_name) == (7, 3, "pv")
+    assert (manifest.triggered_ms, manifest.completed_ms) == (1_000, 1_250)
+    assert [(s.vertex, s.subtask, s.metrics.sync_ms) for s in manifest.statistics] == [
+        (0, 0, 0.0),
+        (0, 1, 1.0),
+        (1, 0, 2.0),
+        (1, 1, 3.0),
+    ]
+    assert checkpoint_of(manifest, "path") == acknowledged.completed("path")
+    restore = assign(manifest, graph.vertices)
+    assert set(restore.subtasks) == {SubtaskId(VertexId(v), i) for v in range(2) for i in range(2)}
+    assert bytes(restore.enumerators[OperatorId("id-numbers")]) == b'{"next":3}'
 
 
 names = st.integers(0, 5)
