@@ -166,3 +166,16 @@ def test_an_empty_batch_has_no_results() -> None:
     assert running_sums(none, none, np.zeros(3, np.int64)).tolist() == []
     assert running_min(none, none.astype(float), empty_totals("min", float, 3)).tolist() == []
     assert running_seen(none, None, np.zeros(3, np.bool_)).tolist() == []
+
+
+@pytest.mark.parametrize("keys", [1, 255, 1000, 4096, 4097, 70_000])
+@pytest.mark.parametrize("rows", [1, 1023, 1024, 5000])
+def test_rows_of_a_key_keep_their_order_however_many_keys_and_rows_there_are(keys: int, rows: int):
+    ids = np.random.default_rng(keys + rows).integers(0, keys, rows)
+    ids[-1] = keys - 1
+    groups = RowGroups(ids, keys)
+    assert groups.order.tolist() == sorted(range(rows), key=ids.__getitem__)
+    assert groups.order.dtype == np.int64
+    assert groups.ids.tolist() == sorted(set(ids.tolist()))
+    assert np.repeat(groups.ids, groups.lengths).tolist() == sorted(ids.tolist())
+    assert groups.scatter(ids[groups.order]).tolist() == ids.tolist()

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -23,6 +25,10 @@ _INT64_MAX: Final = np.iinfo(np.int64).max
 _INT64_MIN: Final = np.iinfo(np.int64).min
 # Measured: a step of the position-wise scan costs about as much as 2.5 calls of ufunc.accumulate.
 _STEP_COST: Final = 2.5
+# Arrow sorts integers by counting them if there are at least so many and they differ by at most so much: 2 ns per row
+# where numpy's radix sort takes 5. Otherwise it compares, which takes 55.
+_LEAST_COUNTED: Final = 1024
+_MOST_COUNTED: Final = 4096
 
 
 class RowGroups:
@@ -35,9 +41,12 @@ class RowGroups:
     __slots__ = ("ids", "lengths", "order", "rows", "starts")
 
     def __init__(self, ids: Ids, keys: int) -> None:
-        """Sort rows by ids in ``range(keys)``: one radix pass for each 16 bits, numpy's fastest stable sort."""
+        """Sort rows by ids in ``range(keys)``, stably: by counting, or one radix pass for each 16 bits."""
         self.rows = len(ids)
-        self.order = np.argsort(ids.astype(np.uint16), kind="stable")
+        if keys <= _MOST_COUNTED and self.rows >= _LEAST_COUNTED:
+            self.order = pc.array_sort_indices(pa.array(ids.astype(np.uint16))).to_numpy().view(np.int64)
+        else:
+            self.order = np.argsort(ids.astype(np.uint16), kind="stable")
         high, bits = ids, keys - 1
         while (bits := bits >> 16) > 0:
             high = high >> 16
