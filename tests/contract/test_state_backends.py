@@ -3,7 +3,7 @@
 Long because it is one list of promises that all backends are held to.
 """
 
-# Lambdas here are called where they stand; times without a zone are a type of their own; a refusal may come early or late.
+# Lambdas are called where they stand, times without a zone are a type of their own, a refusal may come early or late.
 # ruff: noqa: B023, DTZ001, PT012
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ class Cart:
 class Point(NamedTuple):
     x: int
     label: str
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+    cart: Cart
+    where: Point
+    again: Cart | None
 
 
 class Mean(AggregateFunction[float, tuple[float, int], float]):
@@ -579,6 +587,38 @@ def test_removed_keys_stay_removed(cluster: Cluster) -> None:
         }
 
 
+def test_removed_values_of_structured_types_stay_removed(cluster: Cluster) -> None:
+    def states(t: Subtask) -> tuple[Any, Any, Any]:
+        return (
+            t.state(ValueState(Order, name="order")),
+            t.state(MapState(Point, Order, name="orders", ttl="1 h")),
+            t.state(ListState(Order, name="list")),
+        )
+
+    order = Order(1, Cart(2, ["x"]), Point(3, "p"), None)
+    task = cluster.subtask(Point)
+    single, entries, several = states(task)
+    for i in range(4):
+        key = Point(i, "k")
+        task.at(key, lambda: (single.update(order), entries.put(Point(0, "e"), order), several.add(order)))
+    task.checkpoint(1)
+    task.at(Point(0, "k"), lambda: (single.clear(), entries.clear(), several.clear()))
+    task.at(Point(1, "k"), lambda: (entries.remove(Point(0, "e")), single.update(None)))
+    task.at(Point(2, "k"), lambda: (entries.clear(), entries.put(Point(9, "e"), order)))
+    restored = cluster.subtask(Point, restore=[task.checkpoint(2)])
+    single, entries, several = states(restored)
+    seen = [
+        restored.at(Point(i, "k"), lambda: (single.value(), dict(entries.items()), several.get()))
+        for i in range(4)
+    ]
+    assert seen == [
+        (None, {}, []),
+        (None, {}, [order]),
+        (order, {Point(9, "e"): order}, [order]),
+        (order, {Point(0, "e"): order}, [order]),
+    ]
+
+
 def test_increment_after_a_completed_checkpoint_is_small(cluster: Cluster) -> None:
     task = cluster.subtask(int)
     state = task.state(ValueState(int))
@@ -1052,7 +1092,9 @@ def test_column_table_is_redistributed_by_key_group(cluster: Cluster) -> None:
         part = cluster.subtask(key_groups=groups, restore=[handle])
         table = part.backend.columns("count", COUNTS)
         mine = [k for k in keys if hash_value(k) % 128 in groups]
-        if cluster.kind == "heap":  # RocksDB's estimate counts what was deleted by range until it is compacted
+        if (
+            cluster.kind == "heap"
+        ):  # RocksDB's estimate counts what was deleted by range until it is compacted
             assert part.backend.key_count == len(mine)
         _add_counts(table, pa.array(mine))
         handles.append(part.checkpoint(3))

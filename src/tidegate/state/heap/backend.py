@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from tidegate.api.state import KeyedState, ListState, MapState
@@ -87,6 +87,8 @@ class HeapBackend(KeyedStateBackend):
         if isinstance(known, RowStore) and known.live.kind == declaration.kind:
             return known.live
         self._refuse_second(declaration.name, known)
+        if self._keys is None and self.context.options.checkpoint_interval > 0:
+            raise self._untyped_keys()
         store = self._row_store(declaration)
         self._adopt(declaration.name, store, store.restore)
         return store.live
@@ -97,6 +99,12 @@ class HeapBackend(KeyedStateBackend):
         store = self._stores[declaration.name]
         assert isinstance(store, RowStore)
         return store.table
+
+    def keys(self, name: str) -> Iterator[Any]:
+        """The keys that have something in a row state."""
+        store = self._stores[name]
+        assert isinstance(store, RowStore), f"state {name!r} has no rows"
+        return filter(store.cells.holds, store.table.known_keys())
 
     def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
         """The column table of this name; the same one for the same name."""
@@ -181,7 +189,7 @@ class HeapBackend(KeyedStateBackend):
             for name, (rows,) in self._restored.items():
                 self._chains[name] = tuple(r.file for r in rows)
         for name, schema in self._schemas.items():
-            self._stores[name] = _Undeclared(schema, self._restored.get(name, []), name in self._chains)
+            self._stores[name] = _Undeclared(schema, self._restored.get(name, []))
 
     def _check_schemas(self, handle: KeyedStateHandle) -> None:
         for schema in handle.states:
@@ -201,7 +209,7 @@ class HeapBackend(KeyedStateBackend):
         parts: list[_Part] = []
         for name, store in self._stores.items():
             chain = self._chains.get(name, ())
-            full = not chain or _is_due_for_a_base(chain)
+            full = not chain or (not isinstance(store, _Undeclared) and _is_due_for_a_base(chain))
             parts.append(_Part(store, () if full else chain, full, store.freeze(checkpoint_id, full)))
         taken = _Snapshot(checkpoint_id, self.context, parts)
         self._pending[checkpoint_id] = taken
@@ -242,10 +250,9 @@ class HeapBackend(KeyedStateBackend):
 class _Undeclared:
     """A state of the checkpoint that the program has not asked for: its files go on, or are written anew."""
 
-    def __init__(self, schema: StateSchema, handles: list[list[StoredRows]], has_chain: bool) -> None:
+    def __init__(self, schema: StateSchema, handles: list[list[StoredRows]]) -> None:
         self.schema = schema
         self._rows = [rows for files in handles for rows in files if rows.table.num_rows]
-        self._has_chain = has_chain
 
     def __len__(self) -> int:
         return sum(r.table.num_rows for r in self._rows)

@@ -6,19 +6,21 @@ the last write and the kept value. Mailbox thread only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
 from tidegate.api.state import KeyedState, StateAccessError
 from tidegate.core.errors import SchemaError, SerializationError
 from tidegate.records.columns import brief
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
+from tidegate.state.heap.map_table import MapTable
 from tidegate.state.heap.table import REMOVED, HeapTable
 from tidegate.state.serializers import ValueSerializer
 from tidegate.state.ttl import ExpiryQueue, TtlClock
 
 _WRITES_PER_SWEEP: Final = 64
 _SWEPT: Final = 256
-_SWEPT_AT_SNAPSHOT: Final = 20_000
+_SWEPT_AT_SNAPSHOT: Final = 10_000
 
 
 def no_key(operator: str, declaration: KeyedState) -> NoReturn:
@@ -70,6 +72,16 @@ class Cells:
     def read(self) -> Any:
         """The kept value, or `REMOVED`."""
         return self.table.find(self.key())
+
+    def holds(self, key: Any) -> bool:
+        """Whether a key, not the current one, has something."""
+        return any(True for _ in self._cells_of(key))
+
+    def _cells_of(self, key: Any) -> Iterable[Any]:
+        if isinstance(self.table, MapTable):
+            return self.table.load_map(key).values()
+        cell = self.table.find(key)
+        return () if cell is REMOVED else (cell,)
 
     def write(self, kept: Any) -> None:
         """Keep a value."""
@@ -126,6 +138,11 @@ class TtlCells(Cells):
     def write(self, kept: Any) -> None:
         """Keep a value, written now."""
         self._put(self.key(), kept, self.clock.now())
+
+    def holds(self, key: Any) -> bool:
+        """Whether a key has something that has not expired."""
+        now = self.clock.now()
+        return any(not self.clock.is_expired(written, now) for written, _ in self._cells_of(key))
 
     def own_list(self) -> list[Any]:
         """The key's list as of now, written now."""

@@ -111,7 +111,7 @@ class RowLayout:
         """The cells of a table's rows: kept values, `REMOVED` where deleted."""
         gone = table.column("deleted").to_numpy()
         present = table if not gone.any() else table.filter(pc.invert(table.column("deleted")))
-        values = self.values.from_column(one_array(present.column("value")))
+        values = self.values.from_column(_retyped(one_array(present.column("value")), self.values.arrow_type))
         if self.has_ttl:
             times = present.column("written_ms").to_numpy().tolist()
             values = list(zip(times, values, strict=True))
@@ -121,6 +121,11 @@ class RowLayout:
         for place, value in zip(np.flatnonzero(~gone).tolist(), values, strict=True):
             cells[place] = value
         return cells
+
+    def stored_map_keys(self, column: pa.Array) -> list[Any]:
+        """The map keys of a column without nulls."""
+        assert self.map_keys is not None
+        return self.map_keys.from_column(_retyped(column, self.map_keys.arrow_type))
 
     def _name_misfit(self, keys: Sequence[Any], cells: Sequence[Any]) -> None:
         for key, cell in zip(keys, cells, strict=True):
@@ -254,10 +259,27 @@ def _integers(prefix: str, fields: Iterable[pa.Field]) -> Iterable[str]:
 
 def _with_gaps(values: pa.Array, gone: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
     """The values of the rows that are not gone, null in between."""
+    values = _retyped(values, _relaxed(values.type))
     if not gone.any():
         return values
     places = np.cumsum(~gone) - 1
     return values.take(pa.array(places, mask=gone))
+
+
+def _relaxed(t: pa.DataType) -> pa.DataType:
+    """The type with fields that may be null: Parquet has no null struct with fields that may not."""
+    if not pa.types.is_struct(t):
+        return t
+    return pa.struct([pa.field(f.name, _relaxed(f.type), True) for f in t])
+
+
+def _retyped(array: pa.Array, t: pa.DataType) -> pa.Array:
+    """The same values; only which fields of structs may be null is another."""
+    if array.type == t or not pa.types.is_struct(t):
+        return array
+    children = [_retyped(child, f.type) for child, f in zip(array.flatten(), t, strict=True)]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(t), mask=mask)
 
 
 def _spread(to_column: Any, keys: Sequence[Any]) -> pa.Array:

@@ -17,6 +17,8 @@ _NOTHING: Entries = {}
 class MapTable(HeapTable):
     """A map per key."""
 
+    settles_whole = False
+
     def load_entry(self, key: Any, map_key: Any) -> Any:
         """One entry of a key, or `REMOVED`."""
         for changes in self._layers(key):
@@ -75,9 +77,6 @@ class MapTable(HeapTable):
                     whole[map_key] = value
             if not whole:
                 del settled[key]
-
-    def _settle_all(self, entries: Entries) -> None:
-        self.settled = {key: dict(changes) for key, changes in entries.items()}
 
     def _settle_values(self, changes: list[tuple[Any, Any]]) -> None:
         self.settle(changes)

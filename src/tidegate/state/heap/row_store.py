@@ -29,7 +29,8 @@ class RowStore:
         self.table = cells.table
         self.schema = schema
         self._maybe_layout = layout
-        self._last_marks: Watermarks | None = None
+        self._marks: dict[int, Watermarks | None] = {}
+        self._completed_marks: Watermarks | None = None
 
     @property
     def _layout(self) -> RowLayout:
@@ -47,9 +48,9 @@ class RowStore:
         table = self.table
         generations = table.freeze(checkpoint_id)
         marks = self._watermarks()
-        if not full and not generations and (marks is None or marks == self._last_marks):
+        if not full and not generations and (marks is None or marks == self._completed_marks):
             return list
-        self._last_marks = marks
+        self._marks[checkpoint_id] = marks
         settled, layers = table.settled, list(table.frozen)
         table.hold(checkpoint_id)
 
@@ -69,6 +70,8 @@ class RowStore:
 
     def complete(self, checkpoint_id: int) -> None:
         """Everything up to this checkpoint is durable."""
+        self._completed_marks = self._marks.get(checkpoint_id, self._completed_marks)
+        self._marks = {c: marks for c, marks in self._marks.items() if c > checkpoint_id}
         self.table.complete(checkpoint_id)
 
     def _watermarks(self) -> Watermarks | None:
@@ -146,10 +149,9 @@ class RowStore:
             self.table.settled = found
 
     def _restore_maps(self, found: Entries, rows: pa.Table, keys: list[Any], cells: list[Any]) -> None:
-        assert self._layout.map_keys is not None
         column = one_array(rows.column("map_key"))
         whole = column.is_null().to_pylist()
-        map_keys = iter(self._layout.map_keys.from_column(column.drop_null()))
+        map_keys = iter(self._layout.stored_map_keys(column.drop_null()))
         for key, cell, is_whole in zip(keys, cells, whole, strict=True):
             if is_whole:
                 found.pop(key, None)

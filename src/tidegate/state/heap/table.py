@@ -12,8 +12,11 @@ A hot loop may use the table itself instead of a live state, for values that nee
     try:
         so_far = table.changed[key]
     except KeyError:
-        so_far = table.load(key)        # REMOVED if the key has none
+        so_far = table.load(key)        # REMOVED if the key has none; copy it if its type can change
     table.changed[key] = result         # `table.changed` is another dict after each snapshot: fetch it per batch
+
+What lies in `changed` belongs to the loop, which may let a function change it in place; what `load` returns may just be
+on its way into a file.
 
 Mailbox thread, except `release`.
 """
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 Entries = dict[Any, Any]
 
@@ -61,6 +64,9 @@ class Generation:
 class HeapTable:
     """One value per key: the table of value, list, reducing and aggregating states."""
 
+    settles_whole: ClassVar[bool] = True
+    """Whether a generation can become the settled state as it is."""
+
     def __init__(self) -> None:
         self.changed: Entries = {}
         self.frozen: list[Generation] = []
@@ -82,6 +88,14 @@ class HeapTable:
         """The value of a key, or `REMOVED`."""
         changed = self.changed
         return changed[key] if key in changed else self.load(key)
+
+    def known_keys(self) -> Entries:
+        """All keys that there may be, each once; some have been removed."""
+        found = dict.fromkeys(self.settled)
+        for generation in self.frozen:
+            found.update(dict.fromkeys(generation.entries))
+        found.update(dict.fromkeys(self.changed))
+        return found
 
     def remove(self, key: Any) -> None:
         """Forget a key."""
@@ -150,8 +164,8 @@ class HeapTable:
         budget = max(_LEAST_MERGED, waiting // 4)
         while done < budget and self.frozen and self.frozen[0].completed:
             first = self.frozen[0]
-            if not self.settled and not first.has_removals:
-                self._settle_all(first.entries)
+            if self.settles_whole and not self.settled and not first.has_removals and first.merging is None:
+                self.settled = first.entries
                 self.frozen.pop(0)
                 continue
             if first.merging is None:
@@ -165,9 +179,6 @@ class HeapTable:
                 done += len(chunk)
             else:
                 self.frozen.pop(0)
-
-    def _settle_all(self, entries: Entries) -> None:
-        self.settled = entries
 
     def _settle_values(self, changes: list[tuple[Any, Any]]) -> None:
         self.settled.update(changes)
