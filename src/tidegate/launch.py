@@ -25,6 +25,7 @@ from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.explain import explain as explain_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
+from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.records.types import RecordType
 from tidegate.records.wire import decode_batch
@@ -111,9 +112,10 @@ def _graph_to_run(program: Program) -> StreamGraph:
 def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     """Start the job, with a thread for each print sink that prints what it sends until the job has ended."""
     job_graph = build_job_graph(graph)
+    begin = beginning(program.options, job_graph.name)
     for node in graph.nodes:
         if isinstance(node.operation, WriteSink):
-            node.operation.sink.prepare(node.parallelism)
+            node.operation.sink.prepare(node.parallelism, begin.is_resumed)
     printers = {
         node.operator_id: _Printer(node.operation.sink, node.output_type)
         for node in graph.nodes
@@ -121,7 +123,7 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     }
     if program.options.runtime == "in-process":
         return _start_in_process(job_graph, program.options, printers)
-    client = _start_on_spark(job_graph, program, spark)
+    client = _start_on_spark(job_graph, program, spark, begin)
     for id, printer in printers.items():
         batches = client.collected_batches(id)
         thread = threading.Thread(
@@ -132,7 +134,7 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     return client
 
 
-def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any) -> Any:
+def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any, begin: Beginning) -> Any:
     from tidegate.jobmanager.job_client import run_job
     from tidegate.jobmanager.job_runner import JobRunner
     from tidegate.spark.gang import SparkGang
@@ -140,7 +142,7 @@ def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any) -> Any:
 
     options = program.options
     session = obtain_session(spark, options, job_graph.slots_needed)
-    return run_job(JobRunner(job_graph, options, SparkGang(session, options), keeps=program))
+    return run_job(JobRunner(job_graph, options, SparkGang(session, options), begin=begin, keeps=program))
 
 
 def _start_in_process(job_graph: JobGraph, options: Options, printers: dict[OperatorId, _Printer]) -> Any:

@@ -125,7 +125,7 @@ class BadSink(Sink):
         self.fail("create_writer")
         return BadWriter(self)
 
-    def prepare(self, parallelism: int) -> None:
+    def prepare(self, parallelism: int, resuming: bool = False) -> None:
         self.fail("prepare")
 
     def fail(self, where: str) -> None:

@@ -22,7 +22,9 @@ from tidegate.core.states import JobStatus as J
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import build_stream_graph
+from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.job_client import LocalJobClient, run_job
+from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.jobmanager.slots import SlotState
 from tidegate.metrics.snapshot import SubtaskMetrics
@@ -288,7 +290,7 @@ def test_strangers_at_the_port_do_not_disturb_the_job(caplog):
 def test_a_bug_in_the_job_manager_ends_the_job_and_its_processes(monkeypatch):
     gang = FakeGang(until_cancelled)
     runner = JobRunner(graph_of(), Options(), gang)
-    monkeypatch.setattr(runner.master.graph, "report", lambda *_: 1 // 0)
+    monkeypatch.setattr(ExecutionGraph, "report", lambda *_: 1 // 0)
     client = run_job(runner)
     with pytest.raises(JobFailedError, match="internal error: ZeroDivisionError"):
         client.result(WAIT_S)
@@ -297,7 +299,7 @@ def test_a_bug_in_the_job_manager_ends_the_job_and_its_processes(monkeypatch):
 
 def test_a_bug_at_the_very_first_event_ends_the_job_too(monkeypatch):
     runner = JobRunner(graph_of(), Options(), FakeGang())
-    monkeypatch.setattr(runner.master, "_submit", lambda now_ms: 1 // 0)
+    monkeypatch.setattr(JobMaster, "_submit", lambda *_: 1 // 0)
     client = run_job(runner)
     with pytest.raises(JobFailedError, match="internal error: ZeroDivisionError"):
         client.result(WAIT_S)

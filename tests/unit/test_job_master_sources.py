@@ -184,7 +184,7 @@ def test_the_state_of_an_enumerator_can_be_stored_as_json_and_given_back():
 def test_the_thread_starts_asks_polls_and_closes():
     events: queue.Queue[ev.Event] = queue.Queue()
     source = ScriptedSource(poll_ms=1)
-    thread = EnumeratorThread([coordinator(source, SystemClock())], events.put)
+    thread = EnumeratorThread([coordinator(source, SystemClock())], events.put, SystemClock())
     thread.start()
     assert events.get(timeout=10) == ev.SplitsExhausted(OPERATOR, 0)
     thread.request_split(OPERATOR, 1)
@@ -198,7 +198,7 @@ def test_the_thread_starts_asks_polls_and_closes():
 
 
 def test_a_thread_that_was_never_started_can_be_stopped():
-    EnumeratorThread([coordinator(ScriptedSource())], lambda event: None).stop()
+    EnumeratorThread([coordinator(ScriptedSource())], lambda event: None, SystemClock()).stop()
 
 
 def test_an_enumerator_that_hangs_is_left_behind_with_a_warning(caplog):
@@ -210,7 +210,7 @@ def test_an_enumerator_that_hangs_is_left_behind_with_a_warning(caplog):
             released.wait(30)
             return super().create_enumerator(context)
 
-    thread = EnumeratorThread([coordinator(Hanging())], lambda event: None)
+    thread = EnumeratorThread([coordinator(Hanging())], lambda event: None, SystemClock())
     thread.start()
     assert entered.wait(10)
     with caplog.at_level(logging.WARNING):

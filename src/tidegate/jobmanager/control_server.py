@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 
 from tidegate.core.clock import Clock, SystemClock
 from tidegate.core.errors import AuthenticationError, ProtocolError
-from tidegate.core.ids import SlotId
+from tidegate.core.ids import AttemptNumber, SlotId
 from tidegate.jobmanager.events import Event, MessageMalformed, MessageReceived, SlotDisconnected, Tick
+from tidegate.jobmanager.failover.events import JobEvent
 from tidegate.protocol.frames import ControlDecoder, control_frame
 from tidegate.protocol.handshake import ServerHandshake
 from tidegate.protocol.messages import MasterMessage, decode_slot_message, encode_message
@@ -31,6 +32,10 @@ from tidegate.protocol.refusals import RefusalLog
 
 logger = logging.getLogger(__name__)
 
+AnyEvent = Event | JobEvent
+
+NO_ATTEMPT = AttemptNumber(-1)
+"""The attempt of nobody: while it is the current one, every slot is refused."""
 MAX_UNPROVEN = 64
 TICK_MS = 50
 _READ_BYTES = 1 << 18
@@ -51,7 +56,7 @@ class _Connection:
 
 
 class ControlServer:
-    """The control port of one job attempt. Made and bound on the caller's thread, served on its own."""
+    """The control port of a job, for one attempt after the other. Made on the caller's thread, served on its own."""
 
     def __init__(
         self,
@@ -70,9 +75,9 @@ class ControlServer:
         self._handshake_timeout_ms = handshake_timeout_ms
         self._clock = clock or SystemClock()
         self._refusals = RefusalLog("the control port")
-        self._handle: Callable[[Event], None] = lambda event: None
+        self._handle: Callable[[AnyEvent], None] = lambda event: None
         self._on_exit: Callable[[BaseException | None], None] = lambda error: None
-        self._posted: collections.deque[Event] = collections.deque()
+        self._posted: collections.deque[AnyEvent] = collections.deque()
         self._unproven: dict[_Connection, None] = {}
         self._slots: dict[SlotId, _Connection] = {}
         self._stopping = False
@@ -90,7 +95,9 @@ class ControlServer:
 
     # ---- from any thread ----
 
-    def start(self, handle: Callable[[Event], None], on_exit: Callable[[BaseException | None], None]) -> None:
+    def start(
+        self, handle: Callable[[AnyEvent], None], on_exit: Callable[[BaseException | None], None]
+    ) -> None:
         """Serve until `stop`.
 
         `on_exit` is called last on the server's thread, when every socket is closed, with what `handle` raised, if
@@ -100,7 +107,7 @@ class ControlServer:
         self._thread = threading.Thread(target=self._run, name="tidegate-control", daemon=True)
         self._thread.start()
 
-    def post(self, event: Event) -> None:
+    def post(self, event: AnyEvent) -> None:
         """Let the server's thread handle an event soon; after the end it is dropped."""
         self._posted.append(event)
         self._wake()
@@ -140,6 +147,12 @@ class ControlServer:
         if connection is not None:
             connection.close_when_sent = True
             self._flush(connection)
+
+    def begin_attempt(self, attempt: AttemptNumber) -> None:
+        """From now on only slots of this attempt are welcome; connections of earlier ones end without an event."""
+        self._job = (self._job[0], attempt)
+        for connection in [*self._slots.values(), *self._unproven]:
+            self._forget(connection)
 
     # ---- the loop ----
 

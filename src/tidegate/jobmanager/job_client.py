@@ -11,9 +11,11 @@ import msgspec
 from tidegate.core.ids import JobId, OperatorId
 from tidegate.core.states import JobStatus
 from tidegate.jobmanager import events as ev
+from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
 from tidegate.jobmanager.collected import CollectedResults
 from tidegate.jobmanager.events import DeliverCollected
 from tidegate.jobmanager.execution_graph import ExecutionGraphDescription
+from tidegate.jobmanager.failover.job import JobOverview
 from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.jobmanager.slots import SlotDescription
 from tidegate.metrics.snapshot import JobMetrics, SubtaskMetrics, VertexMetrics
@@ -51,7 +53,7 @@ class LocalJobClient:
 
     def waiting_for(self) -> str:
         """What the job waits for (missing slots, with both numbers); empty when it does not wait."""
-        return self._runner.master.waiting_for
+        return self._runner.job.waiting_for
 
     def cancel(self, timeout_s: float = 10.0, reason: str = "cancelled by its client") -> None:
         """Stop the job and wait until everything of it is gone; a job that has ended already is left alone."""
@@ -108,7 +110,15 @@ class LocalJobClient:
 
     def status_history(self) -> tuple[JobStatus, ...]:
         """All states that the job went through."""
-        return self._runner.master.status_history
+        return self._runner.job.status_history
+
+    def overview(self) -> JobOverview:
+        """How the job fares: the attempt, the restarts, the last error and what can be said about it."""
+        return self._runner.job.overview()
+
+    def checkpoints(self) -> CheckpointsOverview:
+        """The counts and the last checkpoints, each with its subtasks: durations, bytes, states, reasons."""
+        return self._runner.job.checkpoints()
 
     def collected(self, operator_id: OperatorId) -> CollectedResults[bytes]:
         """The batches (Arrow streams) of a collect sink as they come; a failed job ends them with its error.

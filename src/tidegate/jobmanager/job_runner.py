@@ -1,35 +1,46 @@
-"""JobRunner: performs what the JobMaster decides, with the control server, the enumerators and the host.
+"""JobRunner: performs what the Job decides, with the control server, the enumerators, the storage and the host.
 
 Threads of a running job, all gone when it has ended: `tidegate-control` (the server's loop; the only one that touches
-the JobMaster), `tidegate-enumerators` (the sources' I/O), `tidegate-host` (calls to the host, which may be slow).
+the Job), `tidegate-enumerators` (the sources' I/O, one per attempt), `tidegate-storage` (the I/O of checkpoints),
+`tidegate-host` (calls to the host, which may be slow).
 """
 
 from __future__ import annotations
 
 import logging
 import queue
+import random
 import threading
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, cast
 
 from tidegate.core.clock import Clock, SystemClock
 from tidegate.core.errors import JobCanceledError, JobError, JobFailedError
-from tidegate.core.ids import AttemptNumber, JobId, OperatorId, new_job_id
+from tidegate.core.ids import AttemptNumber, OperatorId
 from tidegate.core.options import Options
 from tidegate.core.states import JobStatus
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager import events as ev
+from tidegate.jobmanager.checkpoint import events as ce
+from tidegate.jobmanager.checkpoint.storage_thread import StorageOrders, StorageThread
 from tidegate.jobmanager.collected import CollectedBuffer
-from tidegate.jobmanager.control_server import ControlServer
-from tidegate.jobmanager.events import Action, Event
+from tidegate.jobmanager.control_server import NO_ATTEMPT, ControlServer
+from tidegate.jobmanager.events import EnumeratorEvent, Event
+from tidegate.jobmanager.failover import events as fe
+from tidegate.jobmanager.failover.events import JobAction, JobEvent, OfAttempt
+from tidegate.jobmanager.failover.job import Job
 from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.jobmanager.source_coordinator import EnumeratorThread, make_coordinators
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.handshake import new_secret
+from tidegate.snapshot.assignment import Restore
+from tidegate.snapshot.handles import StateFile
+from tidegate.storage.memory import MemoryStorage
+from tidegate.storage.opening import encode_storage
 
 logger = logging.getLogger(__name__)
-
-_FIRST_ATTEMPT = AttemptNumber(0)
 
 
 class GangHost(Protocol):
@@ -65,7 +76,7 @@ class GangHost(Protocol):
 
 
 class JobRunner:
-    """Runs one attempt of a job. Made and started by one thread; everything else is safe from any."""
+    """Runs a job, attempt after attempt. Made and started by one thread; everything else is safe from any."""
 
     def __init__(
         self,
@@ -73,17 +84,26 @@ class JobRunner:
         options: Options,
         host: GangHost,
         *,
-        job_id: JobId | None = None,
-        attempt: AttemptNumber = _FIRST_ATTEMPT,
+        begin: Beginning | None = None,
         clock: Clock | None = None,
         keeps: object = None,
     ) -> None:
-        self.job_id = job_id or new_job_id()
+        begin = begin or beginning(options, job_graph.name)
+        self.job_id = begin.job_id
         self._keeps = keeps  # what must live as long as the job: files that are deleted with it
-        self.attempt = attempt
         self.job_graph = job_graph
         self.options = options
-        self.master = JobMaster(self.job_id, attempt, job_graph, options)
+        self._storage = begin.storage
+        self.job = Job(
+            self.job_id,
+            job_graph,
+            options,
+            found=begin.found,
+            first_checkpoint_id=begin.first_checkpoint_id,
+            first_attempt=begin.first_attempt,
+            describe_storage=None if begin.storage is None else self._describe_storage,
+            seed=random.SystemRandom().randrange(1 << 32),
+        )
         self._clock = clock or SystemClock()
         self._host = host
         self._secret = new_secret()
@@ -93,34 +113,56 @@ class JobRunner:
         self._before_the_end = JobStatus.CREATED
         self._started_ms = self._ended_ms = 0
         self._collected = {
-            operator.id: CollectedBuffer(operator.id, self.post)
+            operator.id: CollectedBuffer(operator.id, self._post_current)
             for vertex in job_graph.vertices
             for operator in vertex.operators
         }
-        coordinators = make_coordinators(job_graph, self._clock)
-        self.records_expected = {c.operator: c.records_expected for c in coordinators}
+        self.records_expected = {
+            c.operator: c.records_expected for c in make_coordinators(job_graph, self._clock)
+        }
         """How many records each source will give, where it knows."""
-        self._enumerators = EnumeratorThread(coordinators, self.post)
+        self._enumerators: EnumeratorThread | None = None
         bind_host, self._advertised_host = host.control_host()
         self._server = ControlServer(
             bind_host,
             self._secret,
             self.job_id,
-            attempt,
+            self.job.attempt,
             self.master.graph.slots_needed,
             options.handshake_timeout,
             clock=self._clock,
         )
-        self._gang = _HostThread(host, self._bootstrap(), self.post)
+        self._gang = _HostThread(host, self.post)
+        self._storing: StorageThread | None = None
+        if begin.storage is not None:
+            orders = StorageOrders(
+                begin.storage,
+                self.job_id,
+                job_graph,
+                allow_non_restored_state=options.allow_non_restored_state,
+            )
+            self._storing = StorageThread(orders, self.post)
+
+    @property
+    def master(self) -> JobMaster:
+        """Who decides about the current attempt."""
+        return self.job.master
+
+    @property
+    def attempt(self) -> AttemptNumber:
+        """The current attempt."""
+        return self.job.attempt
 
     def start(self) -> None:
         """Submit the job and return at once."""
         self._started_ms = self._now_ms()
         self._gang.start()
+        if self._storing is not None:
+            self._storing.start()
         self._server.start(self._handle, self._on_server_exit)
         self.post(ev.SubmissionRequested())
 
-    def post(self, event: Event) -> None:
+    def post(self, event: JobEvent) -> None:
         """Let the job's thread handle an event."""
         self._server.post(event)
 
@@ -128,7 +170,7 @@ class JobRunner:
         """Where the job stands; terminal only once everything of it is gone."""
         if self._final_status is not None:
             return self._final_status if self._ended.is_set() else self._before_the_end
-        return self.master.status
+        return self.job.status
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the job has ended and everything of it is gone; False when that did not come in time."""
@@ -150,35 +192,78 @@ class JobRunner:
 
     # ---- on the server's thread ----
 
-    def _handle(self, event: Event) -> None:
-        for action in self.master.handle(event, self._now_ms()):
+    def _handle(self, event: JobEvent | Event) -> None:
+        """What a connection says is of the current attempt: the server keeps no others."""
+        if isinstance(event, (ev.MessageReceived, ev.MessageMalformed, ev.SlotDisconnected)):
+            event = OfAttempt(self.job.attempt, event)
+        for action in self.job.handle(cast(JobEvent, event), self._now_ms()):
             self._perform(action)
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: JobAction) -> None:
         match action:
             case ev.SendToSlot(slot, message):
                 self._server.send(slot, message)
             case ev.CloseSlot(slot):
                 self._server.close_slot(slot)
+            case fe.BeginAttempt(attempt, restore, continue_sources):
+                self._begin_attempt(attempt, restore, continue_sources)
+            case fe.EndAttempt():
+                self._server.begin_attempt(NO_ATTEMPT)
+                if self._enumerators is not None:
+                    self._enumerators.request_stop()
             case ev.StartEnumerators():
-                self._enumerators.start()
+                if self._enumerators is not None:
+                    self._enumerators.start()
             case ev.AskEnumerator(operator, subtask):
-                self._enumerators.request_split(operator, subtask)
+                if self._enumerators is not None:
+                    self._enumerators.request_split(operator, subtask)
+            case ce.SnapshotEnumerators(checkpoint_id):
+                if self._enumerators is not None:
+                    self._enumerators.snapshot(checkpoint_id)
             case ev.CountSlots() | ev.StartGang() | ev.CancelGang():
-                self._gang.do(action)
+                self._gang.do(action, self._bootstrap())
             case ev.DeliverCollected():
                 self._collected[action.operator].deliver(action)
-            case ev.ReportWaiting(text):
+            case ev.ReportWaiting(text) | ce.ReportTrouble(text):
                 logger.warning("%s", text)
             case ev.EndJob(status, message, error):
                 self._end(status, message, error)
+            case _:
+                assert self._storing is not None, f"{type(action).__name__} without storage"
+                self._storing.do(action)
+
+    def _begin_attempt(self, attempt: AttemptNumber, restore: Restore | None, continue_sources: bool) -> None:
+        states: dict[OperatorId, bytes] = {}
+        if restore is not None:
+            states = {operator: bytes(state) for operator, state in restore.enumerators.items()}
+        elif continue_sources and self._enumerators is not None:
+            states = self._enumerators.final_states()
+        coordinators = make_coordinators(self.job_graph, self._clock, states)
+        self._enumerators = EnumeratorThread(
+            coordinators, partial(self._post_enumerator, attempt), self._clock
+        )
+        self._server.begin_attempt(attempt)
+
+    def _post_enumerator(self, attempt: AttemptNumber, event: EnumeratorEvent | ce.EnumeratorAnswer) -> None:
+        if isinstance(event, (ce.EnumeratorsSnapshotted, ce.EnumeratorSnapshotFailed)):
+            self.post(event)
+        else:
+            self.post(OfAttempt(attempt, event))
+
+    def _post_current(self, event: Event) -> None:
+        self.post(OfAttempt(self.job.attempt, event))
+
+    def _describe_storage(self, files: Sequence[StateFile]) -> bytes:
+        storage = self._storage
+        assert storage is not None
+        return encode_storage(storage.excerpt(files) if isinstance(storage, MemoryStorage) else storage)
 
     def _end(self, status: JobStatus, message: str, error: type[JobFailedError] = JobFailedError) -> None:
         if status is JobStatus.FAILED:
             self._error = error(message)
         elif status is JobStatus.CANCELED:
             self._error = JobCanceledError(message)
-        *_, self._before_the_end = (s for s in self.master.status_history if not s.is_terminal)
+        *_, self._before_the_end = (s for s in self.job.status_history if not s.is_terminal)
         self._final_status = status
         self._ended_ms = self._now_ms()
         self._server.stop()
@@ -189,9 +274,12 @@ class JobRunner:
             if crash is not None and self._final_status is None:
                 logger.error("the JobManager of job %r crashed", self.job_graph.name, exc_info=crash)
                 self._end(JobStatus.FAILED, f"job {self.job_graph.name!r} failed: internal error: {crash!r}")
-                self._gang.do(ev.CancelGang())
-            self._enumerators.stop()
+                self._gang.do(ev.CancelGang(), self._bootstrap())
+            if self._enumerators is not None:
+                self._enumerators.stop()
             self._gang.stop()
+            if self._storing is not None:
+                self._storing.stop()
         finally:
             self._ended.set()
             for buffer in self._collected.values():
@@ -213,23 +301,25 @@ class JobRunner:
         )
 
 
+_Order = ev.CountSlots | ev.StartGang | ev.CancelGang
+
+
 class _HostThread:
     """Calls the host, one call after the other, away from the server's loop."""
 
-    def __init__(self, host: GangHost, bootstrap: SlotBootstrap, post: Callable[[Event], None]) -> None:
+    def __init__(self, host: GangHost, post: Callable[[JobEvent], None]) -> None:
         self._host = host
-        self._bootstrap = bootstrap
-        self._post = post
-        self._orders: queue.SimpleQueue[ev.CountSlots | ev.StartGang | ev.CancelGang | None]
-        self._orders = queue.SimpleQueue()
+        self._post_job = post
+        self._orders: queue.SimpleQueue[tuple[_Order, SlotBootstrap] | None] = queue.SimpleQueue()
         self._started = False
         self._thread = threading.Thread(target=self._run, name="tidegate-host", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def do(self, action: ev.CountSlots | ev.StartGang | ev.CancelGang) -> None:
-        self._orders.put(action)
+    def do(self, action: _Order, bootstrap: SlotBootstrap) -> None:
+        """Perform this for the attempt that the bootstrap is of."""
+        self._orders.put((action, bootstrap))
 
     def stop(self, timeout_s: float = 15.0) -> None:
         """Close the host and end the thread."""
@@ -239,12 +329,14 @@ class _HostThread:
             logger.warning("Spark does not answer; the thread that waits for it is left behind")
 
     def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
+        while (found := self._orders.get()) is not None:
+            order, bootstrap = found
+            post = partial(self._post, bootstrap.attempt)
             match order:
                 case ev.CountSlots():
-                    self._count()
+                    self._count(post)
                 case ev.StartGang(slots):
-                    self._start_gang(slots)
+                    self._start_gang(slots, bootstrap, post)
                 case ev.CancelGang():
                     self._cancel()
         try:
@@ -252,22 +344,25 @@ class _HostThread:
         except Exception:
             logger.warning("the host of the slots could not be closed", exc_info=True)
 
-    def _count(self) -> None:
+    def _post(self, attempt: AttemptNumber, event: Event) -> None:
+        self._post_job(OfAttempt(attempt, event))
+
+    def _count(self, post: Callable[[Event], None]) -> None:
         try:
             available = self._host.count_slots()
             busy = 0 if available is None else self._host.count_busy_slots()
             event: Event = ev.SlotsCounted(available, busy)
         except Exception as e:  # noqa: BLE001 -- fails the job
             event = ev.CountingFailed(f"{type(e).__name__}: {e}")
-        self._post(event)
+        post(event)
 
-    def _start_gang(self, slots: int) -> None:
+    def _start_gang(self, slots: int, bootstrap: SlotBootstrap, post: Callable[[Event], None]) -> None:
         try:
             self._started = True
-            self._host.start(slots, self._bootstrap, lambda error: self._post(ev.GangEnded(error)))
-            self._post(ev.GangStarted())
+            self._host.start(slots, bootstrap, lambda error: post(ev.GangEnded(error)))
+            post(ev.GangStarted())
         except Exception as e:  # noqa: BLE001 -- fails the job
-            self._post(ev.GangEnded(f"{type(e).__name__}: {e}"))
+            post(ev.GangEnded(f"{type(e).__name__}: {e}"))
 
     def _cancel(self) -> None:
         if not self._started:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,11 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.ids import OperatorId
 from tidegate.graph.blobs import load_blob
 from tidegate.graph.job_graph import JobGraph, OperatorPayload
+from tidegate.jobmanager.checkpoint.events import (
+    EnumeratorAnswer,
+    EnumeratorSnapshotFailed,
+    EnumeratorsSnapshotted,
+)
 from tidegate.jobmanager.events import EnumeratorEvent, EnumeratorFailed, SplitsAssigned, SplitsExhausted
 from tidegate.operators.failures import describe_error, user_traceback
 
@@ -151,8 +156,10 @@ class SourceCoordinator:
         return self._clock.monotonic_ns() // 1_000_000
 
 
-def make_coordinators(job_graph: JobGraph, clock: Clock) -> list[SourceCoordinator]:
-    """One coordinator for each source operator of a job."""
+def make_coordinators(
+    job_graph: JobGraph, clock: Clock, restored: Mapping[OperatorId, bytes] | None = None
+) -> list[SourceCoordinator]:
+    """One coordinator for each source operator of a job, with the state (JSON) that a checkpoint has for it."""
     made = []
     for vertex in job_graph.vertices:
         for spec in vertex.operators:
@@ -160,24 +167,53 @@ def make_coordinators(job_graph: JobGraph, clock: Clock) -> list[SourceCoordinat
                 payload: OperatorPayload = load_blob(spec.blob)
                 operation = payload.operation
                 assert isinstance(operation, ReadSource)
-                source = operation.source
-                made.append(SourceCoordinator(spec.id, spec.name, source, vertex.parallelism, clock))
+                state = (restored or {}).get(spec.id)
+                made.append(
+                    SourceCoordinator(
+                        spec.id,
+                        spec.name,
+                        operation.source,
+                        vertex.parallelism,
+                        clock,
+                        None if state is None else msgspec.json.decode(state),
+                    )
+                )
     return made
 
 
-class EnumeratorThread:
-    """Runs the coordinators of a job on one thread of their own, so that slow I/O never delays the control server.
+def snapshot_all(
+    coordinators: Sequence[SourceCoordinator], checkpoint_id: int, clock: Clock
+) -> EnumeratorAnswer:
+    """The states of all enumerators, or why they could not be taken. Called where the enumerators are called."""
+    states = {}
+    for coordinator in coordinators:
+        try:
+            states[coordinator.operator] = msgspec.json.encode(coordinator.snapshot())
+        except BaseException as e:  # noqa: BLE001 -- the checkpoint fails, not the job
+            reason = f"the enumerator of source {coordinator.name!r}: {describe_error(e)}"
+            return EnumeratorSnapshotFailed(checkpoint_id, reason)
+    return EnumeratorsSnapshotted(checkpoint_id, states, clock.now_ms())
 
-    `start`, `request_split` and `stop` return at once and may come from any thread; events go to `post`.
+
+class EnumeratorThread:
+    """Runs the coordinators of an attempt on one thread of their own, so that slow I/O never delays the control server.
+
+    `start`, `request_split`, `snapshot` and `stop` return at once and may come from any thread; events go to `post`, in
+    the order in which the enumerators made them.
     """
 
     def __init__(
-        self, coordinators: list[SourceCoordinator], post: Callable[[EnumeratorEvent], None]
+        self,
+        coordinators: list[SourceCoordinator],
+        post: Callable[[EnumeratorEvent | EnumeratorAnswer], None],
+        clock: Clock,
     ) -> None:
         self._coordinators = {c.operator: c for c in coordinators}
         self._post = post
-        self._requests: queue.SimpleQueue[tuple[OperatorId, int] | None] = queue.SimpleQueue()
+        self._clock = clock
+        self._requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stopping = False
+        self._final_states: dict[OperatorId, bytes] = {}
         self._thread = threading.Thread(target=self._run, name="tidegate-enumerators", daemon=True)
         self._started = False
 
@@ -189,12 +225,27 @@ class EnumeratorThread:
 
     def request_split(self, operator: OperatorId, subtask: int) -> None:
         """A reader is out of work."""
-        self._requests.put((operator, subtask))
+        self._requests.put(lambda: self._emit(self._coordinators[operator].request_split(subtask)))
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Take the state of all enumerators and post it behind everything that they decided before."""
+        coordinators = list(self._coordinators.values())
+        self._requests.put(lambda: self._post(snapshot_all(coordinators, checkpoint_id, self._clock)))
+
+    def request_stop(self) -> None:
+        """Let the thread close the enumerators and end; returns at once."""
+        self._stopping = True
+        self._requests.put(None)
+
+    def final_states(self, timeout_s: float = 2.0) -> dict[OperatorId, bytes]:
+        """The enumerators' states when they were stopped; empty if they have not ended in time."""
+        if self._started:
+            self._thread.join(timeout_s)
+        return self._final_states
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Close the enumerators and end the thread; one that hangs in its own I/O is left behind with a warning."""
-        self._stopping = True
-        self._requests.put(None)
+        self.request_stop()
         if self._started:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
@@ -211,6 +262,9 @@ class EnumeratorThread:
             while not self._stopping:
                 self._step(coordinators)
         finally:
+            states = snapshot_all(coordinators, 0, self._clock)
+            if isinstance(states, EnumeratorsSnapshotted):
+                self._final_states = dict(states.states)
             for coordinator in coordinators:
                 coordinator.close()
 
@@ -220,8 +274,8 @@ class EnumeratorThread:
             request = self._requests.get(timeout=min(waits) / 1000 if waits else None)
         except queue.Empty:
             request = None
-        if request is not None:
-            self._emit(self._coordinators[request[0]].request_split(request[1]))
+        if request is not None and not self._stopping:
+            request()
         for coordinator in coordinators:
             if self._stopping:
                 return

@@ -31,14 +31,18 @@ _CLOSE_S = 10.0
 
 
 class SparkGang:
-    """The `GangHost` of Spark: counts slots, starts the gang, cancels it. One gang at a time."""
+    """The `GangHost` of Spark: counts slots, starts a gang, cancels it; one gang after the other.
+
+    A gang that Spark does not let go of in time may outlive the start of the next: it is fenced by its attempt.
+    """
 
     def __init__(self, spark: Any, options: Options) -> None:
         self._spark = spark
         self._options = options
         self._tag = ""
         self._thread: threading.Thread | None = None
-        self._cancelled = False
+        self._earlier: list[threading.Thread] = []
+        self._cancelled = threading.Event()
 
     @property
     def is_connect(self) -> bool:
@@ -83,13 +87,16 @@ class SparkGang:
         self._tag = f"tidegate-{bootstrap.job_id}-{bootstrap.attempt}"
         log.info("asking Spark for %d slots for job %r (%s)", slots, bootstrap.job_name, self._tag)
         ship_package(self._spark)
-        run = functools.partial(self._run, slots, bootstrap, on_end)
+        if self._thread is not None and self._thread.is_alive():
+            self._earlier.append(self._thread)
+        self._cancelled = threading.Event()
+        run = functools.partial(self._run, slots, bootstrap, on_end, self._tag, self._cancelled)
         self._thread = InheritableThread(target=run, session=self._spark, name="tidegate-gang", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:
         """Have Spark kill what is left of the gang; returns at once, repeated calls do no harm."""
-        self._cancelled = True
+        self._cancelled.set()
         if self._tag:
             try:
                 # A classic session finds only tags that the calling thread has set; the context finds them all.
@@ -107,21 +114,30 @@ class SparkGang:
         deadline = time.monotonic() + _CLOSE_S
         while self._thread.is_alive() and time.monotonic() < deadline:
             self._thread.join(timeout=0.25)
-            if self._cancelled and self._thread.is_alive():
+            if self._cancelled.is_set() and self._thread.is_alive():
                 self.cancel()
+        for thread in self._earlier:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _run(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
+    def _run(
+        self,
+        slots: int,
+        bootstrap: SlotBootstrap,
+        on_end: Callable[[str | None], None],
+        tag: str,
+        cancelled: threading.Event,
+    ) -> None:
         error: str | None = None
         try:
             if self.is_connect:
-                self._spark.addTag(self._tag)
+                self._spark.addTag(tag)
             else:
-                self._spark.sparkContext.addJobTag(self._tag)
-                self._spark.sparkContext.setJobGroup(self._tag, f"tidegate {bootstrap.job_name}")
+                self._spark.sparkContext.addJobTag(tag)
+                self._spark.sparkContext.setJobGroup(tag, f"tidegate {bootstrap.job_name}")
                 use_python_of_driver(self._spark.sparkContext)
             slot_main = functools.partial(_slot_main, bootstrap.encode())
             frame = self._spark.range(0, slots, 1, slots).mapInArrow(slot_main, "slot long", barrier=True)
-            if not self._cancelled:
+            if not cancelled.is_set():
                 frame.collect()
         except BaseException as e:  # noqa: BLE001 -- on_end gets it
             error = brief_spark_error(e)

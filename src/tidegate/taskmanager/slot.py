@@ -325,7 +325,7 @@ class Slot:
         for edge in self._graph.inputs(vertex.id):
             self._input_types[edge.id] = chain.operators[0].input_types[edge.input]
         task = Task(subtask, vertex.name, chain, self._gates[subtask], partitions, metrics)
-        if self._restore.storage is not None:
+        if self._restore.storage is not None and self._options.checkpoint_interval:
             task.join_checkpoints(self._options, self._checkpoint_host(self._restore.storage))
         self.tasks.append(task)
         self._by_operator[(vertex.operators[0].id, subtask.index)] = task

@@ -1,0 +1,96 @@
+"""Where a job goes on: the checkpoints of an earlier run that the option `resume` names."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tidegate.core.errors import CheckpointError
+from tidegate.core.ids import AttemptNumber, JobId, new_job_id
+from tidegate.core.options import Options
+from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
+from tidegate.snapshot.manifest import ManifestError, decode_manifest
+from tidegate.storage import layout
+from tidegate.storage.finding import Found, find_at, find_latest, job_ids
+from tidegate.storage.opening import make_storage
+from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Who a job is and what it has: a new one, or one that goes on in the place of a job that died."""
+
+    job_id: JobId
+    storage: CheckpointStorage | None = None
+    """None: the job neither takes nor restores checkpoints."""
+    found: tuple[CompletedCheckpoint, ...] = ()
+    first_checkpoint_id: int = 1
+    first_attempt: AttemptNumber = AttemptNumber(0)  # noqa: RUF009 -- a number
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return bool(self.found)
+
+
+def beginning(options: Options, job_name: str) -> Beginning:
+    """Find what the options ask for. Reads the checkpoint storage; called in the driver before a job starts.
+
+    `resume="latest"` without any checkpoint of the job's name is a new job, and that is logged. A path without a
+    checkpoint is a `CheckpointError`.
+    """
+    if not options.resume:
+        job_id = new_job_id()
+        return Beginning(job_id, make_storage(options, job_id) if options.checkpoint_interval else None)
+    found = (
+        _latest(options, job_name) if options.resume == "latest" else find_at(options.resume, contents=False)
+    )
+    report = found.report()
+    if report:
+        logger.warning("%s", report)
+    if found.checkpoint is None:
+        if options.resume != "latest" or found.unusable:
+            raise CheckpointError(
+                f"job {job_name!r} cannot resume from {options.resume}: there is no checkpoint that can be used. "
+                f"{report or 'Check the path.'}"
+            )
+        logger.warning(
+            "no checkpoint of job %r below %s: it starts from the beginning", job_name, options.checkpoint_dir
+        )
+        job_id = new_job_id()
+        return Beginning(job_id, make_storage(options, job_id) if options.checkpoint_interval else None)
+    manifest, storage = found.checkpoint.manifest, found.checkpoint.storage
+    limit = None if options.resume == "latest" else manifest.checkpoint_id
+    last_checkpoint, last_attempt = storage.last_used()
+    logger.info("job %r goes on from %s", job_name, found.checkpoint.path)
+    return Beginning(
+        manifest.job_id,
+        storage,
+        _all_of(storage, limit),
+        max(last_checkpoint, manifest.checkpoint_id) + 1,
+        AttemptNumber(max(last_attempt, manifest.attempt) + 1),
+    )
+
+
+def _latest(options: Options, job_name: str) -> Found:
+    try:
+        job_ids(options.checkpoint_dir)
+    except StorageError:
+        return Found(None)  # nothing was ever written there; what else is wrong with it shows at once
+    return find_latest(options.checkpoint_dir, job_name, contents=False)
+
+
+def _all_of(storage: CheckpointStorage, limit: int | None) -> tuple[CompletedCheckpoint, ...]:
+    """Every readable checkpoint of the job, up to `limit`: the newest is taken, the others if it is damaged."""
+    found = []
+    for id in storage.completed():
+        path = storage.show(layout.manifest_path(id))
+        try:
+            manifest = decode_manifest(storage.read_manifest(id), path)
+        except (ManifestError, CorruptFileError):
+            continue  # reported already
+        if limit is None or id <= limit:
+            found.append(checkpoint_of(manifest, path))
+    return tuple(found)
