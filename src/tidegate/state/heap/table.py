@@ -44,7 +44,7 @@ CLEARED: Final = Removed()
 """As a key of a map's changes: entries that are older than these changes are gone."""
 
 CHUNK: Final = 1 << 16
-_LEAST_MERGED: Final = 1 << 16
+_LEAST_MERGED: Final = 1 << 14  # a few milliseconds
 _MOST_ABORTED: Final = 8
 
 
@@ -170,7 +170,7 @@ class HeapTable:
                 continue
             if first.merging is None:
                 first.merging = iter(first.entries.items())
-            chunk = list(islice(first.merging, CHUNK))
+            chunk = list(islice(first.merging, min(CHUNK, budget - done)))
             if chunk:
                 if first.has_removals:
                     self.settle(chunk)
