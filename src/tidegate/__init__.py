@@ -2,11 +2,14 @@
 
 from tidegate.api.environment import Environment
 from tidegate.api.functions import (
+    BroadcastContext,
+    BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
+    KeyedBroadcastProcessFunction,
     MapFunction,
     OutputTag,
     ProcessContext,
@@ -18,6 +21,21 @@ from tidegate.api.job_client import JobClient
 from tidegate.api.restart_strategies import RestartStrategies
 from tidegate.api.sink import BlackholeSink, Sink
 from tidegate.api.source import Source
+from tidegate.api.state import (
+    AggregateFunction,
+    AggregatingState,
+    BroadcastState,
+    ListState,
+    MapState,
+    OperatorListState,
+    PickleSerializer,
+    ReducingState,
+    StateAccessError,
+    StateSerializer,
+    StateTtl,
+    UnionListState,
+    ValueState,
+)
 from tidegate.api.streams import ConnectedStreams, DataStream, KeyedStream
 from tidegate.connectors.datagen import DataGeneratorSource
 from tidegate.connectors.files import FileSink, FileSource
@@ -39,8 +57,13 @@ from tidegate.core.states import JobStatus
 __version__ = "0.1.0"
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingState",
     "BadRecordError",
     "BlackholeSink",
+    "BroadcastContext",
+    "BroadcastProcessFunction",
+    "BroadcastState",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
@@ -58,13 +81,19 @@ __all__ = [
     "JobError",
     "JobFailedError",
     "JobStatus",
+    "KeyedBroadcastProcessFunction",
     "KeyedStream",
+    "ListState",
     "MapFunction",
+    "MapState",
+    "OperatorListState",
     "OutputTag",
+    "PickleSerializer",
     "ProcessContext",
     "ProcessFunction",
     "ProgramError",
     "ReduceFunction",
+    "ReducingState",
     "RestartStrategies",
     "RuntimeContext",
     "SchemaError",
@@ -73,5 +102,10 @@ __all__ = [
     "SlotsUnavailableError",
     "SocketSource",
     "Source",
+    "StateAccessError",
+    "StateSerializer",
+    "StateTtl",
     "TidegateError",
+    "UnionListState",
+    "ValueState",
 ]

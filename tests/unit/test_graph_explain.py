@@ -128,14 +128,16 @@ def test_the_remedy_names_the_operator_that_lost_the_schema(kind: str) -> None:
 class TestJson:
     def test_has_the_documented_keys(self, graph: StreamGraph) -> None:
         plan = json.loads(explain(graph, "json"))
-        assert list(plan) == ["version", "name", "slots", "tasks", "exchanges", "unused", "warnings"]
+        assert list(plan) == [
+            "version", "name", "slots", "tasks", "exchanges", "unused", "warnings", "state_backend",
+        ]  # fmt: skip
         assert plan["slots"] == {"total": 6, "by_group": {"default": 4, "slow": 2}}
         task = plan["tasks"][0]
         assert set(task) == {
             "id", "name", "parallelism", "max_parallelism", "slot_sharing_group", "operators", "calls",
         }  # fmt: skip
         assert set(task["operators"][0]) == {
-            "id", "uid", "name", "kind", "detail", "runs", "output_type", "side_outputs",
+            "id", "uid", "name", "kind", "detail", "runs", "output_type", "side_outputs", "states",
         }  # fmt: skip
         assert set(plan["exchanges"][0]) == {
             "source_task", "source_operator", "tag", "target_task", "input", "partitioning", "record_type",

@@ -1,4 +1,4 @@
-"""The user's functions: plain callables, or classes where they need set-up, two inputs or side outputs.
+"""The user's functions: plain callables, or classes where they need set-up, state, two inputs or side outputs.
 
 A class is instantiated by the user, sent to every slot, and called there by one thread:
 `open(context)`, then its method per record, then `close()` (also after a failure).
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from tidegate.api.source import Counter
+from tidegate.api.state import KeyedState
 from tidegate.core.errors import ProgramError
 from tidegate.records.type_hints import strip_optional
 from tidegate.records.types import ObjectType, RecordType, record_type_of
@@ -70,6 +71,22 @@ class ProcessContext(Protocol):
     @property
     def current_key(self) -> Any:
         """The record's key; an error outside a keyed stream."""
+        ...
+
+
+class BroadcastContext(Protocol):
+    """What a broadcast process function gets beside each broadcast record."""
+
+    def output(self, tag: OutputTag[Any], value: Any) -> None:
+        """Emit a value to a side output."""
+        ...
+
+    def apply_to_keyed_state(self, state: KeyedState | str, function: Callable[[Any, Any], object]) -> None:
+        """Call `function(key, state)` for every key of this subtask that has something in this keyed state.
+
+        The state is the one under which the function declared it (`self.limit`), or its name; inside the call it, and
+        every other keyed state, is that of the key. The order of the keys means nothing. Refused without keys.
+        """
         ...
 
 
@@ -157,6 +174,25 @@ class CoProcessFunction(Function):
     @abstractmethod
     def process2(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
         """Handle a record of the second stream."""
+
+
+class BroadcastProcessFunction(Function):
+    """A process function over a stream and a broadcast one, which every subtask gets all of: rules, settings, prices.
+
+    A `BroadcastState` is what both sides share: written on the broadcast side, read on the other.
+    """
+
+    @abstractmethod
+    def process(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
+        """Handle a record of the stream; broadcast state is read-only here."""
+
+    @abstractmethod
+    def process_broadcast(self, value: Any, context: BroadcastContext) -> Iterable[Any] | None:
+        """Handle a broadcast record. It must do the same in every subtask, for the state to stay the same in all."""
+
+
+class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
+    """The same on a keyed stream: `process` has keyed state, and a broadcast record can be applied to all keys."""
 
 
 def result_type(function: Any, method: str, returns: Any, *, many: bool) -> RecordType:

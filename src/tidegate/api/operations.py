@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from tidegate.api.functions import function_name
+from tidegate.api.functions import Function, function_name
 from tidegate.api.sink import Sink
 from tidegate.api.source import Source
+from tidegate.api.state import StateDeclaration, declared_states
 from tidegate.records.types import RecordType
 
 AggregateKind = Literal["count", "sum", "min", "max"]
@@ -54,6 +55,15 @@ class Operation:
     def detail(self) -> str:
         """A few words for the plan beside the kind."""
         return ""
+
+    def states(self) -> tuple[StateDeclaration, ...]:
+        """The states that its function declares."""
+        function = getattr(self, "function", None)
+        return tuple(declared_states(function).values()) if isinstance(function, Function) else ()
+
+    def state_key(self) -> Key | None:
+        """The key by which its keyed state is kept; None without keys."""
+        return getattr(self, "key", None)
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,28 @@ class ApplyCoFunction(Operation):
     def kind(self) -> str:
         """The word that plans use."""
         return f"co-{self.form}"
+
+    def detail(self) -> str:
+        """The function's name."""
+        return function_name(self.function)
+
+    def state_key(self) -> Key | None:
+        """That of the first stream; the other's are equal to it."""
+        return None if self.keys is None else self.keys[0]
+
+
+@dataclass(frozen=True)
+class ApplyBroadcastFunction(Operation):
+    """Runs a function over a stream, keyed or not, and a second one that every subtask gets all of."""
+
+    rows: ClassVar[bool] = True
+    function: Any
+    key: Key | None = None
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "broadcast-process"
 
     def detail(self) -> str:
         """The function's name."""

@@ -12,12 +12,14 @@ from tidegate.api import partitioning as p
 from tidegate.api.basic_sinks import CollectSink, PrintSink
 from tidegate.api.expressions import expression_result_type
 from tidegate.api.functions import (
+    BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
     Function,
+    KeyedBroadcastProcessFunction,
     MapFunction,
     OutputTag,
     ProcessFunction,
@@ -29,6 +31,7 @@ from tidegate.api.functions import (
 from tidegate.api.keys import aggregate_type, check_key_types_meet, make_key
 from tidegate.api.operations import (
     ApplyBatchFunction,
+    ApplyBroadcastFunction,
     ApplyCoFunction,
     ApplyExpressions,
     ApplyFunction,
@@ -40,6 +43,7 @@ from tidegate.api.operations import (
 )
 from tidegate.api.settings import OperatorSettings, apply_settings
 from tidegate.api.sink import FunctionSink, Sink
+from tidegate.api.state_checks import check_states, refuse_state_of_callable
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.core.errors import ProgramError
 from tidegate.records.types import RecordType, record_type_of
@@ -138,6 +142,7 @@ class DataStream(OperatorSettings):
         self._columnar("map_batches")
         if not callable(function):
             raise ProgramError(f"map_batches needs a callable, got {function!r}")
+        refuse_state_of_callable(function, f"map_batches {function_name(function)}")
         out = self._type if returns is None else record_type_of(returns)
         return self._then(
             ApplyBatchFunction(function), f"map_batches {function_name(function)}", out, settings
@@ -254,6 +259,7 @@ class DataStream(OperatorSettings):
                 raise ProgramError(
                     f"sink_to needs a Sink or a callable, got a {type(sink).__name__}: {sink!r}"
                 )
+            refuse_state_of_callable(sink, f"sink {function_name(sink)}")
             sink = FunctionSink(sink)
         sink.check_type(self._type)
         operation = WriteSink(sink)
@@ -307,8 +313,9 @@ class DataStream(OperatorSettings):
         return self._refs
 
     def _apply(self, form: Any, function: Any, out: RecordType, settings: dict[str, Any]) -> DataStream:
-        operation = ApplyFunction(form, function, self._key())
-        return self._then(operation, f"{form} {function_name(function)}", out, settings)
+        name = f"{form} {function_name(function)}"
+        check_states(function, settings.get("name") or name, self._key())
+        return self._then(ApplyFunction(form, function, self._key()), name, out, settings)
 
     def _then(self, operation: Operation, name: str, out: RecordType, settings: dict[str, Any]) -> DataStream:
         node = self._env._add(operation, name, (self._inputs(),), out)
@@ -383,7 +390,9 @@ class KeyedStream(DataStream):
         """
         check_callable(function, ReduceFunction, "reduce")
         operation = RollingReduce(function, self._key_spec, self._emit(emit))
-        return self._then(operation, f"reduce {function_name(function)}", self._type, settings)
+        name = f"reduce {function_name(function)}"
+        check_states(function, settings.get("name") or name, self._key_spec)
+        return self._then(operation, name, self._type, settings)
 
     def _key(self) -> Key | None:
         return self._key_spec
@@ -436,16 +445,46 @@ class ConnectedStreams:
 
     def process(
         self,
-        function: CoProcessFunction,
+        function: CoProcessFunction | BroadcastProcessFunction,
         *,
         returns: Any = None,
         side_outputs: tuple[OutputTag[Any], ...] = (),
         **settings: Any,
     ) -> DataStream:
-        """Run a `CoProcessFunction`; name the tags that it may emit to."""
-        stream = self._apply("process", CoProcessFunction, function, returns, settings, many=True)
+        """Run a `CoProcessFunction`, or a broadcast one where the second stream is; name the tags that it emits to.
+
+        `stream.connect(rules.broadcast()).process(function)` takes a `BroadcastProcessFunction`, or with
+        `stream.key_by(...)` a `KeyedBroadcastProcessFunction`.
+        """
+        if isinstance(function, BroadcastProcessFunction):
+            stream = self._apply_broadcast(function, returns, settings)
+        else:
+            stream = self._apply("process", CoProcessFunction, function, returns, settings, many=True)
         _declare_side_outputs(stream, side_outputs)
         return stream
+
+    def _apply_broadcast(
+        self, function: BroadcastProcessFunction, returns: Any, settings: dict[str, Any]
+    ) -> DataStream:
+        name = function_name(function)
+        if not all(isinstance(r.partitioning, p.Broadcast) for r in self._second._inputs()):
+            raise ProgramError(
+                f"{name} is a {_broadcast_class(function)}, but the second stream, of "
+                f"{self._second._node.name!r}, is not broadcast. Write connect(other.broadcast())"
+            )
+        key = self._first._key()
+        if isinstance(function, KeyedBroadcastProcessFunction) and key is None:
+            raise ProgramError(
+                f"{name} is a KeyedBroadcastProcessFunction, but the first stream, of {self._first._node.name!r}, has "
+                f"no keys. Call key_by before connect, or derive it from BroadcastProcessFunction"
+            )
+        out = result_type(function, "process", returns, many=True)
+        other = result_type(function, "process_broadcast", returns, many=True)
+        if not other.is_object and other != out:
+            raise _two_types(name, ("process", out), ("process_broadcast", other))
+        operation = ApplyBroadcastFunction(function, key)
+        check_states(function, settings.get("name") or f"broadcast-process {name}", key, broadcast=True)
+        return self._node_of(operation, f"broadcast-process {name}", out, settings)
 
     def _apply(
         self,
@@ -468,8 +507,14 @@ class ConnectedStreams:
             paired = (keys[0], keys[1])
             check_key_types_meet(*paired)
         out = _one_result_type(function, form, returns, many=many)
-        operation = ApplyCoFunction(form, function, paired)
         name = f"co-{form} {function_name(function)}"
+        check_states(function, settings.get("name") or name, keys[0])
+        return self._node_of(ApplyCoFunction(form, function, paired), name, out, settings)
+
+    def _node_of(
+        self, operation: Operation, name: str, out: RecordType, settings: dict[str, Any]
+    ) -> DataStream:
+        first, second = self._first, self._second
         node = first._env._add(operation, name, (first._inputs(), second._inputs()), out)
         stream = DataStream(first._env, (StreamRef(node),), out)
         apply_settings(stream, settings)
@@ -497,8 +542,17 @@ def _one_result_type(function: Function, form: str, returns: Any, *, many: bool)
     """The type of a co-function's results, which both its methods must give."""
     first, second = (result_type(function, f"{form}{i}", returns, many=many) for i in (1, 2))
     if first != second:
-        raise ProgramError(
-            f"{function_name(function)}.{form}1 gives {first.describe()} but {form}2 gives {second.describe()}; "
-            f"both must give one type. Change a return hint, or pass returns="
-        )
+        raise _two_types(function_name(function), (f"{form}1", first), (f"{form}2", second))
     return first
+
+
+def _two_types(name: str, first: tuple[str, RecordType], second: tuple[str, RecordType]) -> ProgramError:
+    return ProgramError(
+        f"{name}.{first[0]} gives {first[1].describe()} but {second[0]} gives {second[1].describe()}; "
+        f"both must give one type. Change a return hint, or pass returns="
+    )
+
+
+def _broadcast_class(function: BroadcastProcessFunction) -> str:
+    keyed = isinstance(function, KeyedBroadcastProcessFunction)
+    return "KeyedBroadcastProcessFunction" if keyed else "BroadcastProcessFunction"

@@ -12,12 +12,34 @@ import msgspec
 from tidegate.api.functions import function_name
 from tidegate.api.operations import ApplyFunction, Key, ReadSource, RollingAggregate, RollingReduce, WriteSink
 from tidegate.api.sink import FunctionSink
+from tidegate.api.state import (
+    BroadcastState,
+    KeyedState,
+    MapState,
+    OperatorListState,
+    StateDeclaration,
+    UnionListState,
+)
 from tidegate.graph.chaining import chains
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
+from tidegate.records.types import record_type_of
 
 VERSION = 1
 
+_KINDS = {OperatorListState: "list", UnionListState: "union list", BroadcastState: "broadcast map"}
+
 Runs = Literal["reads", "writes", "vectorised", "per record"]
+
+
+class PlannedState(msgspec.Struct, frozen=True):
+    """A state that an operator's function declares. `scope`: per key, or of the subtask."""
+
+    name: str
+    scope: Literal["keyed", "operator"]
+    kind: str
+    type: str
+    ttl: str | None
+    serializer: str
 
 
 class PlannedOperator(msgspec.Struct, frozen=True):
@@ -31,6 +53,7 @@ class PlannedOperator(msgspec.Struct, frozen=True):
     runs: Runs
     output_type: str
     side_outputs: dict[str, str]
+    states: list[PlannedState] = []
 
 
 class PlannedCall(msgspec.Struct, frozen=True):
@@ -85,6 +108,8 @@ class Plan(msgspec.Struct, frozen=True):
     unused: list[str]
     """Operators that lead to no sink and so are not run."""
     warnings: list[str]
+    state_backend: str = ""
+    """Where keyed state is kept; empty if no operator of the job has any."""
 
     def operators(self, runs: Runs) -> list[PlannedOperator]:
         """The operators that run in this way, in order."""
@@ -110,6 +135,7 @@ def plan_of(graph: StreamGraph) -> Plan:
         exchanges,
         list(graph.unused),
         _warnings(graph),
+        graph.options.state_backend if any(map(_keeps_state_by_key, graph.nodes)) else "",
     )
 
 
@@ -142,7 +168,32 @@ def _operator(node: StreamNode) -> PlannedOperator:
         _runs(node.operation),
         "" if isinstance(node.operation, WriteSink) else node.output_type.describe(),
         {tag: t.describe() for tag, t in node.side_outputs.items()},
+        [_state(s) for s in node.operation.states()],
     )
+
+
+def _state(state: StateDeclaration) -> PlannedState:
+    if isinstance(state, (MapState, BroadcastState)):
+        value = f"{_type_words(state.key_type)} to {_type_words(state.value_type)}"
+    else:
+        value = _type_words(getattr(state, "type", None))
+    serializer = getattr(state, "serializer", None)
+    ttl = state.ttl if isinstance(state, KeyedState) else None
+    return PlannedState(
+        state.name,
+        "keyed" if isinstance(state, KeyedState) else "operator",
+        _KINDS.get(type(state), state.kind),
+        value,
+        None if ttl is None else f"{ttl.duration}, {ttl.time} time",
+        "arrow" if serializer is None else serializer.name,
+    )
+
+
+def _type_words(hint: Any) -> str:
+    found = record_type_of(hint)
+    if not found.is_object:
+        return found.describe()
+    return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 def _runs(operation: Any) -> Runs:
@@ -166,6 +217,13 @@ def _exchange(edge: StreamEdge, place: dict[int, tuple[int, int]]) -> PlannedExc
         edge.unchained_because,
         edge.record_type.is_object,
     )
+
+
+def _keeps_state_by_key(node: StreamNode) -> bool:
+    operation = node.operation
+    if isinstance(operation, RollingAggregate):
+        return operation.stage != "local"
+    return isinstance(operation, RollingReduce) or any(isinstance(s, KeyedState) for s in operation.states())
 
 
 def _warnings(graph: StreamGraph) -> list[str]:

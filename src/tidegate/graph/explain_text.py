@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.graph.explain_plan import Plan, PlannedExchange, PlannedOperator, PlannedTask
+from tidegate.graph.explain_plan import Plan, PlannedExchange, PlannedOperator, PlannedState, PlannedTask
 
 LONGEST_DETAIL = 100
 
@@ -41,6 +41,7 @@ def _task(task: PlannedTask, outgoing: list[PlannedExchange], plan: Plan) -> lis
             arrow = f"-> (from {task.operators[call.source].name}{tag}) "
         lines.append(f"  {arrow}{operator.name}{_facts(operator)}")
         lines += [f"       side output {tag}: {t}" for tag, t in operator.side_outputs.items()]
+        lines += [f"       {_state(s)}" for s in operator.states]
     for e in outgoing:
         tag = f" side output {e.tag!r} of" if e.tag is not None else ""
         source = (
@@ -64,6 +65,14 @@ def _facts(operator: PlannedOperator) -> str:
     return f" [{'; '.join(facts)}]{out}"
 
 
+def _state(state: PlannedState) -> str:
+    facts = [] if state.ttl is None else [f"time to live {state.ttl}"]
+    if state.serializer != "arrow":
+        facts.append(f"serializer {state.serializer}")
+    more = f" ({'; '.join(facts)})" if facts else ""
+    return f"{state.scope} state {state.name}: {state.kind} of {state.type}{more}"
+
+
 def _summary(plan: Plan) -> list[str]:
     lines = []
     per_record, vectorised = plan.operators("per record"), plan.operators("vectorised")
@@ -71,6 +80,8 @@ def _summary(plan: Plan) -> list[str]:
         lines.append(f"your Python, per record: {', '.join(o.name for o in per_record)}")
     if vectorised:
         lines.append(f"vectorised: {', '.join(o.name for o in vectorised)}")
+    if plan.state_backend:
+        lines.append(f"keyed state: {plan.state_backend} backend")
     if plan.unused:
         lines.append(f"not run, because they lead to no sink: {', '.join(plan.unused)}")
     return lines + plan.warnings

@@ -9,6 +9,7 @@ from typing import Literal
 
 from tidegate.api.operations import Operation, ReadSource, RollingAggregate, WriteSink
 from tidegate.api.partitioning import Forward, Partitioning, Rebalance
+from tidegate.api.state_checks import check_keys_can_be_stored
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.core.errors import ProgramError
 from tidegate.core.ids import OperatorId
@@ -94,6 +95,8 @@ def build_stream_graph(
     graph = StreamGraph(name, list(nodes.values()), options, [t.name for t in written if t.id not in nodes])
     _check_uids(graph)
     _check_targets(graph)
+    for planned in graph.nodes:
+        check_keys_can_be_stored(planned.operation, planned.name, options)
     _push_projections(graph)
     return graph
 

@@ -9,6 +9,7 @@ from tidegate.api.sink import FunctionSink
 from tidegate.core.errors import SerializationError
 from tidegate.graph.blobs import load_blob
 from tidegate.graph.job_graph import OperatorPayload, OperatorSpec
+from tidegate.operators.broadcast import BroadcastProcessOperator
 from tidegate.operators.co_functions import CO_FORMS
 from tidegate.operators.columns import BatchFunctionOperator, ExpressionFilterOperator, ExpressionOperator
 from tidegate.operators.functions import FORMS
@@ -57,6 +58,8 @@ def operator_class(operation: Any) -> type[Operator]:
             return FORMS[form]
         case ops.ApplyCoFunction(form):
             return CO_FORMS[form]
+        case ops.ApplyBroadcastFunction():
+            return BroadcastProcessOperator
         case ops.ApplyBatchFunction():
             return BatchFunctionOperator
         case ops.ApplyExpressions(form):

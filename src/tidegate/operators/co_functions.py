@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tidegate.api.operations import Key
 from tidegate.operators.operator import Operator
 from tidegate.operators.row_operator import RowOperator
 from tidegate.records.batch import Batch
@@ -22,13 +23,18 @@ class CoOperator(RowOperator):
             self.method(f"{form}2"),
         )
 
+    def key(self, input_index: int) -> Key | None:
+        """How the stream of an input is keyed, if it is."""
+        keys = self.operation.keys
+        return None if keys is None else keys[input_index]
+
 
 class CoMapOperator(CoOperator):
     """One record out for each one in, of either input."""
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Call `map1` or `map2` for each record."""
-        self.run_map(batch, self._methods[input_index])
+        self.run_map(batch, self._methods[input_index], self.key(input_index))
 
 
 class CoFlatMapOperator(CoOperator):
@@ -36,7 +42,7 @@ class CoFlatMapOperator(CoOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Call `flat_map1` or `flat_map2` for each record."""
-        self.run_flat_map(batch, self._methods[input_index])
+        self.run_flat_map(batch, self._methods[input_index], self.key(input_index))
 
 
 class CoProcessOperator(CoOperator):
@@ -44,8 +50,7 @@ class CoProcessOperator(CoOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Call `process1` or `process2` for each record."""
-        keys = self.operation.keys
-        self.run_process(batch, self._methods[input_index], None if keys is None else keys[input_index])
+        self.run_process(batch, self._methods[input_index], self.key(input_index))
 
 
 CO_FORMS: dict[str, type[Operator]] = {

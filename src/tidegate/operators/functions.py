@@ -22,7 +22,7 @@ class MapOperator(RowOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Call the function for each record."""
-        self.run_map(batch, self._function)
+        self.run_map(batch, self._function, self.operation.key)
 
 
 class FlatMapOperator(RowOperator):
@@ -35,7 +35,7 @@ class FlatMapOperator(RowOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Call the function for each record."""
-        self.run_flat_map(batch, self._function)
+        self.run_flat_map(batch, self._function, self.operation.key)
 
 
 class ProcessOperator(RowOperator):
@@ -66,16 +66,20 @@ class FilterOperator(RowOperator):
         """Call the function for each record."""
         rows = self.rows(batch)
         function = self._function
+        keys = self.state_keys(batch, self.operation.key)
         records = iter(rows)
+        taken = self.with_keys(records, keys)
         mask: list[bool] | None = None
         try:
             if batch.has_columns or batch.timestamps is not None:
-                mask = [True if function(r) else False for r in records]  # noqa: SIM210 - bool() is a call
+                mask = [True if function(r) else False for r in taken]  # noqa: SIM210 - bool() is a call
                 kept = list(compress(rows, mask))
             else:
-                kept = [r for r in records if function(r)]
+                kept = [r for r in taken if function(r)]
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
+        finally:
+            self.leave_keys()
         if len(kept) == len(rows):
             self.context.emit(batch)
         elif kept:

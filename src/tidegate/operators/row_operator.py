@@ -1,7 +1,8 @@
 """What all operators that run the user's Python per record share: life cycle, the three loops, results, blame.
 
-The loops carry no bookkeeping. When the user's function raises, the index of its record is read from the iterator
-that the loop was driven by, and the error gets the operator's name, the record and its position.
+The loops carry no bookkeeping, but for the current key where the function has keyed state. When the user's function
+raises, the index of its record is read from the iterator that the loop was driven by, and the error gets the operator's
+name, the record and its position.
 
 A record whose fields do not fit its type is found only when somebody asks for columns: behind `emit`, perhaps three
 operators later. So a bare `SchemaError` that comes out of `emit` belongs to the operator that made the records, and
@@ -27,8 +28,10 @@ from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.keys import key_values
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType, first_misfit, wrong_type
+from tidegate.operators.state_binding import bind_states
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import brief
+from tidegate.state.backend import NO_KEY, KeyedStateBackend
 
 RETURNED = "the function returned the wrong type"
 
@@ -38,14 +41,20 @@ class RowOperator(Operator):
 
     _opened = False
     _finished = False
+    backend: KeyedStateBackend | None = None
+    """Where the function's keyed state is; None if it declares none."""
 
     def open(self) -> None:
-        """Open the user's function, and know the types of its results."""
+        """Give the user's function its states and open it, and know the types of its results."""
         self.name = self.context.operator_name
         self.results = ResultType(self.output_type)
         self._side_results = {tag: ResultType(t) for tag, t in self.side_outputs.items()}
         function = self.user_function()
         if isinstance(function, Function):
+            with blame(self.name):
+                self.backend = bind_states(
+                    function, self.name, self.context.states, self.operation.state_key()
+                )
             self._opened = True
             with blame(self.name):
                 function.open(self.context.runtime_context())
@@ -73,25 +82,29 @@ class RowOperator(Operator):
 
     # ---- the loops ----
 
-    def run_map(self, batch: Batch, function: Callable[[Any], Any]) -> None:
+    def run_map(self, batch: Batch, function: Callable[[Any], Any], key: Key | None = None) -> None:
         """Emit `function(record)` for every record."""
         rows = self.rows(batch)
+        keys = self.state_keys(batch, key)
         records = iter(rows)
         try:
-            out = [function(r) for r in records]
+            out = [function(r) for r in self.with_keys(records, keys)]
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
+        finally:
+            self.leave_keys()
         self.emit_results(out, batch.origin, batch.timestamps, rows)
 
-    def run_flat_map(self, batch: Batch, function: Callable[[Any], Any]) -> None:
+    def run_flat_map(self, batch: Batch, function: Callable[[Any], Any], key: Key | None = None) -> None:
         """Emit everything in `function(record)` for every record."""
         rows = self.rows(batch)
+        keys = self.state_keys(batch, key)
         records = iter(rows)
         out: list[Any] = []
         extend = out.extend
         ends: list[int] | None = None if batch.timestamps is None else []
         try:
-            for r in records:
+            for r in self.with_keys(records, keys):
                 part = function(r)
                 if part.__class__ is not list and part.__class__ is not GeneratorType:
                     part = _records_of(part)
@@ -100,29 +113,37 @@ class RowOperator(Operator):
                     ends.append(len(out))
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
+        finally:
+            self.leave_keys()
         self._emit_many(batch, out, ends)
 
-    def run_process(self, batch: Batch, function: Callable[[Any, Any], Any], key: Key | None) -> None:
+    def run_process(
+        self,
+        batch: Batch,
+        function: Callable[[Any, Any], Any],
+        key: Key | None,
+        context: Any = None,
+    ) -> None:
         """Emit everything in `function(record, context)`, then what went to side outputs, tag by tag."""
         rows = self.rows(batch)
+        keys = rows if key is None else self.keys(batch, key)
+        holder: Any  # whoever is told the current key
         if key is None:
-            context: Any = UnkeyedContext(self.side_outputs)
-            keys = rows
+            context = context or UnkeyedContext(self.side_outputs)
+            holder = _Nobody()
+        elif self.backend is not None:
+            context, holder = StatefulContext(self.side_outputs, self.backend), self.backend
         else:
-            context = KeyedContext(self.side_outputs)
-            keys = self.keys(batch, key)
+            context = holder = KeyedContext(self.side_outputs)
         records = iter(rows)
         out: list[Any] = []
         extend = out.extend
         ends: list[int] | None = None if batch.timestamps is None else []
         buffers: dict[str, list[Any]] = context.buffers
         side_ends: dict[str, list[int]] = {tag: [] for tag in buffers}
-        keyed = key is not None
         try:
             # The keys come second: zip then has taken the record when it finds the key.
-            for r, k in zip(records, keys, strict=True):
-                if keyed:
-                    context.current_key = k
+            for r, holder.current_key in zip(records, keys, strict=True):
                 part = function(r, context)
                 if part is not None:
                     if part.__class__ is not list and part.__class__ is not GeneratorType:
@@ -134,10 +155,27 @@ class RowOperator(Operator):
                         side_ends[tag].append(len(values))
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
+        finally:
+            self.leave_keys()
         self._emit_many(batch, out, ends)
         for tag, values in buffers.items():
             if values:
                 self._emit_side(tag, values, _repeat(batch.timestamps, side_ends[tag]))
+
+    # ---- keys for state ----
+
+    def state_keys(self, batch: Batch, key: Key | None) -> list[Any] | None:
+        """The key of every record if the function has keyed state, else None."""
+        return None if self.backend is None or key is None else self.keys(batch, key)
+
+    def with_keys(self, records: Iterator[Any], keys: list[Any] | None) -> Iterator[Any]:
+        """The records; before each is taken its key becomes the current one."""
+        return records if keys is None or self.backend is None else _keyed(records, keys, self.backend)
+
+    def leave_keys(self) -> None:
+        """Behind the last record of a batch there is no key."""
+        if self.backend is not None:
+            self.backend.current_key = NO_KEY
 
     # ---- in and out ----
 
@@ -266,6 +304,33 @@ class KeyedContext(SideOutputs):
 
     __slots__ = ("current_key",)
     current_key: Any
+
+
+class StatefulContext(SideOutputs):
+    """The `ProcessContext` of a keyed stream whose function has keyed state: the backend knows the key."""
+
+    __slots__ = ("_backend",)
+
+    def __init__(self, tags: Iterable[str], backend: KeyedStateBackend) -> None:
+        super().__init__(tags)
+        self._backend = backend
+
+    @property
+    def current_key(self) -> Any:
+        """The record's key."""
+        return self._backend.current_key
+
+
+class _Nobody:
+    """Whoever is told the current key where there is none."""
+
+    __slots__ = ("current_key",)
+
+
+def _keyed(records: Iterator[Any], keys: list[Any], backend: KeyedStateBackend) -> Iterator[Any]:
+    # The record comes first: zip has then taken it when it finds the key.
+    for r, backend.current_key in zip(records, keys, strict=True):
+        yield r
 
 
 def _repeat(timestamps: Any, ends: list[int] | None) -> Any:

@@ -10,7 +10,7 @@ Increments build on checkpoints that have **completed** only: what was written f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,6 +104,13 @@ class KeyedStateBackend(ABC):
         """The live state of a declaration: a subclass of its class. Called before the first record, in `open`.
 
         After a restore, a state of that name with another fingerprint is a `StateCompatibilityError` naming both.
+        """
+
+    @abstractmethod
+    def keys(self, name: str) -> Iterator[Any]:
+        """The keys that have something in the row state of this name, as of now; their order means nothing.
+
+        States may be used while they are iterated. Not for every record: it may read all of the state.
         """
 
     @abstractmethod

@@ -43,6 +43,7 @@ from tidegate.state.rocksdb.maps import RocksDBMapState
 from tidegate.state.rocksdb.memory import RocksDBMemory
 from tidegate.state.rocksdb.restore import restore_database
 from tidegate.state.rocksdb.state_store import GenerationStore, StateContext
+from tidegate.state.rocksdb.stored_keys import StoredKeys
 from tidegate.state.rocksdb.ttl import EventTime, Expiry
 from tidegate.state.rocksdb.values import RocksDBAggregatingState, RocksDBReducingState, RocksDBValueState
 from tidegate.state.rocksdb.write_back import FrozenWrites, WriteBack
@@ -115,6 +116,22 @@ class RocksDBBackend(KeyedStateBackend):
             f"operator {self.context.operator_name!r}: state {declaration.name!r} is of no known kind: "
             f"{type(declaration).__name__}"
         )
+
+    def keys(self, name: str) -> Iterator[Any]:
+        """The keys that have something in a row state; all changes go to the database first."""
+        live = self._live[name]
+        assert isinstance(live, GenerationStore), f"state {name!r} has no rows"
+        _, write_back = self._opened()
+        write_back.spill()
+        keys = StoredKeys(self.context.key_type).of_entries(live.stored_entries())
+        return (key for key in keys if self._holds(live, key))
+
+    def _holds(self, live: GenerationStore, key: Any) -> bool:
+        before, self.current_key = self.current_key, key
+        try:
+            return live.holds_current()
+        finally:
+            self.current_key = before
 
     def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
         """The live column table of this name."""

@@ -96,6 +96,10 @@ class RocksDBListState(ListState[Any], GenerationStore):
         """Forget the key's list."""
         self._replace(self._current_key(), [])
 
+    def holds_current(self) -> bool:
+        """Whether the key has elements."""
+        return bool(self.get())
+
     # ---- parts ----
 
     def _parts(self, key: Any) -> list[_Part]:

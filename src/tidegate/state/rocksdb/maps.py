@@ -88,6 +88,10 @@ class RocksDBMapState(MapState[Any, Any], GenerationStore):
         self._changed[key] = _Changes(replaces=True)
         self._count_change()
 
+    def holds_current(self) -> bool:
+        """Whether the key has entries."""
+        return self._expiry is None or not self.is_empty()
+
     # ---- one entry ----
 
     def _map_key(self, key: Any) -> bytes:

@@ -153,6 +153,19 @@ class GenerationStore(Store):
     def _operator(self) -> str:
         return self._backend.context.operator_name
 
+    # ---- all keys ----
+
+    def stored_entries(self) -> Iterator[bytes]:
+        """The database's entries of this state, by key group."""
+        groups = self._backend.context.key_groups
+        for group in range(groups.start, groups.end + 1):
+            for entry, _ in self._context.database.scan(*self._context.entry_keys.range_of_group(group)):
+                yield entry
+
+    @abstractmethod
+    def holds_current(self) -> bool:
+        """Whether the current key, which has entries in the database, has something that has not expired."""
+
     # ---- generations ----
 
     def freeze(self) -> Callable[[], Iterable[Entry]] | None:

@@ -49,6 +49,10 @@ class ValueStore(GenerationStore):
             self._write(kept)
         return kept
 
+    def holds_current(self) -> bool:
+        """Whether the key has a value."""
+        return self._expiry is None or self._read() is not None
+
     def _write(self, kept: Any) -> None:
         key = self._current_key()
         if kept is None or self._expiry is None:

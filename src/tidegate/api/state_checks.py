@@ -1,0 +1,174 @@
+"""What a function's declared states are held to while the program is written: mistakes are refused at their line.
+
+Called by the streams for every function that they take. Whether keyed state can be stored depends on options too, so
+that is asked for when the program is planned (`check_keys_can_be_stored`).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.api.functions import Function, function_name
+from tidegate.api.operations import Key, Operation, RollingAggregate, RollingReduce
+from tidegate.api.state import (
+    AggregateFunction,
+    AggregatingState,
+    BroadcastState,
+    KeyedState,
+    MapState,
+    ReducingState,
+    StateDeclaration,
+    ValueState,
+    declared_states,
+)
+from tidegate.core.errors import ProgramError, SchemaError, TidegateError
+from tidegate.core.options import Options
+from tidegate.records.type_hints import strip_optional
+from tidegate.records.types import RecordType, StructType, record_type_of
+
+
+def check_states(function: Any, operator: str, key: Key | None, *, broadcast: bool = False) -> None:
+    """Refuse states that the function cannot have here; `key` is that of its stream, if it has one."""
+    name = function_name(function)
+    if not isinstance(function, Function):
+        refuse_state_of_callable(function, operator)
+        return
+    declared = declared_states(function)
+    _refuse_states_of_instance(function, declared, operator)
+    for state in declared.values():
+        where = f"operator {operator!r}: state {state.name!r} of {name}"
+        if isinstance(state, KeyedState) and key is None:
+            raise ProgramError(
+                f"{where} is kept by key, but the stream has no keys. Call key_by before this operation, or declare "
+                f"an OperatorListState, which belongs to the subtask"
+            )
+        if isinstance(state, BroadcastState) and not broadcast:
+            raise ProgramError(
+                f"{where} is broadcast state, which only a BroadcastProcessFunction or KeyedBroadcastProcessFunction "
+                f"can write. Use stream.connect(other.broadcast()).process(function)"
+            )
+        _check_types(state, where)
+    if key is not None and any(isinstance(s, KeyedState) for s in declared.values()):
+        _check_key_is_hashable(key, operator)
+
+
+def refuse_state_of_callable(function: Any, operator: str) -> None:
+    """State needs a life cycle, which a plain callable has not."""
+    held = function
+    while isinstance(held, functools.partial):
+        held = held.func
+    for owner in (held, getattr(held, "__self__", None)):
+        for state in declared_states(owner).values():
+            raise ProgramError(
+                f"operator {operator!r}: {function_name(function)} uses state {state.name!r} of "
+                f"{type(owner).__name__}, but it is a plain callable. Give the operation an instance of a class that "
+                f"is derived from MapFunction, ProcessFunction or another of tidegate's function classes"
+            )
+
+
+def check_keys_can_be_stored(operation: Operation, operator: str, options: Options) -> None:
+    """Refuse keys without a type where keyed state must be written somewhere."""
+    key = operation.state_key()
+    if key is None or not key.record_type.is_object:
+        return
+    states = [repr(s.name) for s in operation.states() if isinstance(s, KeyedState)]
+    if isinstance(operation, (RollingAggregate, RollingReduce)) and options.checkpoint_interval:
+        states.append(f"of the {operation.kind}")
+    if not states:
+        return
+    if options.checkpoint_interval:
+        why = "checkpoints are on"
+    elif options.state_backend == "rocksdb":
+        why = "state.backend is rocksdb"
+    else:
+        return
+    raise ProgramError(
+        f"operator {operator!r}: state {states[0]} is kept by {key.describe()}, whose keys have no type, so it "
+        f"cannot be stored ({why}). Give the key function a return type hint (`def user(event) -> str`), or pass "
+        f"key_by(..., returns=str)"
+    )
+
+
+def _refuse_states_of_instance(
+    function: Function, declared: dict[str, StateDeclaration], operator: str
+) -> None:
+    for attribute, value in vars(function).items():
+        if isinstance(value, StateDeclaration) and declared.get(attribute) is not value:
+            raise ProgramError(
+                f"operator {operator!r}: {function_name(function)} has a {type(value).__name__} in its instance, as "
+                f"self.{attribute}. Declare it on the class: `{attribute} = {type(value).__name__}(...)` in the "
+                f"class body"
+            )
+
+
+def _check_types(state: StateDeclaration, where: str) -> None:
+    if isinstance(state, (MapState, BroadcastState)):
+        key_type = _record_type(state.key_type, where)
+        nullable = len(key_type.schema) == 1 and key_type.schema.field(0).nullable
+        if key_type.is_object or key_type.is_mutable or nullable or any(map(_is_mutable, key_type.schema)):
+            raise ProgramError(
+                f"{where} has keys of type {_words(state.key_type)}, but they must be scalars (not None), tuples, "
+                f"NamedTuples or frozen dataclasses of types that Arrow knows"
+            )
+        _check_value_type(state, state.value_type, where)
+    else:
+        _check_value_type(state, getattr(state, "type", None), where)
+    if isinstance(state, ReducingState) and not callable(state.function):
+        raise ProgramError(
+            f"{where} needs a function of two values, got a {type(state.function).__name__}. Pass a callable, such "
+            f"as max, or the method of an object"
+        )
+    if isinstance(state, AggregatingState) and not isinstance(state.function, AggregateFunction):
+        raise ProgramError(
+            f"{where} needs an AggregateFunction (an instance), got {state.function!r}. Derive one with "
+            f"create_accumulator, add and get_result"
+        )
+
+
+def _check_value_type(state: Any, hint: Any, where: str) -> None:
+    if state.serializer is not None:
+        if not isinstance(getattr(state.serializer, "name", None), str) or not state.serializer.name:
+            raise ProgramError(f"{where}: its serializer needs a name, which is stored in checkpoints")
+        return
+    record_type = _record_type(strip_optional(hint)[0], where)
+    if record_type.is_object:
+        raise ProgramError(
+            f"{where} is of type {_words(hint)}, which has no Arrow type. Use a scalar, a dataclass, a NamedTuple, a "
+            f"tuple, or lists and maps of these, or give the state a serializer= (PickleSerializer() takes anything)"
+        )
+    if isinstance(state, ValueState) and state.default is not None:
+        try:
+            record_type.to_columns([state.default])
+        except SchemaError as e:
+            raise ProgramError(f"{where} has a default of another type: {e}") from e
+
+
+def _record_type(hint: Any, where: str) -> RecordType:
+    try:
+        return record_type_of(hint)
+    except TidegateError as e:
+        raise ProgramError(f"{where}: {e}") from e
+
+
+def _is_mutable(field: pa.Field) -> bool:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return any(_is_mutable(kind.field(i)) for i in range(kind.num_fields))
+    return bool(pa.types.is_nested(kind))
+
+
+def _check_key_is_hashable(key: Key, operator: str) -> None:
+    record_type = key.record_type
+    if isinstance(record_type, StructType) and record_type.python_class.__hash__ is None:
+        raise ProgramError(
+            f"operator {operator!r}: its keys, made by {key.describe()}, are {record_type.python_class.__name__} "
+            f"objects, which cannot be looked up because they can change. Make the class frozen "
+            f"(@dataclass(frozen=True)), or return a tuple"
+        )
+
+
+def _words(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else repr(hint)

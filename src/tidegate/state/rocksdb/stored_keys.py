@@ -1,0 +1,102 @@
+"""The way back from entries to keys: which keys have something in a state. For rules that are applied to all of them.
+
+`key_bytes` writes a key as its hash sees it, which forgets whether an integer was a bool, or how fine a timestamp was;
+the stream's key type knows. So parts are read by the type of their column, and made to keys as a restore makes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidegate.records.types import RecordType
+from tidegate.state.rocksdb import key_bytes as kb
+from tidegate.state.serializers import KeySerializer
+
+_BIAS: Final = 1 << 63
+_HEAD: Final = 3
+"""Bytes before the key: key group and state."""
+_CHUNK: Final = 4096
+_UNSIGNED: Final = struct.Struct(">Q")
+_DOUBLE: Final = struct.Struct(">d")
+_MOMENT: Final = struct.Struct(">QH")
+_LENGTH: Final = struct.Struct(">L")
+_MICROS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+
+class StoredKeys:
+    """Reads the keys of one stream's key type."""
+
+    def __init__(self, key_type: RecordType) -> None:
+        self._serializer = KeySerializer(key_type)
+        self._types: list[pa.DataType] = list(key_type.schema.types)
+
+    def of_entries(self, entries: Iterable[bytes]) -> Iterator[Any]:
+        """The keys of entries in the database's order, each once."""
+        waiting = self._parts(entries)
+        while chunk := list(islice(waiting, _CHUNK)):
+            columns = [pa.array(c, t) for c, t in zip(zip(*chunk, strict=True), self._types, strict=True)]
+            yield from self._serializer.from_column(self._serializer.join(columns))
+
+    def _parts(self, entries: Iterable[bytes]) -> Iterator[list[Any]]:
+        types = self._types
+        previous = b""
+        for entry in entries:
+            if previous and entry.startswith(previous):  # keys delimit themselves: it is the same one
+                continue
+            if len(types) == 1:
+                value, end = _read(entry, _HEAD, types[0])
+                parts = [value]
+            else:
+                parts, end = _read_parts(entry, _HEAD + 2, types)
+            previous = entry[:end]
+            yield parts
+
+
+def _read_parts(data: bytes, position: int, types: Iterable[pa.DataType]) -> tuple[list[Any], int]:
+    parts = []
+    for kind in types:
+        value, position = _read(data, position, kind)
+        parts.append(value)
+    return parts, position
+
+
+def _read(data: bytes, position: int, kind: pa.DataType) -> tuple[Any, int]:
+    """One part, as `pyarrow.array` takes it for its type, and where the next one begins."""
+    tag = data[position]
+    position += 1
+    if tag == kb.NULL:
+        return None, position
+    if tag == kb.TUPLE:
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        parts, end = _read_parts(data, position + 1, [f.type for f in fields])
+        return {f.name: part for f, part in zip(fields, parts, strict=True)}, end
+    if tag in (kb.TEXT, kb.BINARY, kb.DECIMAL):
+        (length,) = _LENGTH.unpack_from(data, position)
+        end = position + _LENGTH.size + length
+        content = data[position + _LENGTH.size : end]
+        if tag == kb.DECIMAL:
+            return Decimal(content.decode()), end
+        return content.decode() if tag == kb.TEXT else content, end
+    if tag in (kb.TIMESTAMP, kb.DURATION, kb.TIME):
+        micros, nanos = _MOMENT.unpack_from(data, position)
+        return _in_unit(micros - _BIAS, nanos, kind.unit), position + _MOMENT.size
+    end = position + 8
+    if tag == kb.FLOAT:
+        return _DOUBLE.unpack_from(data, position)[0], end
+    (number,) = _UNSIGNED.unpack_from(data, position)
+    if tag == kb.LARGE_INTEGER:
+        return number, end
+    number -= _BIAS
+    if tag == kb.DATE:
+        return number * (86_400_000 if pa.types.is_date64(kind) else 1), end
+    return bool(number) if pa.types.is_boolean(kind) else number, end
+
+
+def _in_unit(micros: int, nanos: int, unit: str) -> int:
+    return micros * 1000 + nanos if unit == "ns" else micros // _MICROS[unit]
