@@ -7,6 +7,7 @@ increment.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tidegate.state.heap.table import CLEARED, REMOVED, Entries, HeapTable
@@ -57,13 +58,13 @@ class MapTable(HeapTable):
         self.changed[key] = {CLEARED: CLEARED}
         self.has_removals = True
 
-    def compose(self, entries: Entries, newer: list[tuple[Any, Any]]) -> None:
+    def compose(self, entries: Entries, newer: Iterable[tuple[Any, Any]]) -> None:
         """Bring newer changes into changes."""
         for key, changes in newer:
             older = entries.get(key)
             entries[key] = changes if older is None or CLEARED in changes else {**older, **changes}
 
-    def settle(self, changes: list[tuple[Any, Any]]) -> None:
+    def settle(self, changes: Iterable[tuple[Any, Any]]) -> None:
         """Bring changes into the whole maps."""
         settled = self.settled
         for key, entries in changes:
@@ -78,7 +79,7 @@ class MapTable(HeapTable):
             if not whole:
                 del settled[key]
 
-    def _settle_values(self, changes: list[tuple[Any, Any]]) -> None:
+    def _settle_values(self, changes: Iterable[tuple[Any, Any]]) -> None:
         self.settle(changes)
 
     def _layers(self, key: Any) -> list[Entries]:

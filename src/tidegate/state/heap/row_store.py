@@ -7,6 +7,7 @@ asynchronous part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -80,38 +81,41 @@ class RowStore:
         return None
 
     def _changed_rows(self, generations: list[Generation]) -> Iterator[pa.RecordBatch]:
-        yield self._columns([])  # a file without rows has a schema too
-        for portion in chunks(self.table.merged(generations)):
-            yield from self._portion(portion)
+        yield self._layout.columns([], self._no_map_keys(), [])  # a file without rows has a schema too
+        for keys, values in chunks(self.table.merged(generations) if generations else {}):
+            yield from self._portion(keys, values)
 
     def _full_rows(self, settled: Entries, layers: list[Generation]) -> Iterator[pa.RecordBatch]:
         """All that is alive: the settled state with the frozen generations over it."""
-        yield self._columns([])
+        yield self._layout.columns([], self._no_map_keys(), [])
         changes = self.table.merged(layers) if layers else {}
-        for portion in chunks(settled):
-            yield from self._portion([(k, v) for k, v in portion if k not in changes] if changes else portion)
-        is_map = isinstance(self.table, MapTable)
-        for portion in chunks(changes):
-            if is_map:
-                yield from self._portion([(k, _whole_map(settled.get(k), d)) for k, d in portion])
+        for keys, values in chunks(settled):
+            if changes:
+                same = [k not in changes for k in keys]
+                keys, values = list(compress(keys, same)), list(compress(values, same))
+            yield from self._portion(keys, values)
+        for keys, values in chunks(changes):
+            if isinstance(self.table, MapTable):
+                values = [_whole_map(settled.get(k), v) for k, v in zip(keys, values, strict=True)]
             else:
-                yield from self._portion([(k, v) for k, v in portion if v is not REMOVED])
+                alive = [v is not REMOVED for v in values]
+                keys, values = list(compress(keys, alive)), list(compress(values, alive))
+            yield from self._portion(keys, values)
 
-    def _portion(self, entries: Sequence[tuple[Any, Any]]) -> Iterator[pa.RecordBatch]:
+    def _portion(self, keys: list[Any], values: list[Any]) -> Iterator[pa.RecordBatch]:
         if isinstance(self.table, MapTable):
-            yield from self._map_columns(entries)
+            yield from self._map_columns(keys, values)
         else:
-            yield self._columns(entries)
+            yield self._layout.columns(keys, None, values)
 
-    def _columns(self, entries: Sequence[tuple[Any, Any]]) -> pa.RecordBatch:
-        map_keys: list[Any] | None = [] if isinstance(self.table, MapTable) else None
-        return self._layout.columns([k for k, _ in entries], map_keys, [v for _, v in entries])
+    def _no_map_keys(self) -> list[Any] | None:
+        return [] if isinstance(self.table, MapTable) else None
 
-    def _map_columns(self, maps: Sequence[tuple[Any, dict[Any, Any]]]) -> Iterator[pa.RecordBatch]:
+    def _map_columns(self, owners: list[Any], maps: list[Entries]) -> Iterator[pa.RecordBatch]:
         keys: list[Any] = []
         map_keys: list[Any] = []
         cells: list[Any] = []
-        for key, entries in maps:
+        for key, entries in zip(owners, maps, strict=True):
             if CLEARED in entries:  # first of its key: it removes what older files have
                 keys.append(key)
                 map_keys.append(REMOVED)

@@ -23,7 +23,7 @@ Mailbox thread, except `release`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar, Final
 
@@ -51,7 +51,7 @@ _MOST_ABORTED: Final = 8
 class Generation:
     """What changed between two snapshots; never changed again."""
 
-    __slots__ = ("checkpoint_id", "completed", "entries", "has_removals", "merging")
+    __slots__ = ("checkpoint_id", "completed", "entries", "has_removals", "left", "merging")
 
     def __init__(self, checkpoint_id: int, entries: Entries, has_removals: bool) -> None:
         self.checkpoint_id = checkpoint_id
@@ -59,6 +59,7 @@ class Generation:
         self.has_removals = has_removals
         self.completed = False
         self.merging: Iterator[tuple[Any, Any]] | None = None
+        self.left = len(entries)
 
 
 class HeapTable:
@@ -139,15 +140,15 @@ class HeapTable:
             return generations[0].entries
         together: Entries = {}
         for generation in generations:
-            for chunk in chunks(generation.entries):
-                self.compose(together, chunk)
+            for keys, values in chunks(generation.entries):
+                self.compose(together, zip(keys, values, strict=True))
         return together
 
-    def compose(self, entries: Entries, newer: list[tuple[Any, Any]]) -> None:
+    def compose(self, entries: Entries, newer: Iterable[tuple[Any, Any]]) -> None:
         """Bring newer changes into changes."""
         entries.update(newer)
 
-    def settle(self, changes: list[tuple[Any, Any]]) -> None:
+    def settle(self, changes: Iterable[tuple[Any, Any]]) -> None:
         """Bring changes into `settled`."""
         settled = self.settled
         for key, value in changes:
@@ -170,17 +171,18 @@ class HeapTable:
                 continue
             if first.merging is None:
                 first.merging = iter(first.entries.items())
-            chunk = list(islice(first.merging, min(CHUNK, budget - done)))
-            if chunk:
-                if first.has_removals:
-                    self.settle(chunk)
-                else:
-                    self._settle_values(chunk)
-                done += len(chunk)
+            size = min(CHUNK, budget - done, first.left)
+            changes = islice(first.merging, size)  # no list: its tuples would set off the garbage collector
+            if first.has_removals:
+                self.settle(changes)
             else:
+                self._settle_values(changes)
+            done += size
+            first.left -= size
+            if not first.left:
                 self.frozen.pop(0)
 
-    def _settle_values(self, changes: list[tuple[Any, Any]]) -> None:
+    def _settle_values(self, changes: Iterable[tuple[Any, Any]]) -> None:
         self.settled.update(changes)
 
     def _join_aborted(self) -> None:
@@ -195,8 +197,11 @@ class HeapTable:
         self.frozen = [g for g in self.frozen if g.completed] + [joined]
 
 
-def chunks(entries: Entries) -> Iterator[list[tuple[Any, Any]]]:
-    """The items in portions, so that no other thread waits long for the interpreter."""
-    items = iter(entries.items())
-    while chunk := list(islice(items, CHUNK)):
-        yield chunk
+def chunks(entries: Entries) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Keys and values in portions, so that no other thread waits long for the interpreter.
+
+    Two lists and not one of pairs: millions of new tuples would set off the garbage collector again and again.
+    """
+    keys, values = iter(entries), iter(entries.values())
+    while portion := list(islice(keys, CHUNK)):
+        yield portion, list(islice(values, CHUNK))
