@@ -2,10 +2,10 @@
 
 | key by            | stage            | operator                      | state                         |
 |-------------------|------------------|-------------------------------|-------------------------------|
-| columns           | whole, merge     | `ColumnAggregateOperator`     | `KeyIndex` and `Totals`       |
+| columns           | whole, merge     | `ColumnAggregateOperator`     | a `ColumnTable` of `Totals`   |
 | typed function    | whole            | the same                      | the same                      |
 | columns           | local            | `LocalAggregateOperator`      | none                          |
-| untyped function  | whole            | `ObjectAggregateOperator`     | a dict                        |
+| untyped function  | whole            | `ObjectAggregateOperator`     | a dict, without checkpoints   |
 
 With `emit="each"` there is one result per record, in order. With `emit="batch"` there is one per key of the batch, the
 latest, in the order in which the keys first came.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import add
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -30,6 +30,9 @@ from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes, is_bytes_like
 from tidegate.records.key_index import KeyIndex
 from tidegate.records.types import column_values
+
+STATE_NAME: Final = "total"
+"""The name in checkpoints, of all aggregates: one that has become another is refused by its type."""
 
 
 def aggregate_operator(operation: RollingAggregate) -> type[Operator]:
@@ -85,12 +88,13 @@ class ColumnAggregateOperator(AggregateOperator):
     """Keys and values are columns; every step is vectorised."""
 
     def open(self) -> None:
-        """Start without keys."""
+        """Find the state: empty, or as a checkpoint has it."""
         super().open()
         operation: RollingAggregate = self.operation
-        kind = "sum" if operation.aggregate == "count" and operation.stage == "merge" else operation.aggregate
-        self._index = KeyIndex()
-        self._totals = Totals(kind, self.output_type.schema.types[-1])
+        value_type = self.output_type.schema.types[-1]
+        self._totals = Totals(operation.aggregate, value_type, merges=operation.stage == "merge")
+        backend = self.context.states.keyed(operation.key.record_type)
+        self._table = backend.columns(STATE_NAME, self._totals.columns)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Bring the batch into the totals and emit results."""
@@ -104,16 +108,18 @@ class ColumnAggregateOperator(AggregateOperator):
             keys = self._function_keys(batch)
         values = None if columns is None else self.values(columns)
         with blame(self.name, batch_position(batch)):
-            ids = self._index.ids(keys)
+            ids, count, arrays = self._table.begin(keys)
         try:
             if self.operation.emit == "each":
-                out = self.result(keys, self._totals.each(ids, len(self._index), values))
+                results, touched = self._totals.each(ids, count, arrays, values)
             else:
-                touched, rows = distinct(ids, len(self._index))
-                latest = self._totals.latest(ids, len(self._index), values, touched)
-                out = self.result([k.take(pa.array(rows)) for k in keys], latest)
+                touched, rows = distinct(ids, count)
+                results = self._totals.latest(ids, arrays, values, touched)
+                keys = [k.take(pa.array(rows)) for k in keys]
         except OverflowError as e:
             raise OperatorError(self.name, batch_position(batch)) from self.overflow(e)
+        self._table.commit(touched)
+        out = self.result(keys, results)
         if self.operation.emit == "each":
             self.context.emit(Batch(self.output_type, out, None, batch.origin, batch.timestamps))
         else:
@@ -149,7 +155,7 @@ class LocalAggregateOperator(AggregateOperator):
             count = len(index)
         touched, rows = distinct(ids, count)
         try:
-            results = totals.latest(ids, count, values, touched)
+            results = totals.latest(ids, totals.fresh(count), values, touched)
         except OverflowError as e:
             raise OperatorError(self.name, batch_position(batch)) from self.overflow(e)
         chosen = pa.array(rows)

@@ -1,4 +1,4 @@
-"""One running aggregate over dense key ids: an array of totals, updated a batch at a time."""
+"""One running aggregate over dense key ids: arrays of totals, brought forward a batch at a time."""
 
 from __future__ import annotations
 
@@ -20,73 +20,66 @@ from tidegate.records.rolling import (
     running_seen,
     running_sums,
 )
+from tidegate.state.backend import ColumnArray
 
 AggregateKind = Literal["count", "sum", "min", "max"]
+Arrays = list[npt.NDArray[Any]]
 _INT64_MAX: Final = np.iinfo(np.int64).max
 
 
 class Totals:
-    """The totals of all keys of one subtask, by id.
+    """How one running aggregate is kept per key, and brought forward by a batch. Holds no totals itself.
 
-    `value_type` is the Arrow type of the results. A key whose values were all null has a null total.
+    They are arrays by key id, as `columns` describes them: those of a `ColumnTable`, or `fresh` ones. `aggregate` is
+    what they mean, `value_type` the Arrow type of the results; a key whose values were all null has a null total.
+    Arrays are changed in place, or not at all when an error is raised.
     """
 
-    def __init__(self, kind: AggregateKind, value_type: pa.DataType) -> None:
-        self._kind = kind
+    def __init__(self, aggregate: AggregateKind, value_type: pa.DataType, *, merges: bool = False) -> None:
+        """With `merges` the values are totals themselves: partial counts are summed up."""
+        self._kind: AggregateKind = "sum" if merges and aggregate == "count" else aggregate
         self._type = value_type
         self._storage = _storage_type(value_type)
-        self._dtype = np.dtype(self._storage.to_pandas_dtype())
-        self._totals = empty_totals(kind, self._dtype, 0)
-        self._seen: Mask | None = None  # exists from the first null on
-        self._keys = 0
+        dtype = np.dtype(self._storage.to_pandas_dtype())
+        # Names and types are part of checkpoints. They must differ where the same bits mean something else.
+        name = aggregate if self._storage == value_type else f"{aggregate} {value_type}"
+        self.columns = [ColumnArray(name, dtype, empty_totals(self._kind, dtype, 1)[0])]
+        if aggregate != "count":  # which is never null
+            self.columns.append(ColumnArray("seen", np.dtype(np.bool_), False))
 
-    def each(self, ids: Ids, keys: int, values: pa.Array | None) -> pa.Array:
-        """Add a batch; return for each row the total of its key after it. Ids are below `keys`."""
-        totals = self._grow(keys)
-        if values is None:
-            return pa.array(running_counts(ids, totals))
-        numbers, valid = self._numbers(values)
+    def fresh(self, keys: int) -> Arrays:
+        """The arrays of keys that have seen nothing."""
+        return [np.full(keys, column.initial, column.dtype) for column in self.columns]
+
+    def each(self, ids: Ids, keys: int, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
+        """Add a batch; for each row the total of its key after it, and the ids that occur. Ids are below `keys`."""
         groups = RowGroups(ids, keys)
-        results = self._run(groups, numbers, totals, valid)
-        seen = self._see(groups, valid)
-        return self._array(results, seen)
+        if values is None:
+            return pa.array(running_counts(groups, arrays[0])), groups.ids
+        numbers, valid = self._numbers(values)
+        results = self._run(groups, numbers, arrays[0], valid)
+        seen: Mask | None = None
+        if valid is not None:
+            seen = running_seen(groups, valid, arrays[1])
+        elif len(arrays) > 1:
+            arrays[1][groups.ids] = True
+        return self._array(results, seen), groups.ids
 
-    def latest(self, ids: Ids, keys: int, values: pa.Array | None, touched: Ids) -> pa.Array:
+    def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
         """Add a batch; return the totals of the ids `touched`, which are those that occur in it, each once."""
-        totals = self._grow(keys)
+        totals = arrays[0]
         if values is None:
             _add_counts(ids, totals)
             return pa.array(totals[touched])
         numbers, valid = self._numbers(values)
-        self._add(ids, numbers, totals, valid)
-        if valid is None:
-            if self._seen is not None:
-                self._seen[touched] = True
-        else:
-            self._start_seeing()[ids[valid]] = True
-        return self._array(totals[touched], None if self._seen is None else self._seen[touched])
-
-    def _grow(self, keys: int) -> npt.NDArray[Any]:
-        """The totals of the ids below `keys`, as a view that writes through."""
-        if keys > len(self._totals):
-            capacity = max(keys, 2 * len(self._totals), 1024)
-            more = empty_totals(self._kind, self._dtype, capacity - len(self._totals))
-            self._totals = np.concatenate([self._totals, more])
-            if self._seen is not None:
-                self._seen = np.concatenate([self._seen, np.zeros(capacity - len(self._seen), np.bool_)])
-        self._known, self._keys = self._keys, max(keys, self._keys)
-        return self._totals[:keys]
-
-    def _start_seeing(self) -> Mask:
-        """Which keys had a value; when the first null comes, all that there were before had one."""
-        if self._seen is None:
-            self._seen = np.arange(len(self._totals)) < self._known
-        return self._seen
-
-    def _see(self, groups: RowGroups, valid: Mask | None) -> Mask | None:
-        if valid is None and self._seen is None:
-            return None
-        return running_seen(groups, valid, self._start_seeing())
+        self._add(ids, numbers, totals, valid, touched)
+        seen: Mask | None = None
+        if valid is not None:
+            arrays[1][ids[valid]] = True
+            seen = arrays[1][touched]
+        elif len(arrays) > 1:
+            arrays[1][touched] = True
+        return self._array(totals[touched], seen)
 
     def _run(
         self, groups: RowGroups, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None
@@ -97,7 +90,14 @@ class Totals:
             return running_max(groups, numbers, totals, valid)
         return running_sums(groups, numbers, totals, valid)
 
-    def _add(self, ids: Ids, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None) -> None:
+    def _add(
+        self,
+        ids: Ids,
+        numbers: npt.NDArray[Any],
+        totals: npt.NDArray[Any],
+        valid: Mask | None,
+        touched: Ids,
+    ) -> None:
         """Bring a batch into the totals without the values in between."""
         if valid is not None:
             ids, numbers = ids[valid], numbers[valid]
@@ -109,7 +109,7 @@ class Totals:
             totals[groups.ids] = ufunc(
                 totals[groups.ids], ufunc.reduceat(numbers[groups.order], groups.starts)
             )
-        elif _may_overflow(numbers, totals):
+        elif _may_overflow(numbers, totals[touched]):
             running_sums(ids, numbers, totals)  # finds out exactly
         else:
             np.add.at(totals, ids, numbers.astype(totals.dtype, copy=False))
