@@ -218,9 +218,12 @@ def _narrow_int(t: pa.DataType) -> Convert:
     least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
     def encode(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
             _refuse(t, value)
-        return int(value)
+        number = int(value)
+        if not least <= number <= most:
+            _refuse(t, value)
+        return number
 
     return encode
 

@@ -132,7 +132,7 @@ class TypedSerializer(ValueSerializer):
         """Python values as `to_rows` makes them."""
         if self._single:
             if column.type == pa.int64() and not column.null_count:
-                return column.to_numpy().tolist()  # type: ignore[no-any-return]
+                return column.to_numpy().tolist()
             arrays = [column]
         else:
             arrays = column.flatten()
@@ -195,7 +195,7 @@ class OptInSerializer(ValueSerializer):
 
     def from_column(self, column: pa.Array) -> list[Any]:
         """The bytes."""
-        return column.to_pylist()  # type: ignore[no-any-return]
+        return column.to_pylist()
 
 
 def value_serializer(
@@ -315,7 +315,7 @@ def _with_field_codec(codec: Any, to_bytes: Any, from_bytes: Any) -> tuple[Any, 
         return to_bytes, from_bytes
 
     def encoded(value: Any) -> bytes:
-        return to_bytes(None if value is None else _encode(encode, value))  # type: ignore[no-any-return]
+        return to_bytes(None if value is None else _encode(encode, value))
 
     def decoded(data: bytes) -> Any:
         value = from_bytes(data)
@@ -344,7 +344,7 @@ def _class_codec(record_type: StructType, to_struct: Any, from_struct: Any) -> t
         values = get(value)
         if coded:
             values = _encoded_parts(codecs, values)
-        return to_struct(values)  # type: ignore[no-any-return]
+        return to_struct(values)
 
     def from_bytes(data: bytes) -> Any:
         values = from_struct(data)
@@ -359,7 +359,7 @@ def _tuple_codec(record_type: TupleType, to_struct: Any, from_struct: Any) -> tu
     def to_bytes(value: Any) -> bytes:
         if not isinstance(value, tuple) or len(value) != len(codecs):
             record_type.check_rows([value])
-        return to_struct(_encoded_parts(codecs, value))  # type: ignore[no-any-return]
+        return to_struct(_encoded_parts(codecs, value))
 
     return to_bytes, lambda data: tuple(_decoded_parts(codecs, from_struct(data)))
 
@@ -371,7 +371,7 @@ def _row_codec(record_type: RecordType, to_struct: Any, from_struct: Any) -> tup
     def to_bytes(value: Any) -> bytes:
         record_type.check_rows([value])
         values = tuple(value.get(n) for n in names) if isinstance(value, dict) else tuple(value)
-        return to_struct(values)  # type: ignore[no-any-return]
+        return to_struct(values)
 
     return to_bytes, lambda data: make(from_struct(data))
 

@@ -94,11 +94,12 @@ class Cells:
     def own_list(self) -> list[Any]:
         """The key's list, to be appended to: the one of this generation, or a copy of the older one."""
         key, table = self.key(), self.table
-        found = table.changed.get(key)
+        found: Any = table.changed.get(key)
         if found is None or found is REMOVED:
-            older = REMOVED if found is REMOVED else table.load(key)
+            older: Any = REMOVED if found is REMOVED else table.load(key)
             found = table.changed[key] = [] if older is REMOVED else list(older)
-        return found  # type: ignore[no-any-return]
+        owned: list[Any] = found
+        return owned
 
     def sweep(self) -> None:
         """Remove what has expired, a bounded part."""
