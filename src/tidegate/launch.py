@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import threading
 import weakref
@@ -23,12 +24,15 @@ from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.explain import explain as explain_graph
+from tidegate.graph.guarantees import guarantees
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
 from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.records.types import RecordType
 from tidegate.records.wire import decode_batch
+
+_LOG = logging.getLogger(__name__)
 
 
 def explain(program: Program, format: str) -> str:
@@ -112,6 +116,7 @@ def _graph_to_run(program: Program) -> StreamGraph:
 def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     """Start the job, with a thread for each print sink that prints what it sends until the job has ended."""
     job_graph = build_job_graph(graph)
+    _log_guarantees(graph)
     begin = beginning(program.options, job_graph.name)
     for node in graph.nodes:
         if isinstance(node.operation, WriteSink):
@@ -132,6 +137,13 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
         thread.start()
         client.accompany(thread)
     return client
+
+
+def _log_guarantees(graph: StreamGraph) -> None:
+    """For programs that print no plan. That records will be lost although there are checkpoints is a warning."""
+    for guarantee in guarantees(graph):
+        lossy = guarantee.level == "at-most-once" and graph.options.checkpoint_interval
+        _LOG.log(logging.WARNING if lossy else logging.INFO, "job %r: %s", graph.name, guarantee)
 
 
 def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any, begin: Beginning) -> Any:

@@ -130,6 +130,7 @@ class TestJson:
         plan = json.loads(explain(graph, "json"))
         assert list(plan) == [
             "version", "name", "slots", "tasks", "exchanges", "unused", "warnings", "state_backend",
+            "checkpoints", "guarantees",
         ]  # fmt: skip
         assert plan["slots"] == {"total": 6, "by_group": {"default": 4, "slow": 2}}
         task = plan["tasks"][0]

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.padding import Padding
 from typer.core import TyperCommand
 
 from tidegate.api.environment import Program, instead_of_running
@@ -153,13 +153,12 @@ def options() -> None:
 
     In code: Environment(parallelism=4). In a file: parallelism: 4. Here: --parallelism 4.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("option", no_wrap=True, style="cyan")
-    table.add_column("default", no_wrap=True)
-    table.add_column("meaning")
+    # Not a table: the longest key is wider than what a terminal of 80 columns would leave for the meaning.
+    console = Console()
     for row in describe():
-        table.add_row(row.key, escape(row.default), f"[dim]{escape(row.type)}:[/dim] {escape(row.help)}")
-    Console().print(table)
+        console.print(f"[cyan]{row.key}[/cyan]  {escape(row.default)}", highlight=False)
+        meaning = f"[dim]{escape(row.type)}:[/dim] {escape(row.help)}"
+        console.print(Padding(meaning, (0, 0, 0, 4)), highlight=False)
 
 
 @app.command()

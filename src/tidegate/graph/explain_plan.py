@@ -21,6 +21,7 @@ from tidegate.api.state import (
     UnionListState,
 )
 from tidegate.graph.chaining import chains
+from tidegate.graph.guarantees import Guarantee, describe_checkpoints, guarantees
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from tidegate.records.types import record_type_of
 
@@ -110,6 +111,10 @@ class Plan(msgspec.Struct, frozen=True):
     warnings: list[str]
     state_backend: str = ""
     """Where keyed state is kept; empty if no operator of the job has any."""
+    checkpoints: str = ""
+    """How often, in which mode and where to; or what follows a failure without them."""
+    guarantees: list[Guarantee] = []
+    """What a failure does to the output of each sink."""
 
     def operators(self, runs: Runs) -> list[PlannedOperator]:
         """The operators that run in this way, in order."""
@@ -136,6 +141,8 @@ def plan_of(graph: StreamGraph) -> Plan:
         list(graph.unused),
         _warnings(graph),
         graph.options.state_backend if any(map(_keeps_state_by_key, graph.nodes)) else "",
+        describe_checkpoints(graph.options),
+        guarantees(graph),
     )
 
 

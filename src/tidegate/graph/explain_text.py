@@ -82,6 +82,8 @@ def _summary(plan: Plan) -> list[str]:
         lines.append(f"vectorised: {', '.join(o.name for o in vectorised)}")
     if plan.state_backend:
         lines.append(f"keyed state: {plan.state_backend} backend")
+    lines.append(f"checkpoints: {plan.checkpoints}")
+    lines += [f"  {guarantee}" for guarantee in plan.guarantees]
     if plan.unused:
         lines.append(f"not run, because they lead to no sink: {', '.join(plan.unused)}")
     return lines + plan.warnings
