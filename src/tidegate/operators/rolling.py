@@ -22,6 +22,7 @@ import pyarrow as pa
 from tidegate.api.operations import RollingAggregate
 from tidegate.core.errors import SchemaError
 from tidegate.operators.failures import OperatorError, blame
+from tidegate.operators.latest_values import MemoryValues
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
@@ -167,9 +168,9 @@ class ObjectAggregateOperator(AggregateOperator):
     """Keys are any hashable Python objects; results are `(key, value)` tuples."""
 
     def open(self) -> None:
-        """Start without keys."""
+        """Start without keys; refuse to with checkpoints on, which could not have them."""
         super().open()
-        self._state: dict[Any, Any] = {}
+        self._latest = MemoryValues(self.context, self.operation.key, self.output_type)
         self._combine = _COMBINE[self.operation.aggregate]
 
     def process(self, batch: Batch, input_index: int) -> None:
@@ -179,7 +180,7 @@ class ObjectAggregateOperator(AggregateOperator):
         values: list[Any] = [1] * len(rows)
         if self._value_position is not None:
             values = column_values(batch.columns.column(self._value_position), None)
-        state, combine = self._state, self._combine
+        state, combine = self._latest.begin(), self._combine
         get = state.get
         out: list[Any] = []
         records = iter(rows)
@@ -198,6 +199,10 @@ class ObjectAggregateOperator(AggregateOperator):
             self.emit_checked(out, batch.origin, batch.timestamps, rows)
         else:
             self.emit_checked(list(dict(out).items()), None, None, None)
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Objects cannot be in a checkpoint."""
+        self._latest.check_snapshot()
 
 
 def _smaller(so_far: Any, value: Any) -> Any:

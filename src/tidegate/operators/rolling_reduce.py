@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from tidegate.api.operations import Key
 from tidegate.core.errors import SchemaError
+from tidegate.operators.failures import OperatorError
 from tidegate.operators.keys import PLAIN_KEYS
+from tidegate.operators.latest_values import latest_values
 from tidegate.operators.results import wrong_type
-from tidegate.operators.row_operator import RETURNED, RowOperator
+from tidegate.operators.row_operator import RETURNED, RowOperator, batch_position
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, TupleType
+from tidegate.state.heap.table import REMOVED
+
+STATE_NAME: Final = "reduce-result"
+"""The name in checkpoints; no attribute's name, so no state that the user's function declares has it."""
+
+Load = Callable[[Any], Any]
 
 
 class ReduceOperator(RowOperator):
-    """Keeps the latest result of each key in a dict. The first record of a key is its first result."""
+    """Keeps the latest result of each key. The first record of a key is its first result."""
 
     def open(self) -> None:
-        """Open the function."""
+        """Open the function and find the state."""
         super().open()
         self._function = self.method("reduce")
-        self._state: dict[Any, Any] = {}
+        self._latest = latest_values(self.context, self.operation.key, self.output_type, STATE_NAME)
         self._key_position = _key_position(self.operation.key, self.input_types[0])
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Reduce each record in order; emit each result, or the latest of each key in the batch."""
         rows = self.rows(batch)
         each = self.operation.emit == "each"
-        position = self._key_position if each else None
+        position = self._key_position if each and self.backend is None else None
         keys = self.keys(batch, self.operation.key) if position is None else []
         records = iter(rows)
+        taken = self.with_keys(records, keys)
         cls, length = self.results.exact_class, self.results.exact_length
-        state, function = self._state, self._function
+        state, load, function = self._latest.begin(), self._latest.load, self._function
         out: list[Any] = []
         copy_row = self.output_type.copy_row
         append: Callable[[Any], None] = out.append
@@ -40,20 +49,35 @@ class ReduceOperator(RowOperator):
             append = lambda result: out.append(copy_row(result))  # noqa: E731
         try:
             if cls is None:
-                _reduce(state, keys, records, function, append)
+                _reduce(state, load, keys, taken, function, append)
             elif length is None:
-                _reduce_checked(state, keys, records, function, append, cls, self._adopt)
+                _reduce_checked(state, load, keys, taken, function, append, cls, self._adopt)
             elif position is None:
-                _reduce_tuples(state, keys, records, function, out, length, self._adopt)
+                _reduce_tuples(state, load, keys, taken, function, out, length, self._adopt)
             else:
-                _reduce_keyed_tuples(state, position, records, function, out, length, self._adopt)
+                _reduce_keyed_tuples(state, load, position, taken, function, out, length, self._adopt)
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
+        finally:
+            self.leave_keys()
+        if not each:
+            out = [copy_row(state[k]) for k in dict.fromkeys(keys)]
+        self._commit(batch)
         emit = self.emit_results if cls is None else self.emit_checked
         if each:
             emit(out, batch.origin, batch.timestamps, rows)
         else:
-            emit([copy_row(self._state[k]) for k in dict.fromkeys(keys)], None, None, None)
+            emit(out, None, None, None)
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """The state is in the backend, or nowhere that a checkpoint could have it from."""
+        self._latest.check_snapshot()
+
+    def _commit(self, batch: Batch) -> None:
+        try:
+            self._latest.commit()
+        except SchemaError as e:
+            raise OperatorError(self.name, batch_position(batch)) from wrong_type(e, RETURNED)
 
     def _adopt(self, result: Any) -> Any:
         try:
@@ -72,6 +96,7 @@ def _key_position(key: Key, record_type: RecordType) -> int | None:
 
 def _reduce(
     state: dict[Any, Any],
+    load: Load,
     keys: list[Any],
     records: Iterator[Any],
     function: Callable[[Any, Any], Any],
@@ -81,8 +106,8 @@ def _reduce(
         try:  # costs nothing where the key is known, which is nearly always
             so_far = state[k]
         except KeyError:
-            pass
-        else:
+            so_far = load(k)
+        if so_far is not REMOVED:
             r = function(so_far, r)
         state[k] = r
         append(r)
@@ -90,6 +115,7 @@ def _reduce(
 
 def _reduce_checked(
     state: dict[Any, Any],
+    load: Load,
     keys: list[Any],
     records: Iterator[Any],
     function: Callable[[Any, Any], Any],
@@ -102,8 +128,8 @@ def _reduce_checked(
         try:
             so_far = state[k]
         except KeyError:
-            pass
-        else:
+            so_far = load(k)
+        if so_far is not REMOVED:
             r = function(so_far, r)
             if type(r) is not cls:  # a call in name only: the interpreter has an instruction for it
                 r = adopt(r)
@@ -113,6 +139,7 @@ def _reduce_checked(
 
 def _reduce_tuples(
     state: dict[Any, Any],
+    load: Load,
     keys: list[Any],
     records: Iterator[Any],
     function: Callable[[Any, Any], Any],
@@ -125,8 +152,8 @@ def _reduce_tuples(
         try:
             so_far = state[k]
         except KeyError:
-            pass
-        else:
+            so_far = load(k)
+        if so_far is not REMOVED:
             r = function(so_far, r)
             if type(r) is not tuple or len(r) != length:
                 r = adopt(r)
@@ -136,6 +163,7 @@ def _reduce_tuples(
 
 def _reduce_keyed_tuples(
     state: dict[Any, Any],
+    load: Load,
     position: int,
     records: Iterator[Any],
     function: Callable[[Any, Any], Any],
@@ -149,8 +177,8 @@ def _reduce_keyed_tuples(
         try:
             so_far = state[k]
         except KeyError:
-            pass
-        else:
+            so_far = load(k)
+        if so_far is not REMOVED:
             r = function(so_far, r)
             if type(r) is not tuple or len(r) != length:
                 r = adopt(r)
