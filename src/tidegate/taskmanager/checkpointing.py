@@ -318,7 +318,8 @@ class SubtaskCheckpoints:
         running = self._running.pop(checkpoint_id, None)
         if running is not None:
             running.is_over = True
-            self._gate.stop_recording_all()
+            if running.recording:  # else the channels that are being recorded are those of a newer one
+                self._gate.stop_recording_all()
 
     def _now_ms(self) -> float:
         return self._host.clock.monotonic_ns() / 1e6
