@@ -8,7 +8,7 @@
 | untyped function  | whole            | `ObjectAggregateOperator`     | a dict, without checkpoints   |
 
 With `emit="each"` there is one result per record, in order. With `emit="batch"` there is one per key of the batch, the
-latest, in the order in which the keys first came.
+latest; their order means nothing, and may be another after a restore.
 """
 
 from __future__ import annotations
