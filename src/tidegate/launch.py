@@ -49,7 +49,7 @@ def execute(program: Program, spark: Any) -> JobMetrics:
         if program.options.runtime == "spark":
             print("\nstarting on Spark ...", flush=True)  # noqa: T201
     client = _start(graph, program, spark)
-    display = ProgressDisplay(client.metrics) if shown and program.options.runtime == "spark" else None
+    display = ProgressDisplay.of(client) if shown and program.options.runtime == "spark" else None
     with display or contextlib.nullcontext():
         return _result(client)
 
@@ -127,7 +127,7 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
         if isinstance(node.operation, WriteSink) and isinstance(node.operation.sink, PrintSink)
     }
     if program.options.runtime == "in-process":
-        return _start_in_process(job_graph, program.options, printers)
+        return _start_in_process(job_graph, program.options, printers, begin)
     client = _start_on_spark(job_graph, program, spark, begin)
     for id, printer in printers.items():
         batches = client.collected_batches(id)
@@ -157,10 +157,13 @@ def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any, begin: Be
     return run_job(JobRunner(job_graph, options, SparkGang(session, options), begin=begin, keeps=program))
 
 
-def _start_in_process(job_graph: JobGraph, options: Options, printers: dict[OperatorId, _Printer]) -> Any:
-    from tidegate.testing.simulation import InProcessClient, Simulation
+def _start_in_process(
+    job_graph: JobGraph, options: Options, printers: dict[OperatorId, _Printer], begin: Beginning
+) -> Any:
+    from tidegate.testing.in_process_client import InProcessClient
+    from tidegate.testing.simulation import Simulation
 
-    simulation = Simulation(job_graph, options, options.seed)
+    simulation = Simulation(job_graph, options, options.seed, begin=begin)
     simulation.consumers.update({id: printer.take for id, printer in printers.items()})
     return InProcessClient(simulation)
 

@@ -10,8 +10,18 @@ import pytest
 from rich.console import Console
 
 from tidegate.cli.progress import ProgressDisplay, Rates, VertexRates, draw, plain_line, time_bar
+from tidegate.cli.recovery import Recovery
+from tidegate.core.ids import AttemptNumber, VertexId
+from tidegate.core.states import JobStatus
+from tidegate.jobmanager.checkpoint.statistics import (
+    CheckpointsOverview,
+    CheckpointStatistics,
+    SubtaskCheckpointStatistics,
+)
+from tidegate.jobmanager.failover.job import JobOverview
 from tidegate.metrics.registry import TaskMetrics, TaskState, TimeAccount
 from tidegate.metrics.snapshot import JobMetrics, OperatorCounts, SubtaskMetrics, VertexMetrics
+from tidegate.snapshot.handles import SubtaskCheckpointMetrics
 
 MS = 1_000_000
 
@@ -238,3 +248,90 @@ def test_display_that_cannot_fetch_stops_and_leaves_the_job_alone(caplog):
         display.refresh()
     assert len(calls) == 1
     assert "the progress display stops: ConnectionError: the job manager is gone" in caplog.text
+
+
+# ---- checkpoints and restarts ----
+
+
+def completed_checkpoint(id: int, **metrics: int) -> CheckpointStatistics:
+    part = SubtaskCheckpointStatistics(VertexId(0), "pv", 0, 35, SubtaskCheckpointMetrics(**metrics))
+    return CheckpointStatistics(id, AttemptNumber(0), "completed", 100_000, 35, 1, (part,))
+
+
+def recovery(status: JobStatus = JobStatus.RUNNING, *, error: str = "", **checkpoints: object) -> Recovery:
+    restarts = 1 if error else 0
+    overview = JobOverview(
+        status,
+        restarts,
+        restarts,
+        "fixed-delay",
+        error,
+        0 if error else None,
+        restored_checkpoint=6 * restarts,
+    )
+    return Recovery(overview, CheckpointsOverview(**checkpoints), now_ms=101_235)
+
+
+def lines_below(shown: Recovery, width: int = 80) -> list[str]:
+    out = io.StringIO()
+    metrics = sample()
+    Console(file=out, width=width).print(draw(metrics, Rates().add(metrics), shown))
+    lines = out.getvalue().splitlines()
+    return [line.rstrip() for line in lines[[line[:6] for line in lines].index("█ busy") + 1 :]]
+
+
+def test_display_shows_the_last_checkpoint_with_its_age_duration_size_and_the_failed_ones():
+    last = completed_checkpoint(7, bytes_full=3 << 20, bytes_new=64 << 10)
+    shown = recovery(triggered=9, completed=7, failed=1, latest_completed=last)
+    line = "7 checkpoints, 1 failed; the last: 7, 1.2 s ago, took 35 ms, 3.0 MiB (64.0 KiB new)"
+    assert lines_below(shown, 100) == [line]
+    assert plain_line(sample(), {}, shown).endswith(f" | {line}")
+
+
+def test_display_of_a_job_without_checkpoints_has_no_line_about_them():
+    assert lines_below(recovery()) == []
+    assert plain_line(sample(), {}, recovery()) == plain_line(sample(), {})
+
+
+def test_display_says_that_there_is_no_checkpoint_yet_and_why_the_first_failed():
+    failed = CheckpointStatistics(1, AttemptNumber(0), "failed", 0, 5, 1, (), "disk\nfull")
+    shown = recovery(triggered=1, failed=1, latest_failed=failed)
+    assert lines_below(shown) == ["no checkpoint yet, 1 failed", "checkpoint 1 failed: disk"]
+    assert plain_line(sample(), {}, shown).endswith(
+        " | no checkpoint yet, 1 failed | checkpoint 1 failed: disk"
+    )
+
+
+def test_failed_checkpoint_is_forgotten_when_a_later_one_is_complete():
+    failed = CheckpointStatistics(1, AttemptNumber(0), "failed", 0, 5, 1, (), "disk full")
+    shown = recovery(
+        triggered=2, completed=1, failed=1, latest_failed=failed, latest_completed=completed_checkpoint(2)
+    )
+    assert lines_below(shown) == ["1 checkpoint, 1 failed; the last: 2, 1.2 s ago, took 35 ms, 0 B"]
+
+
+def test_last_error_stays_on_the_screen_in_one_line_of_its_width():
+    error = "job 'pv \"count\"' failed: operator 'parse' raised ValueError: " + "x" * 300 + "\nTraceback ..."
+    shown = recovery(error=error, triggered=7, completed=6, latest_completed=completed_checkpoint(6))
+    lines = lines_below(shown)
+    assert lines[1] == "1 restart, attempt 1 goes on from checkpoint 6"
+    assert lines[2].startswith("last error (attempt 0): operator 'parse' raised ValueError: xxx")
+    assert (len(lines), len(lines[2]), lines[2][-1]) == (3, 80, "…")
+    line = plain_line(sample(), {}, shown)
+    assert (
+        "| 1 restart, attempt 1 goes on from checkpoint 6 | last error (attempt 0): operator 'parse'" in line
+    )
+    assert "\n" not in line
+    assert len(line) < 500
+
+
+def test_error_cannot_write_control_characters_to_the_terminal():
+    shown = recovery(error="operator 'parse' raised ValueError: \x1b[2Jgone\x07")
+    assert lines_below(shown)[-1].endswith(
+        "ValueError: \N{REPLACEMENT CHARACTER}[2Jgone\N{REPLACEMENT CHARACTER}"
+    )
+
+
+def test_ended_job_shows_no_age():
+    shown = recovery(JobStatus.FINISHED, triggered=7, completed=7, latest_completed=completed_checkpoint(7))
+    assert lines_below(shown) == ["7 checkpoints; the last: 7, took 35 ms, 0 B"]

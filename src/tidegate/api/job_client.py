@@ -8,6 +8,8 @@ from tidegate.core.ids import JobId
 from tidegate.core.states import JobStatus
 
 if TYPE_CHECKING:
+    from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
+    from tidegate.jobmanager.failover.job import JobOverview
     from tidegate.metrics.snapshot import JobMetrics
 
 
@@ -34,6 +36,14 @@ class JobClient(Protocol):
 
     def metrics(self) -> JobMetrics:
         """The latest `JobMetrics`: per operator and subtask."""
+        ...
+
+    def overview(self) -> JobOverview:
+        """How the job fares: the attempt, the restarts, the last error and what can be said about it."""
+        ...
+
+    def checkpoints(self) -> CheckpointsOverview:
+        """The counts and the last checkpoints, each with its subtasks: durations, bytes, reasons of failures."""
         ...
 
     def result(self, timeout_s: float | None = None) -> JobMetrics:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.quantities import brief_duration, brief_size
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle
 from tidegate.snapshot.manifest import Manifest, ManifestOperator
 from tidegate.storage.finding import StoredCheckpoint, UnusableCheckpoint, list_at
@@ -111,9 +112,9 @@ def overview(findings: Findings) -> RenderableType:
                 str(m.checkpoint_id),
                 str(m.attempt),
                 _time(m.completed_ms),
-                _duration(m.duration_ms),
-                _size(m.bytes_full),
-                _size(m.bytes_new),
+                brief_duration(m.duration_ms),
+                brief_size(m.bytes_full),
+                brief_size(m.bytes_new),
                 f"{with_state} of {len(m.operators)}",
                 _verdict(one.damage, findings.verified),
             )
@@ -128,8 +129,8 @@ def inspection(one: CheckedCheckpoint, findings: Findings) -> RenderableType:
     for word, value in (
         ("job", f"{_plain(m.job_name)} ({m.job_id}), attempt {m.attempt}"),
         ("path", one.checkpoint.path),
-        ("completed", f"{_time(m.completed_ms)} UTC, {_duration(m.duration_ms)} after the trigger"),
-        ("size", f"{_size(m.bytes_full)} in {len(m.files)} files, {_size(m.bytes_new)} of it new"),
+        ("completed", f"{_time(m.completed_ms)} UTC, {brief_duration(m.duration_ms)} after the trigger"),
+        ("size", f"{brief_size(m.bytes_full)} in {len(m.files)} files, {brief_size(m.bytes_new)} of it new"),
         ("written by", f"tidegate {_plain(m.tidegate_version)}"),
     ):
         head.add_row(Text(word, "dim"), Text(value))
@@ -158,11 +159,11 @@ def plot(findings: Findings) -> RenderableType:
             table.add_row(
                 str(m.checkpoint_id),
                 _time(m.completed_ms),
-                _duration(m.duration_ms),
+                brief_duration(m.duration_ms),
                 Text(bar(m.duration_ms, longest), "cyan"),
-                _size(m.bytes_full),
+                brief_size(m.bytes_full),
                 Text(bar(m.bytes_full, largest), "blue"),
-                _size(m.bytes_new),
+                brief_size(m.bytes_new),
                 Text(bar(m.bytes_new, largest), "green"),
             )
         name = _plain(manifests[-1].job_name)
@@ -222,12 +223,12 @@ def _states(operator: ManifestOperator) -> Iterable[RenderableType]:
 def _keyed_lines(keyed: Sequence[KeyedStateHandle]) -> Iterable[str]:
     schemas = {schema.name: schema for handle in keyed for schema in handle.states}
     for schema in schemas.values():
-        ttl = "" if schema.ttl_ms is None else f", expires after {_duration(schema.ttl_ms)}"
+        ttl = "" if schema.ttl_ms is None else f", expires after {brief_duration(schema.ttl_ms)}"
         serializer = "" if schema.serializer == "arrow" else f" ({schema.serializer})"
         yield f"{schema.name}: {schema.kind} of {schema.value}{serializer} by {schema.key}{ttl}"
     full, new = sum(h.bytes_full for h in keyed), sum(h.bytes_new for h in keyed)
     ranges = ", ".join(str(h.range) for h in keyed)
-    yield f"{keyed[0].backend}, {_size(full)} ({_size(new)} new), key groups {ranges}"
+    yield f"{keyed[0].backend}, {brief_size(full)} ({brief_size(new)} new), key groups {ranges}"
 
 
 def _positions(m: Manifest) -> Iterable[RenderableType]:
@@ -255,7 +256,7 @@ def _positions(m: Manifest) -> Iterable[RenderableType]:
 def _in_flight(m: Manifest) -> Iterable[RenderableType]:
     handles = [handle for vertex in m.vertices for _, handle in vertex.in_flight]
     if handles:
-        size = _size(sum(h.file.size for h in handles))
+        size = brief_size(sum(h.file.size for h in handles))
         batches = sum(h.batches for h in handles)
         yield Text(
             f"{batches} in-flight batches, {size}: it can be restored with the same parallelism only\n"
@@ -265,7 +266,7 @@ def _in_flight(m: Manifest) -> Iterable[RenderableType]:
 def _files(m: Manifest) -> RenderableType:
     table = _table("size", "file")
     for file in m.files:
-        table.add_row(_size(file.size), escape(_plain(file.path)))
+        table.add_row(brief_size(file.size), escape(_plain(file.path)))
     return table
 
 
@@ -302,16 +303,3 @@ def _time(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"
-
-
-def _duration(ms: int) -> str:
-    return f"{ms} ms" if abs(ms) < 1000 else f"{ms / 1000:.1f} s"
-
-
-def _size(size: int) -> str:
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"

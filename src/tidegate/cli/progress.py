@@ -1,8 +1,8 @@
-"""Live progress of a job in the terminal: rates, back pressure and progress per operator, redrawn in place.
+"""Live progress of a job in the terminal: rates and back pressure per operator, checkpoints, restarts, the last error.
 
-`ProgressDisplay` asks for a `JobMetrics` from its own thread and draws it; where the output is no terminal it writes
-one plain line every few seconds. It must never harm the job: if a snapshot cannot be had, it logs that and stops.
-`Rates` and the functions that draw are pure: snapshots in, something printable out.
+`ProgressDisplay` asks for a `JobMetrics` and a `Recovery` from its own thread and draws them; where the output is no
+terminal it writes one plain line every few seconds. It must never harm the job: if a snapshot cannot be had, it logs
+that and stops. `Rates` and the functions that draw are pure: snapshots in, something printable out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.api.job_client import JobClient
+from tidegate.cli.recovery import Recovery, recovery_lines, recovery_parts
 from tidegate.metrics.snapshot import JobMetrics, OperatorCounts, SubtaskMetrics, VertexMetrics
 
 _LOG = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ _STATUS_STYLES = {
     "FINISHED": "bold green",
     "FAILED": "bold red",
     "CANCELED": "bold yellow",
+    "FAILING": "bold red",
+    "RESTARTING": "bold yellow",
 }
 
 
@@ -115,10 +119,12 @@ class ProgressDisplay:
         fetch: Callable[[], JobMetrics],
         interval: float = 0.5,
         *,
+        recovery: Callable[[], Recovery] | None = None,
         console: Console | None = None,
         plain_interval: float = 5.0,
     ) -> None:
         self._fetch = fetch
+        self._recovery = recovery
         self._console = console or Console()
         self._live: Live | None = None
         if self._console.is_terminal:
@@ -129,6 +135,11 @@ class ProgressDisplay:
         self._thread = threading.Thread(target=self._run, name="progress display", daemon=True)
         self._broken = False
         self._last_line = ""
+
+    @classmethod
+    def of(cls, client: JobClient) -> ProgressDisplay:
+        """The display of everything that a client tells about its job."""
+        return cls(client.metrics, recovery=lambda: Recovery.of(client))
 
     def __enter__(self) -> ProgressDisplay:
         if self._live is not None:
@@ -151,11 +162,12 @@ class ProgressDisplay:
             return
         try:
             metrics = self._fetch()
+            recovery = None if self._recovery is None else self._recovery()
             rates = self._rates.add(metrics)
             if self._live is not None:
-                self._live.update(draw(metrics, rates), refresh=True)
+                self._live.update(draw(metrics, rates, recovery), refresh=True)
             else:
-                self._print_line(plain_line(metrics, rates))
+                self._print_line(plain_line(metrics, rates, recovery))
         except Exception as e:  # noqa: BLE001 - whatever goes wrong here, the job goes on
             self._broken = True
             _LOG.warning("the progress display stops: %s: %s", type(e).__name__, e)
@@ -170,8 +182,10 @@ class ProgressDisplay:
             self.refresh()
 
 
-def draw(metrics: JobMetrics, rates: dict[int, VertexRates]) -> RenderableType:
-    """The whole display: a headline, the progress of bounded input if it is known, a line per operator."""
+def draw(
+    metrics: JobMetrics, rates: dict[int, VertexRates], recovery: Recovery | None = None
+) -> RenderableType:
+    """The whole display: a headline, the progress if it is known, a line per operator, checkpoints and restarts."""
     style = _STATUS_STYLES.get(metrics.status, "bold")
     headline = Text.assemble(
         (metrics.name, "bold"), "  ", (_words(metrics.status), style), "  ", format_time(metrics.elapsed_ms)
@@ -214,7 +228,8 @@ def draw(metrics: JobMetrics, rates: dict[int, VertexRates]) -> RenderableType:
     parts: list[RenderableType] = [headline]
     if metrics.progress is not None:
         parts.append(_progress_line(metrics.progress))
-    return Group(*parts, table, Text("█ busy  ▒ back-pressured  · idle", style="dim"))
+    below = [] if recovery is None else recovery_lines(recovery)
+    return Group(*parts, table, Text("█ busy  ▒ back-pressured  · idle", style="dim"), *below)
 
 
 def _progress_line(progress: float) -> RenderableType:
@@ -241,7 +256,7 @@ def time_bar(rates: VertexRates, cells: int = _BAR_CELLS) -> Text:
     return Text.assemble(("█" * busy, "green"), ("▒" * held, "red"), ("·" * (cells - busy - held), "dim"))
 
 
-def plain_line(metrics: JobMetrics, rates: dict[int, VertexRates]) -> str:
+def plain_line(metrics: JobMetrics, rates: dict[int, VertexRates], recovery: Recovery | None = None) -> str:
     """The same in one line, for logs.
 
     >>> source = VertexMetrics(vertex=0, name="numbers", parallelism=1, records_expected=4_000_000,
@@ -257,7 +272,7 @@ def plain_line(metrics: JobMetrics, rates: dict[int, VertexRates]) -> str:
         rate = rates.get(vertex.vertex, VertexRates())
         held = f" ({rate.backpressured:.0%} back-pressured)" if rate.backpressured >= 0.05 else ""
         parts.append(f"{vertex.name} {format_number(max(rate.in_per_s, rate.out_per_s))}/s{held}")
-    return " | ".join(parts)
+    return " | ".join([*parts, *([] if recovery is None else recovery_parts(recovery))])
 
 
 def format_number(number: float) -> str:

@@ -82,6 +82,8 @@ class LocalJobClient:
             except msgspec.MsgspecError:
                 continue  # a display must not fail the job
             reported.setdefault(vertex, {})[metrics.subtask] = metrics
+        # Subtasks count from the start of their attempt: how much lies before a checkpoint is not known.
+        restored = bool(runner.job.overview().restored_checkpoint)
         return JobMetrics(
             name=self.job_name,
             status=self.status().name,
@@ -92,7 +94,7 @@ class LocalJobClient:
                     name=v.name,
                     parallelism=v.parallelism,
                     subtasks=tuple(m for _, m in sorted(reported.get(v.id, {}).items())),
-                    records_expected=runner.records_expected.get(v.operators[0].id),
+                    records_expected=None if restored else runner.records_expected.get(v.operators[0].id),
                 )
                 for v in runner.job_graph.vertices
             ),
