@@ -2,7 +2,7 @@
 
 The control server's thread delivers, any other thread takes. The buffer needs no bound of its own: a sink subtask
 sends only a few batches beyond the last one that the program has taken (`CollectedTaken`), so a slow program holds the
-job back.
+job back. Sequence numbers begin again with every attempt: what is taken of an attempt is answered to that one alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from tidegate.core.ids import OperatorId
+from tidegate.core.ids import AttemptNumber, OperatorId
 from tidegate.jobmanager.events import CollectedConsumed, DeliverCollected
 
 T = TypeVar("T")
@@ -21,19 +21,21 @@ T = TypeVar("T")
 class CollectedBuffer:
     """What one sink operator has sent and the program has not taken yet."""
 
-    def __init__(self, operator: OperatorId, post: Callable[[CollectedConsumed], None]) -> None:
+    def __init__(
+        self, operator: OperatorId, post: Callable[[AttemptNumber, CollectedConsumed], None]
+    ) -> None:
         self.operator = operator
         self._post = post
         self._changed = threading.Condition()
-        self._batches: collections.deque[DeliverCollected] = collections.deque()
+        self._batches: collections.deque[tuple[AttemptNumber, DeliverCollected]] = collections.deque()
         self._ended = False
         self._error: Exception | None = None
 
-    def deliver(self, batch: DeliverCollected) -> None:
-        """Add a batch."""
+    def deliver(self, attempt: AttemptNumber, batch: DeliverCollected) -> None:
+        """Add a batch that an attempt has sent."""
         with self._changed:
             if not self._ended:
-                self._batches.append(batch)
+                self._batches.append((attempt, batch))
                 self._changed.notify_all()
 
     def end(self, error: Exception | None) -> None:
@@ -53,8 +55,8 @@ class CollectedBuffer:
                 if self._error is not None:
                     raise self._error
                 return None
-            batch = self._batches.popleft()
-        self._post(CollectedConsumed(batch.operator, batch.subtask, batch.sequence))
+            attempt, batch = self._batches.popleft()
+        self._post(attempt, CollectedConsumed(batch.operator, batch.subtask, batch.sequence))
         return batch
 
 

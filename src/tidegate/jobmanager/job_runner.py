@@ -113,7 +113,7 @@ class JobRunner:
         self._before_the_end = JobStatus.CREATED
         self._started_ms = self._ended_ms = 0
         self._collected = {
-            operator.id: CollectedBuffer(operator.id, self._post_current)
+            operator.id: CollectedBuffer(operator.id, self._post_of_attempt)
             for vertex in job_graph.vertices
             for operator in vertex.operators
         }
@@ -223,7 +223,7 @@ class JobRunner:
             case ev.CountSlots() | ev.StartGang() | ev.CancelGang():
                 self._gang.do(action, self._bootstrap())
             case ev.DeliverCollected():
-                self._collected[action.operator].deliver(action)
+                self._collected[action.operator].deliver(self.attempt, action)
             case ev.ReportWaiting(text) | ce.ReportTrouble(text):
                 logger.warning("%s", text)
             case ev.EndJob(status, message, error):
@@ -250,8 +250,8 @@ class JobRunner:
         else:
             self.post(OfAttempt(attempt, event))
 
-    def _post_current(self, event: Event) -> None:
-        self.post(OfAttempt(self.job.attempt, event))
+    def _post_of_attempt(self, attempt: AttemptNumber, event: Event) -> None:
+        self.post(OfAttempt(attempt, event))
 
     def _describe_storage(self, files: Sequence[StateFile]) -> bytes:
         storage = self._storage
