@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+CRASH ?=
 ONLY ?=
 
 VENV := .venv
@@ -19,8 +20,8 @@ help: ## list the targets
 
 setup: $(STAMP) ## create .venv and install what the project needs (Java 17 too, when it is missing)
 
-run: $(STAMP) ## count page views on a local Spark, live, and compare with the truth
-	@$(BIN)/python examples/pv_count.py
+run: $(STAMP) ## count page views on a local Spark, live, and compare with the truth (CRASH=1: kill a worker)
+	@$(BIN)/python examples/pv_count.py $(if $(CRASH),--crash)
 
 test: $(STAMP) ## run all tests but the long ones (PYTEST_ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)

@@ -1,17 +1,25 @@
-"""Page views per app: clicks, keyed by app, counted as they come. `make run` runs this.
+"""Page views per app: clicks, keyed by app, counted as they come, exactly once. `make run` runs this.
 
-    python examples/pv_count.py [--records 10000000] [--out DIRECTORY] [--parallelism 2] [any tidegate option]
+    python examples/pv_count.py [--records 10000000] [--out DIRECTORY] [--crash] [any tidegate option]
 
-The clicks come from the embedded generator (1,000 apps, zipf), the running counts go to JSON lines files, and the last
-count of every app is printed beside the truth, which is computed without tidegate: straight from the generator's
-random numbers, with numpy. The exit code is 0 only if they are equal.
+The clicks come from the embedded generator (1,000 apps, zipf), the running counts go to JSON lines files, with a
+checkpoint every second. The last count of every app is printed beside the truth, which is computed without tidegate:
+straight from the generator's random numbers, with numpy. The exit code is 0 only if they are equal and there is one
+result for each click.
+
+`--crash` (`make run CRASH=1`) kills one of the worker processes in the middle, with SIGKILL. The job goes on from its
+last checkpoint, and the result is the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import tempfile
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate import DataGeneratorSource, Environment, FileSink
+from tidegate.cli.plan import print_plan
+from tidegate.cli.progress import ProgressDisplay
 
 APPS = [f"app-{i:04d}" for i in range(1000)]
 BLOCK = 8192
@@ -49,11 +59,11 @@ def true_counts(records: int) -> Counter[str]:
     return Counter({app: int(n) for app, n in zip(APPS, totals, strict=True) if n})
 
 
-def last_counts(directory: Path) -> Counter[str]:
-    """The largest, and so the last, running count of every app in the files of the sink."""
+def read_results(directory: Path) -> tuple[Counter[str], int]:
+    """Of the sink's files: the largest, and so the last, count of every app, and how many results there are."""
     files = sorted(directory.glob("part-*.json"))
-    found = pl.scan_ndjson(files).group_by("app_id").agg(pl.col("count").max()).collect()
-    return Counter(dict(found.iter_rows()))
+    found = pl.scan_ndjson(files).group_by("app_id").agg(pl.col("count").max(), pl.len()).collect()
+    return Counter(dict(found.select("app_id", "count").iter_rows())), int(found["len"].sum())
 
 
 def show(found: Counter[str], truth: Counter[str]) -> None:
@@ -66,18 +76,53 @@ def show(found: Counter[str], truth: Counter[str]) -> None:
     Console().print(f"\nPage views of the first 10 of {len(truth):,} apps", table)
 
 
-def count_clicks(records: int, out: Path, options: list[str]) -> int:
-    """Run the job, compare, and return the exit code."""
-    env = Environment(parallelism=2, progress="on", args=options)
-    clicks = env.from_source(DataGeneratorSource(click, count=records), uid="clicks", name="clicks")
-    counts = clicks.key_by("app_id").count(uid="pv", name="pv")
-    counts.sink_to(FileSink(out, format="json", overwrite=True), uid="files", name="files")
-    metrics = env.execute("pv count")
+def kill_a_worker(client: object) -> None:
+    """Wait until the job has a checkpoint to go back to, then kill the process of its last slot."""
+    while not client.status().is_terminal:
+        done, progress = client.checkpoints().completed, client.metrics().progress or 0.0
+        if done >= 2 and progress >= 0.2:
+            slot = client.slots()[-1]
+            print(f"\n*** kill -9 {slot.pid}: slot {slot.slot}, which runs {', '.join(slot.subtasks)} ***\n")
+            os.kill(slot.pid, signal.SIGKILL)
+            return
+        time.sleep(0.05)
 
-    found, truth = last_counts(out), true_counts(records)
+
+def run(env: Environment, crash: bool) -> int:
+    """Run the job, with a kill in the middle or without; return how many milliseconds it took."""
+    if not crash:
+        return env.execute().elapsed_ms
+    print_plan(env.explain())
+    client = env.execute_async()
+    killer = threading.Thread(target=kill_a_worker, args=(client,), daemon=True)
+    killer.start()
+    with ProgressDisplay.of(client):
+        return client.result().elapsed_ms
+
+
+def count_clicks(records: int, out: Path, options: list[str], crash: bool = False) -> int:
+    """Run the job, compare, and return the exit code."""
+    with tempfile.TemporaryDirectory(prefix="pv-checkpoints-") as checkpoints:
+        env = Environment(
+            job_name="pv count",
+            parallelism=2,
+            progress="on",
+            checkpoint_interval="1 s",
+            checkpoint_dir=checkpoints,
+            args=options,
+        )
+        clicks = env.from_source(DataGeneratorSource(click, count=records), uid="clicks", name="clicks")
+        counts = clicks.key_by("app_id").count(uid="pv", name="pv")
+        counts.sink_to(FileSink(out, format="json", overwrite=True), uid="files", name="files")
+        elapsed_ms = run(env, crash)
+
+    found, results = read_results(out)
+    truth = true_counts(records)
     show(found, truth)
-    equal = found == truth
-    print(f"{len(truth)} apps, {records:,} clicks in {metrics.elapsed_ms / 1000:.1f} s: ", end="")
+    equal = found == truth and results == records
+    print(
+        f"{len(truth)} apps, {records:,} clicks, {results:,} results in {elapsed_ms / 1000:.1f} s: ", end=""
+    )
     print("equal to the truth" if equal else "NOT equal to the truth")
     return 0 if equal else 1
 
@@ -91,11 +136,12 @@ def main() -> int:
         "--records", type=int, default=10_000_000, help="clicks to generate (default: %(default)s)"
     )
     parser.add_argument("--out", type=Path, help="directory for the result files (default: a temporary one)")
+    parser.add_argument("--crash", action="store_true", help="kill a worker process in the middle")
     own, options = parser.parse_known_args()
     if own.out is not None:
-        return count_clicks(own.records, own.out, options)
+        return count_clicks(own.records, own.out, options, own.crash)
     with tempfile.TemporaryDirectory(prefix="pv-count-") as out:
-        return count_clicks(own.records, Path(out), options)
+        return count_clicks(own.records, Path(out), options, own.crash)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ def test_pv_count_runs_inside_spark_and_its_counts_equal_the_truth(tmp_path: Pat
     assert lines[-1].endswith("equal to the truth")
     assert "NOT" not in lines[-1]
     assert any("pv count FINISHED" in line and "100%" in line for line in lines)
+    assert any("  sink 'files' is exactly-once: " in line for line in lines)
+    assert any("pv count FINISHED" in line and "checkpoint" in line for line in lines)
     # One result per click, counted here by hand: for every app the counts 1, 2, 3, ... and nothing else.
     counts: dict[str, list[int]] = {}
     for file in out.glob("part-*.json"):
@@ -72,20 +74,22 @@ def test_truth_of_pv_count_is_what_the_generator_gives(pv_count: SimpleNamespace
         (lambda lines: lines[:-1], 1),
         (lambda lines: [*lines, '{"app_id":"app-0999","count":5000}'], 1),
         (lambda lines: [line.replace('"count":1}', '"count":2}') for line in lines], 1),
+        (lambda lines: [lines[0], *lines], 1),
     ],
-    ids=["untouched", "a result lost", "a result too many", "counts changed"],
+    ids=["untouched", "a result lost", "a result too many", "counts changed", "a result twice"],
 )
 def test_pv_count_exits_0_only_if_the_files_hold_the_truth(
     pv_count: SimpleNamespace, tmp_path: Path, harm, code: int, capsys: pytest.CaptureFixture[str]
 ):
-    def last_counts_of_harmed_files(directory: Path) -> Counter[str]:
+    def read_harmed_files(directory: Path) -> tuple[Counter[str], int]:
         (file, *_) = (f for f in sorted(directory.glob("part-*.json")) if f.stat().st_size)
         lines = file.read_text(encoding="utf-8").splitlines()
         file.write_text("".join(f"{line}\n" for line in harm(lines)), encoding="utf-8")
-        return pv_count.last_counts(directory)
+        return pv_count.read_results(directory)
 
-    pv_count.globals["last_counts"] = last_counts_of_harmed_files
-    assert pv_count.count_clicks(1000, tmp_path, ["--runtime", "in-process", "--progress", "off"]) == code
+    pv_count.globals["read_results"] = read_harmed_files
+    options = ["--runtime", "in-process", "--progress", "off", "--checkpoint.interval", "off"]
+    assert pv_count.count_clicks(1000, tmp_path, options) == code
     assert (
         capsys.readouterr()
         .out.rstrip()

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.running import EXAMPLES
+from tests.e2e.running import EXAMPLES, ROOT
 
 COLUMNS, LINES = 80, 40
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -118,3 +118,49 @@ def test_live_display_shows_rates_while_the_job_runs_and_ctrl_c_ends_everything(
     assert "went on" not in endless.screen
     _, alive = psutil.wait_procs(processes, timeout=10)
     assert alive == []
+
+
+@pytest.fixture
+def make_run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
+    """`make run` at a terminal, with the words that the test gives."""
+    terminal = Terminal(["make", "--no-print-directory", "-C", str(ROOT), "run", *request.param], tmp_path)
+    yield terminal
+    terminal.kill()
+
+
+@pytest.mark.timeout(240)  # about 30 s on a machine that does nothing else
+@pytest.mark.parametrize("make_run", [["CRASH=1"]], indirect=True)
+@pytest.mark.spec("S0-1", "S0-4", "S0-20", "S2-2")
+def test_make_run_with_a_crash_shows_the_failure_the_recovery_and_the_exact_result(make_run: Terminal):
+    make_run.read_until(lambda screen: "equal to the truth" in screen, timeout_s=200)
+    assert make_run.process.wait(20) == 0, make_run.screen
+
+    words = " ".join(make_run.screen.split())
+    killed = re.search(r"\*\*\* kill -9 (\d+): slot 1, which runs ", words)
+    assert killed is not None, make_run.screen
+    assert "sink 'files' is exactly-once: " in words
+    failed = re.search(
+        rf"attempt 0 failed; restarting in \d+ ms from checkpoint (\d+) .*?process of slot 1 \(pid {killed[1]} ",
+        words,
+    )
+    assert failed is not None, make_run.screen
+    # What the display says from then on: where the job went on from, and what had happened.
+    assert f"1 restart, attempt 1 goes on from checkpoint {failed[1]}" in words
+    assert "last error (attempt 0): the process of slot 1" in words
+    assert re.search(
+        r"pv count FINISHED .*10,000,000 clicks, 10,000,000 results in .* s: equal to the truth", words
+    )
+
+
+@pytest.mark.timeout(240)  # about 30 s on a machine that does nothing else
+@pytest.mark.parametrize("make_run", [[]], indirect=True)
+def test_make_run_takes_a_checkpoint_every_second_and_its_result_is_exact(make_run: Terminal):
+    make_run.read_until(lambda screen: "equal to the truth" in screen, timeout_s=200)
+    assert make_run.process.wait(20) == 0, make_run.screen
+
+    lines = make_run.screen.splitlines()
+    assert "checkpoints: every 1 s, exactly_once, in " in " ".join(make_run.screen.split())
+    assert re.search(r"\d+ checkpoints; the last: \d+, \d.* ago, took \d.*, \d.*iB", make_run.screen)
+    assert "last error" not in make_run.screen
+    assert "NOT equal" not in lines[-1]
+    assert [line for line in lines if len(line) > COLUMNS] == []
