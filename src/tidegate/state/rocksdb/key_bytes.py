@@ -40,6 +40,7 @@ from tidegate.core.errors import KeyTypeError
 from tidegate.core.key_groups import key_group_for_hash
 from tidegate.records.column_bits import fixed_width_bits, is_bytes_like, is_fixed_width, null_mask
 from tidegate.records.hashing import decimal_text, hash_columns, hash_value, hash_values
+from tidegate.records.keying import key_groups
 
 NULL, INTEGER, LARGE_INTEGER, FLOAT, TEXT, BINARY, DATE, TIMESTAMP, DURATION, TIME, DECIMAL, TUPLE = range(12)
 
@@ -94,6 +95,14 @@ class EntryKeys:
             return [p + k for p, k in zip(prefixes, parts[0], strict=True)]
         head = bytes([TUPLE, len(parts)])
         return [b"".join((p, head, *k)) for p, *k in zip(prefixes, *parts, strict=True)]
+
+    def order_of_columns(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+        """Positions in which the entries are sorted by key group, and by the key if that is one number."""
+        groups = key_groups(hash_columns(columns), self._max_parallelism)
+        if len(columns) == 1 and _is_plain_number(columns[0]):
+            number = _numbers(columns[0])
+            return np.lexsort((number["value"].astype(np.uint64), groups))
+        return np.argsort(groups, kind="stable")
 
     def range_of_group(self, key_group: int) -> tuple[bytes, bytes]:
         """Where the entries of a key group begin, and where they end."""

@@ -11,6 +11,7 @@ from threading import Lock
 from weakref import WeakValueDictionary
 
 from rocksdict import (
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DBCompactionStyle,
@@ -94,6 +95,11 @@ class RocksDBMemory:
         table.set_block_cache(self._cache)
         table.set_cache_index_and_filter_blocks(True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        # In parts: the cache is split into shards, and a filter that is larger than a shard would never be kept.
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_metadata_block_size(16 << 10)
+        table.set_pin_top_level_index_and_filter(True)
         table.set_bloom_filter(10, False)
         table.set_format_version(5)
         options.set_block_based_table_factory(table)

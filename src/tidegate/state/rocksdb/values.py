@@ -101,7 +101,7 @@ class ValueStore(GenerationStore):
                 data = [None if kept is None else to_bytes(kept) for _, kept in chunk]
             else:
                 data = [None if c is None else stamp(c[1]) + to_bytes(c[0]) for _, c in chunk]
-            yield from sorted(zip(keys, data, strict=True), key=_entry_key)
+            yield from zip(keys, data, strict=True)
 
     def _make_clean(self, frozen: dict[Any, Any]) -> None:
         self._clean.update(frozen)
@@ -110,10 +110,6 @@ class ValueStore(GenerationStore):
         if change is None:
             return 0
         return len(self._values.to_bytes(change if self._expiry is None else change[0]))
-
-
-def _entry_key(entry: Entry) -> bytes:
-    return entry[0]
 
 
 class RocksDBValueState(ValueState[Any], ValueStore):
