@@ -61,3 +61,16 @@ def test_parallelism_changes_nothing_but_the_order():
         env = Environment(runtime="in-process", parallelism=parallelism, **TINY)
         rows, _ = run(TOPOLOGIES["union"].build(env), seed=parallelism)
         TOPOLOGIES["union"].verify(rows)
+
+
+def test_a_key_function_that_gives_whole_numbers_for_floats_has_one_key_for_both():
+    """1 and 1.0 are equal, so they must meet in one subtask, although an int hashes differently."""
+
+    def as_declared(pair: tuple[int, bool]) -> float:
+        return pair[0] if pair[1] else float(pair[0])
+
+    pairs = [(i, exact) for i in range(6) for exact in (True, False)]
+    for parallelism in (1, 3):
+        env = Environment(runtime="in-process", parallelism=parallelism)
+        counts = env.from_collection(pairs).key_by(as_declared).count().execute_and_collect()
+        assert sorted(counts) == [(float(i), n) for i in range(6) for n in (1, 2)]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.records.batch import Batch
-from tidegate.records.types import ScalarType, StructType, column_values
+from tidegate.records.types import RecordType, ScalarType, StructType, TupleType, column_values
 
 PLAIN_KEYS = frozenset((pa.int64(), pa.string()))
 """Types whose values are the same in rows and in columns, and equal exactly when their keys are."""
@@ -32,6 +32,41 @@ def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
         return _from_rows(batch, columns)
     parts = [_values(batch.columns.column(_position(batch, name))) for name in columns]
     return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+
+
+def canonical_keys(keys: list[Any], record_type: RecordType) -> list[Any]:
+    """What a key function returned, with one Python value for each key: where it is hashed and where it is looked up.
+
+    A whole number where a float is declared is that float (it would hash as an int), and every NaN is the same object
+    (a dict finds it by identity).
+
+    >>> from tidegate.records.types import record_type_of
+    >>> canonical_keys([1, 2.5], record_type_of(float)), canonical_keys([("a", 1)], record_type_of(tuple[str, float]))
+    ([1.0, 2.5], [('a', 1.0)])
+    """
+    if record_type.is_object:
+        return list(map(_one_nan, keys)) if float in set(map(type, keys)) else keys
+    floats = [i for i, kind in enumerate(record_type.schema.types) if pa.types.is_floating(kind)]
+    if not floats:
+        return keys
+    if isinstance(record_type, ScalarType):
+        return list(map(_as_float, keys))
+    if not isinstance(record_type, TupleType):
+        return keys
+    return [
+        tuple(_as_float(part) if i in floats else part for i, part in enumerate(key))
+        if key.__class__ is tuple
+        else key
+        for key in keys
+    ]
+
+
+def _as_float(key: Any) -> Any:
+    return float(key) if key.__class__ is int else _one_nan(key)
+
+
+def _one_nan(key: Any) -> Any:
+    return nan if key.__class__ is float and key != key else key
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -12,7 +12,6 @@ operators that only pass records on let it through.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import nan
 from operator import length_hint
 from types import GeneratorType
 from typing import Any
@@ -25,7 +24,7 @@ from tidegate.api.functions import Function, OutputTag
 from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError, blame, close_blamed
-from tidegate.operators.keys import key_values
+from tidegate.operators.keys import canonical_keys, key_values
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType, first_misfit, wrong_type
 from tidegate.operators.state_binding import bind_states
@@ -197,11 +196,7 @@ class RowOperator(Operator):
             keys = [function(r) for r in records]
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
-        if _may_be_float(key) and float in set(map(type, keys)):
-            keys = [
-                nan if k.__class__ is float and k != k else k for k in keys
-            ]  # a dict finds it by identity
-        return keys
+        return canonical_keys(keys, key.record_type)
 
     def emit_results(
         self,
@@ -339,10 +334,6 @@ def _repeat(timestamps: Any, ends: list[int] | None) -> Any:
         return None
     counts: npt.NDArray[np.int64] = np.diff(np.array([0, *ends]))
     return timestamps.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-
-
-def _may_be_float(key: Key) -> bool:
-    return key.record_type.is_object or getattr(key.record_type, "python_type", None) is float
 
 
 def batch_position(batch: Batch) -> str:

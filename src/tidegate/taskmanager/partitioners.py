@@ -15,7 +15,7 @@ from tidegate.api import partitioning as p
 from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import blame
-from tidegate.operators.keys import key_values
+from tidegate.operators.keys import canonical_keys, key_values
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes
 from tidegate.records.columns import brief, build_column
@@ -102,7 +102,8 @@ class _HashPartitioner:
         if self._key.function is not None:
             with blame(self._operator):
                 function = self._key.function
-                hashes = hash_values([function(r) for r in batch.rows])  # map() would end at a StopIteration
+                keys = [function(r) for r in batch.rows]  # map() would end at a StopIteration
+                hashes = hash_values(canonical_keys(keys, self._key.record_type))
             return split(batch, self._targets(hashes), self._consumers)
         by_rows = not batch.has_columns and batch.timestamps is None
         if by_rows and len(names) == 1 and _is_simple(batch.type.schema.field(names[0]).type):
