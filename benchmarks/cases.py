@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 OURS = "tidegate"
+OURS_ON_ROCKSDB = "tidegate, rocksdb"
+OURS_WITHOUT_CHECKPOINTS = "tidegate, no checkpoints"
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,13 @@ ENGINES = {
     engine.name: engine
     for engine in (
         Engine(OURS, OURS, None),
+        Engine(OURS_ON_ROCKSDB, OURS, None, ("--state-backend", "rocksdb")),
+        Engine(OURS_WITHOUT_CHECKPOINTS, OURS, None, ("--checkpoint-interval", "0")),
         # Everything in one micro-batch is Spark's best throughput; one file each is a stream of micro-batches.
         Engine("spark, 1 micro-batch", "spark", "spark", ("--files-per-trigger", "8")),
         Engine("spark, 8 micro-batches", "spark", "spark", ("--files-per-trigger", "1")),
+        Engine("spark, state per record", "spark", "spark", ("--state-per", "record")),
+        Engine("spark, state per batch", "spark", "spark", ("--state-per", "batch")),
         Engine("flink", "flink", "flink"),
         Engine("bytewax", "bytewax", "bytewax"),
         Engine("pathway", "pathway", "pathway"),
@@ -54,6 +61,12 @@ class Case:
     """None: as many as the harness was asked for."""
     slow_records: tuple[tuple[str, int], ...] = ()
     """Fewer records for families that would take minutes; the rate is what counts."""
+    repeats: tuple[tuple[str, int], ...] = ()
+    """How often a family reads the data over, so that its run lasts for several checkpoints."""
+    data: Literal["clicks", "visits", ""] = "clicks"
+    """Empty: the runner makes its own records, as many as it is told."""
+    most_rounds: int | None = None
+    """For a runner that itself measures several times."""
 
     @property
     def name(self) -> str:
@@ -65,8 +78,17 @@ class Case:
         wanted = min(asked, self.records or asked)
         return min(wanted, dict(self.slow_records).get(engine.family, wanted))
 
+    def repeats_of(self, engine: Engine) -> int:
+        """How often that engine reads them."""
+        return dict(self.repeats).get(engine.family, 1)
+
+    def rounds(self, asked: int) -> int:
+        """How often each engine runs."""
+        return min(asked, self.most_rounds or asked)
+
 
 _SPARK = ("spark, 1 micro-batch", "spark, 8 micro-batches")
+_CHECKPOINTS = ("--checkpoint-interval", "1")
 _PYFLINK = ("pyflink, process mode", "pyflink, thread mode")
 
 CASES = (
@@ -90,6 +112,71 @@ CASES = (
         slow_records=(("pyflink", 200_000),),
     ),
     Case("latency", "", "latency", (OURS, "flink", "bytewax")),
+    # About ten seconds for each engine, so that there are several checkpoints.
+    Case(
+        "pv_checkpoints",
+        "json",
+        "pv",
+        (OURS, OURS_WITHOUT_CHECKPOINTS, "flink"),
+        ("--format", "json", *_CHECKPOINTS),
+        repeats=((OURS, 4),),
+    ),
+    Case(
+        "pv_checkpoints",
+        "parquet",
+        "pv",
+        (OURS, OURS_WITHOUT_CHECKPOINTS, "flink"),
+        ("--format", "parquet", *_CHECKPOINTS),
+        repeats=((OURS, 24), ("flink", 2)),
+    ),
+    Case(
+        "pv_checkpoints",
+        "parquet_mini_batch",
+        "pv",
+        (OURS, OURS_WITHOUT_CHECKPOINTS, "spark, 8 micro-batches", "flink"),
+        ("--format", "parquet", "--mode", "mini_batch", *_CHECKPOINTS),
+        repeats=((OURS, 60), ("spark", 2), ("flink", 2)),
+    ),
+    Case("latency_checkpoints", "", "latency", (OURS, "flink"), _CHECKPOINTS),
+    Case(
+        "many_keys",
+        "",
+        "many_keys",
+        (OURS, OURS_ON_ROCKSDB, *_SPARK, "flink"),
+        ("--format", "parquet", "--mode", "mini_batch", *_CHECKPOINTS),
+        data="visits",
+    ),
+    Case(
+        "increment",
+        "",
+        "increment",
+        (OURS, OURS_ON_ROCKSDB),
+        _CHECKPOINTS,
+        records=5_000_000,
+        data="",
+        most_rounds=1,
+    ),
+    Case(
+        "stateful_function",
+        "",
+        "stateful_function",
+        (
+            *(OURS, OURS_ON_ROCKSDB, "bytewax", "pathway"),
+            *(*_PYFLINK, "spark, state per record", "spark, state per batch"),
+        ),
+        records=2_000_000,
+        slow_records=(("pyflink", 200_000), ("spark", 200_000)),
+    ),
+    Case(
+        "recovery",
+        "",
+        "recovery",
+        (OURS, OURS_ON_ROCKSDB),
+        _CHECKPOINTS,
+        records=102_400,
+        data="",
+        most_rounds=1,
+    ),
     *(
         Case("scaling", f"parallelism_{slots}", "scaling", (OURS,), ("--parallelism", str(slots)))
         for slots in (1, 2)

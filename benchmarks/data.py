@@ -1,4 +1,4 @@
-"""Seeded click data, written once and read by every engine: the same rows as Parquet and as JSON lines.
+"""Seeded data, written once and read by every engine: clicks as Parquet and as JSON lines, visits of many users.
 
 Run as a script to make it ahead of a benchmark: `python benchmarks/data.py --records 10000000`.
 """
@@ -6,9 +6,11 @@ Run as a script to make it ahead of a benchmark: `python benchmarks/data.py --re
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,12 +51,22 @@ class Clicks:
         """Directory of the JSON lines files."""
         return self.directory / "json"
 
-    def warm(self) -> None:
-        """Read every file once, so that the first engine to run does not pay for the disk."""
-        for path in sorted(self.directory.rglob("part-*")):
-            with path.open("rb") as file:
-                while file.read(1 << 24):
-                    pass
+
+@dataclass(frozen=True)
+class Visits:
+    """A data set in which every user comes exactly twice, and what every engine must find in it."""
+
+    directory: Path
+    records: int
+    keys: int
+
+
+def warm(directory: Path) -> None:
+    """Read every file once, so that the first engine to run does not pay for the disk."""
+    for path in sorted(directory.rglob("part-*")):
+        with path.open("rb") as file:
+            while file.read(1 << 24):
+                pass
 
 
 def zipf_indices(rng: np.random.Generator, count: int, distinct: int) -> np.ndarray:
@@ -92,38 +104,74 @@ def clicks(records: int = 10_000_000) -> Clicks:
     return Clicks(directory=directory, **json.loads(truth.read_text()))
 
 
-def _generate(directory: Path, records: int) -> None:
+def user_ids(numbers: np.ndarray) -> np.ndarray:
+    """One id of 63 bits for each number of a user: no two alike, and without any order."""
+    # An odd factor permutes the numbers below a power of two.
+    return (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) & np.uint64(2**63 - 1)).astype(np.int64)
+
+
+def visits(records: int = 10_000_000) -> Visits:
+    """Two visits of each of `records / 2` users: in a random order first the one of all, then the other."""
+    directory = ROOT / f"visits-{records}"
+    truth = directory / "truth.json"
+    if not truth.exists():
+        with _made(directory) as partial:
+            (partial / "parquet").mkdir()
+            users = records // 2
+            rng = np.random.default_rng(SEED)
+            ids = user_ids(np.concatenate([rng.permutation(users), rng.permutation(users)]))
+            for index, part in enumerate(np.array_split(ids, FILES)):
+                duration = rng.gamma(2.0, 400.0, len(part)).astype(np.int32)
+                _write_parquet(pa.table({"user_id": part, "duration_ms": duration}), partial, index)
+            (partial / "truth.json").write_text(json.dumps({"records": 2 * users, "keys": users}))
+    return Visits(directory=directory, **json.loads(truth.read_text()))
+
+
+@contextlib.contextmanager
+def _made(directory: Path) -> Iterator[Path]:
+    """A directory to fill, which takes its name when that is done: a generation that broke off leaves nothing."""
     partial = directory.with_suffix(f".partial-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    for name in ("parquet", "json"):
-        (partial / name).mkdir(parents=True)
-    bounds = np.linspace(0, records, FILES + 1).astype(int)
-    counts: dict[str, int] = {}
-    for index in range(FILES):
-        first, count = int(bounds[index]), int(bounds[index + 1] - bounds[index])
-        frame = click_frame(first, count)
-        frame.write_ndjson(partial / "json" / f"part-{index}.json")
-        plain_strings = [
-            pa.field(field.name, pa.string() if pa.types.is_large_string(field.type) else field.type)
-            for field in (frame.to_arrow(compat_level=pl.CompatLevel.oldest()).schema)
-        ]
-        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.schema(plain_strings))
-        group = max(1, -(-count // ROW_GROUPS_PER_FILE))
-        pq.write_table(table, partial / "parquet" / f"part-{index}.parquet", row_group_size=group)
-        for app, app_count in frame.group_by("app_id").len().iter_rows():
-            counts[app] = counts.get(app, 0) + app_count
-    top_app = max(counts, key=lambda app: (counts[app], app))
-    truth = {"records": records, "apps": len(counts), "top_app": top_app, "top_count": counts[top_app]}
-    (partial / "truth.json").write_text(json.dumps(truth))
+    partial.mkdir(parents=True)
+    yield partial
     shutil.rmtree(directory, ignore_errors=True)
     partial.rename(directory)
+
+
+def _write_parquet(table: pa.Table, directory: Path, index: int) -> None:
+    group = max(1, -(-table.num_rows // ROW_GROUPS_PER_FILE))
+    pq.write_table(table, directory / "parquet" / f"part-{index}.parquet", row_group_size=group)
+
+
+def _generate(directory: Path, records: int) -> None:
+    with _made(directory) as partial:
+        for name in ("parquet", "json"):
+            (partial / name).mkdir()
+        bounds = np.linspace(0, records, FILES + 1).astype(int)
+        counts: dict[str, int] = {}
+        for index in range(FILES):
+            first, count = int(bounds[index]), int(bounds[index + 1] - bounds[index])
+            frame = click_frame(first, count)
+            frame.write_ndjson(partial / "json" / f"part-{index}.json")
+            plain_strings = [
+                pa.field(field.name, pa.string() if pa.types.is_large_string(field.type) else field.type)
+                for field in (frame.to_arrow(compat_level=pl.CompatLevel.oldest()).schema)
+            ]
+            table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.schema(plain_strings))
+            _write_parquet(table, partial, index)
+            for app, app_count in frame.group_by("app_id").len().iter_rows():
+                counts[app] = counts.get(app, 0) + app_count
+        top_app = max(counts, key=lambda app: (counts[app], app))
+        truth = {"records": records, "apps": len(counts), "top_app": top_app, "top_count": counts[top_app]}
+        (partial / "truth.json").write_text(json.dumps(truth))
 
 
 def main() -> None:
     """Generate the data and say what it holds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=10_000_000)
-    print(clicks(parser.parse_args().records))
+    records = parser.parse_args().records
+    print(clicks(records), visits(records), sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.cases import OURS
+from benchmarks.cases import OURS, OURS_ON_ROCKSDB, OURS_WITHOUT_CHECKPOINTS
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -21,6 +21,7 @@ HEADINGS = (
     *("Start-up s", "Setting"),
 )
 ROUND_KEYS = ("records", "seconds", "cpu_s", "startup_s", "load")
+UNITS = {"ms": " ms", "s": " s", "mb": " MB", "percent": " %"}
 Row = dict[str, Any]
 
 
@@ -28,6 +29,7 @@ def rows(series: list[tuple[str, str, list[dict[str, Any]]]]) -> list[Row]:
     """One row for each (workload, engine, rounds), with medians over the rounds and ratios within this run."""
     made = [_row(workload, engine, rounds) for workload, engine, rounds in series]
     add_ratios(made, made)
+    add_checkpoint_costs(made)
     return made
 
 
@@ -40,31 +42,69 @@ def _row(workload: str, engine: str, rounds: list[dict[str, Any]]) -> Row:
         "workload": workload,
         "engine": engine,
         "version": rounds[-1]["version"],
-        "records_per_s": round(median(each["records"] / each["seconds"] for each in rounds)),
-        "cpu_s_per_million": round(median(each["cpu_s"] / each["records"] * 1e6 for each in rounds), 4),
+        # A workload that counts something else than records has none.
+        "records_per_s": round(median(_rate(each) for each in rounds)) or None,
+        "cpu_s_per_million": (
+            round(median(each["cpu_s"] / each["records"] * 1e6 for each in rounds), 4)
+            if all(each["records"] for each in rounds)
+            else None
+        ),
         "p50_ms": middle("p50_ms", 4),
         "p99_ms": middle("p99_ms", 4),
         "ratio": None,
+        "ratio_rocksdb": None,
         "cpu_ratio": None,
         "startup_s": middle("startup_s", 2),
         "setting": rounds[-1].get("setting"),
+        "extra": _medians([each.get("extra", {}) for each in rounds]),
         "rounds": [{key: each[key] for key in ROUND_KEYS} for each in rounds],
     }
 
 
+def _rate(each: dict[str, Any]) -> float:
+    rate: float = each["records"] / each["seconds"]
+    return rate
+
+
+def _medians(extras: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for extra in extras for name in extra)
+    return {name: round(median(extra[name] for extra in extras if name in extra), 3) for name in names}
+
+
 def add_ratios(measured: list[Row], ours_from: list[Row]) -> None:
-    """Set `ratio` of each peer's row: how many times faster ours is (latency: how many times shorter its p99)."""
+    """Set `ratio` of each other row: how many times faster ours is (latency: how many times shorter its p99).
+
+    `ratio_rocksdb` of a peer's row is the same with ours on the RocksDB backend, where that was measured.
+    """
     ours = {row["workload"]: row for row in ours_from if row["engine"] == OURS}
+    on_rocksdb = {row["workload"]: row for row in ours_from if row["engine"] == OURS_ON_ROCKSDB}
     for row in measured:
         own = ours.get(row["workload"])
         if own is None or row["engine"] == OURS:
             continue
-        if row["p99_ms"] is not None and own["p99_ms"]:
-            row["ratio"] = round(row["p99_ms"] / own["p99_ms"], 2)
-        else:
-            row["ratio"] = round(own["records_per_s"] / row["records_per_s"], 2)
+        row["ratio"] = _ratio(own, row)
+        if row["workload"] in on_rocksdb and row["engine"] != OURS_ON_ROCKSDB:
+            row["ratio_rocksdb"] = _ratio(on_rocksdb[row["workload"]], row)
         if own["cpu_s_per_million"]:
             row["cpu_ratio"] = round(row["cpu_s_per_million"] / own["cpu_s_per_million"], 2)
+
+
+def _ratio(own: Row, row: Row) -> float | None:
+    if row["p99_ms"] is not None and own["p99_ms"]:
+        return round(row["p99_ms"] / own["p99_ms"], 2)
+    if row["records_per_s"] is None or own["records_per_s"] is None:
+        return None
+    return round(own["records_per_s"] / row["records_per_s"], 2)
+
+
+def add_checkpoint_costs(measured: list[Row]) -> None:
+    """Note in ours how much slower it is than without checkpoints: the median over the pairs of neighbouring runs."""
+    without = {row["workload"]: row for row in measured if row["engine"] == OURS_WITHOUT_CHECKPOINTS}
+    for row in measured:
+        if row["engine"] == OURS and row["workload"] in without:
+            pairs = zip(row["rounds"], without[row["workload"]]["rounds"], strict=False)
+            costs = [100 * (1 - _rate(with_them) / _rate(none)) for with_them, none in pairs]
+            row["extra"] = {"checkpoints_cost_percent": round(median(costs), 1), **row["extra"]}
 
 
 def store(measured: list[Row], complete: set[str], command: str) -> list[Path]:
@@ -98,10 +138,10 @@ def store(measured: list[Row], complete: set[str], command: str) -> list[Path]:
 
 def table(measured: list[Row]) -> Table:
     """The rows for the terminal."""
-    shown = Table(*HEADINGS[:-2], "Load")
+    shown = Table(*HEADINGS[:-2], "Load", HEADINGS[-1])
     for row in measured:
         loads = [each["load"] for each in row["rounds"]]
-        shown.add_row(*_cells(row), f"{min(loads)}–{max(loads)}")
+        shown.add_row(*_cells(row), f"{min(loads)}–{max(loads)}", _setting(row))
     return shown
 
 
@@ -117,8 +157,27 @@ def _cells(row: Row) -> list[str]:
         text(row["cpu_s_per_million"], ".3f"),
         text(row["p50_ms"], ".3f"),
         text(row["p99_ms"], ".3f"),
-        text(row["ratio"], ".1f"),
+        _ratios(row),
     ]
+
+
+def _ratios(row: Row) -> str:
+    if row["ratio"] is None:
+        return ""
+    if row["engine"].startswith(OURS):
+        return format(row["ratio"], ".2f")
+    rocksdb = row.get("ratio_rocksdb")
+    return format(row["ratio"], ".1f") + ("" if rocksdb is None else f" (rocksdb {rocksdb:.1f})")
+
+
+def _setting(row: Row) -> str:
+    """How the engine was set, and what else was measured: `longest_sync_ms` is shown as `longest sync 3.1 ms`."""
+    parts = [row["setting"]] if row["setting"] else []
+    for name, value in (row.get("extra") or {}).items():
+        words = name.split("_")
+        unit = UNITS.get(words[-1], "")
+        parts.append(" ".join([*(words[:-1] if unit else words), f"{value:,.6g}{unit}"]))
+    return ", ".join(parts)
 
 
 def page(measured: list[Row]) -> str:
@@ -128,10 +187,13 @@ def page(measured: list[Row]) -> str:
         "",
         "Made by `make bench`; do not edit. Medians; the engines of a workload take turns within each round.",
         "A rate counts from the first record read to the last result; start-up is given apart. `ratio` is how many",
-        "times tidegate is faster than that engine in the same run (for latency: how many times shorter its p99 is).",
+        "times tidegate is faster than that engine in the same run (for latency: how many times shorter its p99 is);",
+        "in brackets, how many times tidegate on the RocksDB backend is. Of a row of tidegate itself, it compares that",
+        "with tidegate as it is in the same workload: on the heap backend, with checkpoints where they are measured.",
         "CPU is user plus system time of the engine's whole process tree, JVM included, from the job's submission:",
         "planning, deployment and worker start-up are in it, though not in the rate. tidegate's own (but for latency)",
         "is that of the slots' processes from the first read to the last result, so CPU must not be compared by ratio.",
+        "What each workload is, and what the figures beside the settings mean: `benchmarks/README.md`.",
         "",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}, {platform.system()}.",
         "",
@@ -139,7 +201,7 @@ def page(measured: list[Row]) -> str:
         "|---|---|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     lines += [
-        "| " + " | ".join([*_cells(row), format(row["startup_s"], ".1f"), row["setting"] or ""]) + " |"
+        "| " + " | ".join([*_cells(row), format(row["startup_s"], ".1f"), _setting(row)]) + " |"
         for row in measured
     ]
     lines += ["", "## Commands", "", "```"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import data, report
 from benchmarks.cases import CASES, ENGINES, FAMILIES, WORKLOADS, Case, Engine
-from benchmarks.engines import python_chain
+from benchmarks.engines import python_chain, stateful_function
 from benchmarks.environments import EnvironmentFailed, python_of
 
 RUNNERS = Path(__file__).parent / "engines"
@@ -54,18 +55,44 @@ class Series:
     failure: str | None = None
 
 
-def truth(case: Case, records: int) -> dict[str, Any]:
+def dataset(case: Case, records: int) -> Path:
+    """The directory of the records that a case reads, made now if need be."""
+    if case.data == "clicks":
+        return data.clicks(records).directory
+    return data.visits(records).directory if case.data == "visits" else data.ROOT
+
+
+def truth(case: Case, records: int, repeats: int) -> dict[str, Any]:
     """What a runner's `check` may claim in that case."""
-    if case.workload == "latency":
+    if case.data == "visits":
+        visits = data.visits(records)
+        return {"records": visits.records, "keys": visits.keys}
+    if case.data == "":
+        return {"keys": records}
+    if case.script == "latency":
         return {}
     clicks = data.clicks(records)
-    known = {"records": clicks.records, "apps": clicks.apps, "top_count": clicks.top_count}
+    known: dict[str, Any] = {"records": clicks.records * repeats, "apps": clicks.apps}
+    known["top_count"] = clicks.top_count * repeats
     if case.workload == "python_chain":
-        stored = clicks.directory / "python-chain-truth.json"
-        if not stored.exists():
-            stored.write_text(json.dumps(python_chain.truth(python_chain.read_clicks(clicks.json_lines))))
-        known |= json.loads(stored.read_text())
+        known |= _stored(
+            clicks.directory / "python-chain-truth.json",
+            lambda: python_chain.truth(python_chain.read_clicks(clicks.json_lines)),
+        )
+    if case.workload == "stateful_function":
+        known |= _stored(
+            clicks.directory / "stateful-function-truth.json",
+            lambda: stateful_function.truth(stateful_function.read_visits(clicks.json_lines)),
+        )
     return known
+
+
+def _stored(path: Path, find: Callable[[], dict[str, int]]) -> dict[str, int]:
+    """What takes long to find out is found out once."""
+    if not path.exists():
+        path.write_text(json.dumps(find()))
+    found: dict[str, int] = json.loads(path.read_text())
+    return found
 
 
 def run_once(case: Case, engine: Engine, asked: int) -> dict[str, Any]:
@@ -73,10 +100,10 @@ def run_once(case: Case, engine: Engine, asked: int) -> dict[str, Any]:
     script = RUNNERS / f"{engine.prefix}_{case.script}.py"
     if not script.exists():
         raise RunFailed(f"no runner {script.name}")
-    records = case.records_for(engine, asked)
-    clicks = data.clicks(records)
-    command = [str(python_of(engine.environment)), str(script), "--data", str(clicks.directory)]
-    command += ["--records", str(records), *case.arguments, *engine.arguments]
+    records, repeats = case.records_for(engine, asked), case.repeats_of(engine)
+    directory = dataset(case, records)
+    command = [str(python_of(engine.environment)), str(script), "--data", str(directory)]
+    command += ["--records", str(records), "--repeat", str(repeats), *case.arguments, *engine.arguments]
     load = os.getloadavg()[0]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -90,13 +117,15 @@ def run_once(case: Case, engine: Engine, asked: int) -> dict[str, Any]:
             # Whatever the engine left behind is in the runner's own process group, and only that is.
             _kill_group(process.pid)
             process.wait()
+            for left in directory.glob("repeated-*"):
+                shutil.rmtree(left, ignore_errors=True)
         errors.seek(0)
         tail = errors.read()[-1500:]
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or not lines:
         raise RunFailed(f"ended with {process.returncode}: {tail.strip()}")
     result: dict[str, Any] = json.loads(lines[-1])
-    known = truth(case, records)
+    known = truth(case, records, repeats)
     wrong = {key: value for key, value in result["check"].items() if key in known and known[key] != value}
     if wrong:
         raise RunFailed(f"wrong result: {wrong}, but the data says {known}")
@@ -113,9 +142,9 @@ def _kill_group(pid: int) -> None:
 def measure(series: list[Series], rounds: int, asked: int, say: Say, done: Callable[[], None]) -> None:
     """Fill the series: all engines of a case in turn, then again, so that noise meets them alike."""
     for case in dict.fromkeys(each.case for each in series):
-        for number in range(1, rounds + 1):
+        for number in range(1, case.rounds(rounds) + 1):
             for each in (each for each in series if each.case == case):
-                say(f"{case.name} · {each.engine.name} · round {number} of {rounds}")
+                say(f"{case.name} · {each.engine.name} · round {number} of {case.rounds(rounds)}")
                 if each.failure is None:
                     try:
                         each.rounds.append(run_once(case, each.engine, asked))
@@ -148,9 +177,12 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=160)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("data", total=len(series) * args.rounds)
-        for records in {each.case.records_for(each.engine, args.records) for each in series}:
-            data.clicks(records).warm()
+        task = progress.add_task("data", total=sum(each.case.rounds(args.rounds) for each in series))
+        read = [each for each in series if each.case.data]
+        for directory in {
+            dataset(each.case, each.case.records_for(each.engine, args.records)) for each in read
+        }:
+            data.warm(directory)
 
         def say(text: str) -> None:
             progress.update(task, description=text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 
 import bytewax.operators as op
@@ -12,40 +12,10 @@ import bytewax_processes
 import protocol
 import python_chain
 from bytewax.dataflow import Dataflow
-from bytewax.inputs import DynamicSource, StatelessSourcePartition
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
+from bytewax_memory import MemorySource
 from bytewax_processes import Seen
-from python_chain import Click, Visit
-
-BATCH = 10_000
-
-
-class Memory(StatelessSourcePartition[Click]):
-    """Hands out batches of clicks that were loaded before the clock started."""
-
-    def __init__(self, clicks: list[Click], seen: Seen) -> None:
-        self._clicks, self._seen, self._next = clicks, seen, 0
-
-    def next_batch(self) -> Iterable[Click]:
-        """The next BATCH clicks."""
-        if self._next == 0:
-            self._seen["first_ns"] = time.time_ns()
-        if self._next >= len(self._clicks):
-            raise StopIteration
-        batch = self._clicks[self._next : self._next + BATCH]
-        self._next += BATCH
-        return batch
-
-
-class MemorySource(DynamicSource[Click]):
-    """One `Memory` for the one worker of this process."""
-
-    def __init__(self, clicks: list[Click], seen: Seen) -> None:
-        self._clicks, self._seen = clicks, seen
-
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> Memory:
-        """The partition of one worker."""
-        return Memory(self._clicks, self._seen)
+from python_chain import Visit
 
 
 class Totals(StatelessSinkPartition[tuple[str, Visit]]):

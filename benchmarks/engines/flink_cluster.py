@@ -80,9 +80,43 @@ class FlinkCluster:
         running = [subtask["timestamps"]["RUNNING"] for subtask in times["subtasks"]]
         return int(min(running)) * 1_000_000
 
+    def checkpoint_figures(self, job: dict[str, Any]) -> dict[str, float]:
+        """How many checkpoints of the job were completed, and the longest of them."""
+        told = self.get(f"/jobs/{job['jid']}/checkpoints")
+        if not told["counts"]["completed"]:
+            return {}
+        longest_ms = told["summary"]["end_to_end_duration"]["max"]
+        return {"checkpoints": told["counts"]["completed"], "longest_checkpoint_ms": longest_ms}
+
     def close(self) -> None:
         """Stop the cluster."""
         self.mini_cluster.close()
+
+
+def checkpoint_options(interval_s: float, directory: str) -> dict[str, str]:
+    """Exactly-once checkpoints to files; none if the interval is 0."""
+    if not interval_s:
+        return {}
+    return {
+        "execution.checkpointing.interval": f"{round(interval_s * 1000)} ms",
+        "execution.checkpointing.mode": "EXACTLY_ONCE",
+        "execution.checkpointing.storage": "filesystem",
+        "execution.checkpointing.dir": Path(directory).as_uri(),
+        # Else the job goes on until the next checkpoint is due, up to an interval behind its last result.
+        "execution.checkpointing.checkpoints-after-tasks-finish": "false",
+    }
+
+
+def table_environment(cluster: FlinkCluster, options: dict[str, str]) -> Any:
+    """A table environment in streaming mode that runs its statements on the cluster."""
+    from pyflink.common import Configuration
+    from pyflink.table import EnvironmentSettings, TableEnvironment
+
+    configuration = Configuration()
+    for key, value in (cluster.options | options).items():
+        configuration.set_string(key, value)
+    settings = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(configuration)
+    return TableEnvironment.create(settings.build())
 
 
 def jar_urls() -> str:

@@ -28,7 +28,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as classes:
         subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", jars, str(source)], check=True)
         ready_cpu_s, ready = protocol.tree_cpu_s(), time.monotonic()
-        settings = (args.parallelism, args.rate, args.warmup_s, args.measure_s, BUFFER_TIMEOUT_MS)
+        checkpoint_ms = round(args.checkpoint_interval * 1000)
+        checkpoints = (checkpoint_ms, (Path(classes) / "checkpoints").as_uri())
+        settings = (
+            args.parallelism,
+            args.rate,
+            args.warmup_s,
+            args.measure_s,
+            BUFFER_TIMEOUT_MS,
+            *checkpoints,
+        )
         command = [
             "java",
             "-Xmx1g",

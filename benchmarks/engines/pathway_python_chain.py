@@ -7,10 +7,6 @@ files, which is faster than handing rows over from Python.
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from importlib.metadata import version
@@ -18,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pathway as pw
+import pathway_processes
 import protocol
 import python_chain
 
@@ -99,21 +96,9 @@ def main() -> None:
     if args.out:
         args.out.write_text(json.dumps(run(args.data)))
         return
-    cluster = {
-        "PATHWAY_PROCESSES": str(args.parallelism),
-        "PATHWAY_THREADS": "1",
-        "PATHWAY_FIRST_PORT": str(free_ports(args.parallelism)),
-        "PATHWAY_RUN_ID": str(time.time_ns()),
-    }
     with tempfile.TemporaryDirectory() as directory:
         outs = [Path(directory) / str(index) for index in range(args.parallelism)]
-        processes = [
-            subprocess.Popen(
-                [sys.executable, *sys.argv, "--out", str(out)],
-                env=os.environ | cluster | {"PATHWAY_PROCESS_ID": str(index)},
-            )
-            for index, out in enumerate(outs)
-        ]
+        processes = pathway_processes.start(outs)
         codes = [process.wait() for process in processes]
         if any(codes):
             raise SystemExit("a Pathway process failed")
@@ -127,19 +112,6 @@ def main() -> None:
         cpu_s=sum(part["cpu_s"] for part in parts),
         check={"total": sum(part["total"] for part in parts)},
     )
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` consecutive local ports that are free at the moment."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                for offset in range(1, count):
-                    socket.create_server(("127.0.0.1", port + offset)).close()
-            except (OSError, OverflowError):
-                continue
-        return port
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ Standard library only, because each runner is started in its engine's own virtua
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,9 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=["json", "parquet"], default="json")
     parser.add_argument("--mode", choices=["each", "mini_batch"], default="each")
     parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=1, help="read the files that many times over")
+    parser.add_argument("--checkpoint-interval", type=float, default=0.0, help="seconds; 0: no checkpoints")
+    parser.add_argument("--state-backend", choices=["heap", "rocksdb"], default="heap")
     parser.add_argument("--chain-length", type=int, default=1)
     parser.add_argument("--rate", type=int, default=10_000, help="records per second, for latency")
     parser.add_argument("--warmup-s", type=float, default=5.0, help="seconds not counted, for latency")
@@ -73,6 +79,21 @@ def tree_cpu_s(root: int | None = None) -> float:
 def seconds_since_start(now_ns: int) -> float:
     """Seconds from this process's start to `now_ns` (of `time.time_ns`): an engine's start-up."""
     return (now_ns - _STARTED_NS) / 1e9
+
+
+@contextlib.contextmanager
+def files_of(args: argparse.Namespace) -> Iterator[Path]:
+    """The directory of the data's files in `--format`; with `--repeat`, one with as many links to each of them."""
+    directory: Path = args.data / args.format
+    if args.repeat == 1:
+        yield directory
+        return
+    # Beside the data: hard links do not cross filesystems, and not every reader follows symbolic ones.
+    with tempfile.TemporaryDirectory(prefix="repeated-", dir=args.data) as folder:
+        for number in range(args.repeat):
+            for path in sorted(directory.glob("part-*")):
+                os.link(path, Path(folder) / f"part-{number:03d}-{path.name}")
+        yield Path(folder)
 
 
 def percentile(ordered: list[float], share: float) -> float:

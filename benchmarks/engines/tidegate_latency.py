@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import protocol
+from tidegate_probe import checkpoint_figures, environment
 
 import tidegate
-from tidegate import Environment
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.connectors.datagen import DataGeneratorSource, choice, created_at_ns
 from tidegate.records.batch import Batch
@@ -54,7 +54,7 @@ def main() -> None:
     count = int(args.rate * running_s)
     with tempfile.TemporaryDirectory(prefix="bench-tidegate-") as folder:
         notes = Path(folder)
-        env = Environment(parallelism=args.parallelism, progress="off")
+        env = environment(args, notes)
         source = DataGeneratorSource(
             fields={"app_id": choice(APPS), "created": created_at_ns()},
             count=count,
@@ -82,6 +82,7 @@ def main() -> None:
         check={"measured": len(ages_ms)},
         p50_ms=round(protocol.percentile(ages_ms, 0.5), 4),
         p99_ms=round(protocol.percentile(ages_ms, 0.99), 4),
+        extra=checkpoint_figures(client),
     )
 
 

@@ -1,20 +1,52 @@
 """Probes for tidegate's runners: a source that notes its first read, a sink that notes its last result and a check.
 
+Also the environment that the runners' arguments ask for, and what is to be told about the checkpoints of a job.
+
 Both write one small JSON file per subtask, after the clock has stopped. A subtask of the source and one of the sink
 share a slot, so the difference of the CPU times that they note is what the slot used in between.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from tidegate import Environment
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import Source, SourceReader
 from tidegate.records.batch import Batch
+
+
+def environment(args: argparse.Namespace, folder: Path, **options: Any) -> Environment:
+    """An environment as the runner's arguments say; checkpoints go to files under `folder`."""
+    if args.checkpoint_interval:
+        options |= {
+            "checkpoint_interval": f"{round(args.checkpoint_interval * 1000)} ms",
+            "checkpoint_dir": str(folder / "checkpoints"),
+            "checkpoint_history": 10_000,
+        }
+    return Environment(
+        **{"parallelism": args.parallelism, "state_backend": args.state_backend, "progress": "off", **options}
+    )
+
+
+def checkpoint_figures(client: Any) -> dict[str, float]:
+    """What the job's checkpoints cost: how many there were, the longest parts of any, the bytes written for them."""
+    overview = client.checkpoints()
+    done = [each for each in overview.history if each.status == "completed"]
+    if not done:
+        return {}
+    figures = {
+        "checkpoints": len(done),
+        "longest_sync_ms": round(max(each.sync_ms for each in done), 1),
+        "longest_checkpoint_ms": max(each.end_to_end_ms for each in done),
+        "checkpoint_mb": round(sum(each.bytes_new for each in done) / 1e6, 1),
+    }
+    return figures | ({"failed_checkpoints": overview.failed} if overview.failed else {})
 
 
 class TimedSource(Source):

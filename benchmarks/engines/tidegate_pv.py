@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import protocol
-from tidegate_probe import ProbeSink, TimedSource, read_notes
+import pyarrow as pa
+from tidegate_probe import ProbeSink, TimedSource, checkpoint_figures, environment, read_notes
 
 import tidegate
-from tidegate import Environment
 from tidegate.connectors.files import FileSource
 from tidegate.records.batch import Batch
 
@@ -40,21 +41,56 @@ class LastCounts:
         return {"results": rows, "apps": counts.len(), "records": int(counts.sum()), "top": int(counts.max())}
 
 
+class FoldedCounts:
+    """Keeps the last count of every app alone: for more results than the memory holds."""
+
+    def __init__(self) -> None:
+        self._results = 0
+        self._ids: dict[str, int] = {}
+        self._counts = np.zeros(1024, np.int64)
+        self._dictionary: pa.Array | None = None
+        self._ids_of_dictionary = np.zeros(0, np.intp)
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch; of several counts of an app in it the last one stays."""
+        apps, counts = batch.columns.column("app_id"), batch.columns.column("count")
+        if not pa.types.is_dictionary(apps.type):
+            apps = apps.dictionary_encode()
+        if self._dictionary is None or not self._dictionary.equals(apps.dictionary):
+            self._dictionary = apps.dictionary
+            ids = [self._ids.setdefault(app, len(self._ids)) for app in apps.dictionary.to_pylist()]
+            self._ids_of_dictionary = np.array(ids, np.intp)
+            if len(self._ids) > len(self._counts):
+                self._counts = np.concatenate([self._counts, np.zeros(len(self._ids), np.int64)])
+        self._counts[self._ids_of_dictionary[apps.indices.to_numpy()]] = counts.to_numpy()
+        self._results += batch.num_rows
+
+    def summary(self) -> dict[str, Any]:
+        """The number of results, and what the last counts say."""
+        counts = self._counts[self._counts > 0]
+        top = int(counts.max(initial=0))
+        return {"results": self._results, "apps": len(counts), "records": int(counts.sum()), "top": top}
+
+
 def main() -> None:
     """Run and report."""
     args = protocol.arguments(__doc__).parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-tidegate-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-tidegate-") as folder,
+        protocol.files_of(args) as directory,
+    ):
         notes = Path(folder)
-        env = Environment(parallelism=args.parallelism, mini_batch=args.mode == "mini_batch", progress="off")
-        files = FileSource(str(args.data / args.format), format=args.format, schema=click_type())
+        env = environment(args, notes, mini_batch=args.mode == "mini_batch")
+        files = FileSource(str(directory), format=args.format, schema=click_type())
         clicks = env.from_source(TimedSource(files, notes), name="clicks")
-        clicks.key_by("app_id").count().sink_to(ProbeSink(notes, LastCounts))
+        tally = LastCounts if args.repeat == 1 else FoldedCounts
+        clicks.key_by("app_id").count().sink_to(ProbeSink(notes, tally))
         client = env.execute_async("pv")
         client.result()
         measured = read_notes(notes)
     protocol.report(
         version=tidegate.__version__,
-        records=args.records,
+        records=args.records * args.repeat,
         seconds=(measured.last_ns - measured.first_ns) / 1e9,
         startup_s=protocol.seconds_since_start(measured.first_ns),
         cpu_s=measured.cpu_s,
@@ -64,6 +100,7 @@ def main() -> None:
             "top_count": max(s["top"] for s in measured.sinks),
         },
         setting=f"{sum(s['results'] for s in measured.sinks):,} results",
+        extra=checkpoint_figures(client),
     )
 
 

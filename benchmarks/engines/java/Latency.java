@@ -16,8 +16,9 @@ import org.apache.flink.util.Collector;
 /**
  * Latency of generator, keyBy, count and sink in Flink's DataStream API, in one JVM.
  *
- * <p>Arguments: parallelism, records per second, seconds of warm-up, seconds measured, buffer timeout in ms. Prints
- * one JSON object: records measured, p50 and p99 from a record's creation to its arrival in the sink.
+ * <p>Arguments: parallelism, records per second, seconds of warm-up, seconds measured, buffer timeout in ms, checkpoint
+ * interval in ms (0: none) and the directory of the checkpoints. Prints one JSON object: records measured, p50 and p99
+ * from a record's creation to its arrival in the sink.
  */
 public final class Latency {
     private static final int APPS = 1000;
@@ -113,6 +114,7 @@ public final class Latency {
         double warmUpS = Double.parseDouble(args[2]);
         double measureS = Double.parseDouble(args[3]);
         long bufferTimeoutMs = Long.parseLong(args[4]);
+        long checkpointMs = Long.parseLong(args[5]);
         warmUpNanos = (long) (warmUpS * 1e9);
         long records = (long) (rate * (warmUpS + measureS));
         latencies = new long[parallelism][(int) records];
@@ -121,10 +123,15 @@ public final class Latency {
         }
         Configuration options = new Configuration();
         options.setString("taskmanager.memory.managed.size", "64m");
+        options.setString("execution.checkpointing.storage", "filesystem");
+        options.setString("execution.checkpointing.dir", args[6]);
         StreamExecutionEnvironment environment =
                 StreamExecutionEnvironment.createLocalEnvironment(parallelism, options);
         environment.getConfig().enableObjectReuse();
         environment.setBufferTimeout(bufferTimeoutMs);
+        if (checkpointMs > 0) {
+            environment.enableCheckpointing(checkpointMs);
+        }
         environment
                 .addSource(new Generator(1e9 * parallelism / rate, records / parallelism))
                 .returns(new TypeHint<Tuple2<String, Long>>() {})
