@@ -391,6 +391,52 @@ class TestOperatorState:
                 second.push([4])
                 assert second.rows == [([1, 2, 3], [3])]
 
+    def test_what_is_taken_out_is_the_callers_own(self, env: Environment) -> None:
+        class Greedy(MapFunction):
+            rows = OperatorListState(list[int])
+
+            def map(self, value: int) -> list[list[int]]:
+                mine = [value]
+                self.rows.add(mine)
+                mine.append(-1)
+                self.rows.get()[0].append(-2)
+                return self.rows.get()
+
+        made = env.from_collection([], type=int).map(Greedy())
+        with harness(made) as h:
+            h.push([1, 2])
+            assert h.rows == [[[1]], [[1], [2]]]
+
+    def test_any_object_can_be_stored_with_a_serializer(self, env: Environment) -> None:
+        class Sets(MapFunction):
+            seen = OperatorListState(set, serializer=PickleSerializer())
+
+            def map(self, value: int) -> int:
+                self.seen.add({value, 0})
+                self.seen.get()[0].add(99)
+                return sum(map(len, self.seen.get()))
+
+        made = env.from_collection([], type=int).map(Sets())
+        with harness(made) as first:
+            first.push([1, 2])
+            assert first.rows == [2, 4]
+            with next_attempt(made, first) as second:
+                second.push([3])
+                assert second.rows == [6]
+
+    def test_a_value_of_another_type_is_refused_where_it_is_stored(self, env: Environment) -> None:
+        class Wrong(MapFunction):
+            seen = OperatorListState(int)
+
+            def map(self, value: int) -> int:
+                self.seen.add("many")  # type: ignore[arg-type]
+                return value
+
+        made = env.from_collection([], type=int).map(Wrong(), name="wrong")
+        with harness(made) as h, pytest.raises(OperatorError) as caught:
+            h.push([1])
+        assert "operator 'wrong': state 'seen' cannot store a str" in str(caught.value.__cause__)
+
     def test_lists_can_be_used_in_open_and_close(self, env: Environment) -> None:
         class Kept(MapFunction):
             seen = OperatorListState(int)

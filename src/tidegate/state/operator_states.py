@@ -24,7 +24,7 @@ from tidegate.api.state import (
     StateSerializer,
 )
 from tidegate.core.clock import Clock
-from tidegate.core.errors import ProgramError, SchemaError, StateCompatibilityError
+from tidegate.core.errors import ProgramError, SchemaError, SerializationError, StateCompatibilityError
 from tidegate.core.ids import OperatorId
 from tidegate.core.key_groups import key_group_range
 from tidegate.core.options import Options
@@ -32,6 +32,7 @@ from tidegate.records.types import RecordType, brief, record_type_of
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution
 from tidegate.state.backend import AsyncPart, BackendContext, KeyedStateBackend
 from tidegate.state.backends import make_backend
+from tidegate.state.serializers import ValueSerializer, map_key_serializer, value_serializer
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
 OperatorAsyncPart = Callable[[SnapshotWriter], OperatorSnapshot]
@@ -211,16 +212,11 @@ class _Codec:
         self._operator = operator
         self._state = state
         self._serializer: StateSerializer[Any] | None = declaration.serializer
-        self._types: list[RecordType] = []
-        for name, hint in columns:
-            found = record_type_of(hint)
-            serialized = self._serializer is not None and name == "value"
-            if found.is_object and not serialized:
-                raise ProgramError(
-                    f"operator {operator!r}: state {state!r} is of type {hint!r}, which has no Arrow type. Use a "
-                    f"dataclass, NamedTuple, tuple or scalar, or give the state a serializer="
-                )
-            self._types.append(record_type_of(bytes) if serialized else found)
+        self._values = value_serializer(operator, state, columns[-1][1], self._serializer, optional=True)
+        self._keys = map_key_serializer(operator, state, columns[0][1]) if len(columns) > 1 else None
+        serialized = self._serializer is not None
+        hints = [bytes if serialized and name == "value" else hint for name, hint in columns]
+        self._types: list[RecordType] = [record_type_of(hint) for hint in hints]
         self._names = [name for name, _ in columns]
         self.description = ", ".join(t.describe() for t in self._types)
         schemas = "; ".join(str(t.schema) for t in self._types)
@@ -235,8 +231,27 @@ class _Codec:
                 f"state another name"
             )
 
-    def copy(self, value: Any, column: int = -1) -> Any:
-        return self._types[column].copy_row(value)
+    def adopt(self, value: Any) -> Any:
+        """What is kept of a value: nobody else can change it. One that does not fit is named."""
+        return self._adopted(self._values, value)
+
+    def adopt_key(self, key: Any) -> Any:
+        """A map's key as a dict finds it."""
+        assert self._keys is not None
+        return key if key.__class__ is self._keys.plain_class else self._adopted(self._keys, key)
+
+    def release(self, kept: Any) -> Any:
+        """The caller's own value of a kept one."""
+        return self._values.release(kept)
+
+    def _adopted(self, serializer: ValueSerializer, value: Any) -> Any:
+        try:
+            return serializer.adopt(value)
+        except SchemaError as e:
+            raise SerializationError(
+                f"operator {self._operator!r}: state {self._state!r} cannot store a {type(value).__name__}: {e}. Store "
+                f"values of the declared type, or declare the type of what is stored"
+            ) from e
 
     def encode(self, rows: Sequence[tuple[Any, ...]]) -> bytes:
         arrays: list[pa.Array] = []
@@ -244,8 +259,6 @@ class _Codec:
         for i, (name, record_type) in enumerate(zip(self._names, self._types, strict=True)):
             values = [row[i] for row in rows]
             try:
-                if self._serializer is not None and name == "value":
-                    values = [self._serializer.serialize(v) for v in values]
                 columns = record_type.to_columns(values)
             except Exception as e:
                 bad = _first_bad(record_type, values)
@@ -266,8 +279,6 @@ class _Codec:
             names = [f"{name}.{f.name}" for f in record_type.schema]
             arrays = [_one(table.column(n)) for n in names]
             rows = record_type.to_rows(pa.RecordBatch.from_arrays(arrays, schema=record_type.schema))
-            if self._serializer is not None and name == "value":
-                rows = [self._serializer.deserialize(r) for r in rows]
             columns.append(rows)
         return list(zip(*columns, strict=True))
 
@@ -282,13 +293,13 @@ class _LiveList(OperatorListState[Any]):
         self.values: list[Any] = []
 
     def get(self) -> list[Any]:
-        return [self._codec.copy(v) for v in self.values]
+        return [self._codec.release(v) for v in self.values]
 
     def add(self, value: Any) -> None:
-        self.values.append(self._codec.copy(value))
+        self.values.append(self._codec.adopt(value))
 
     def update(self, values: Iterable[Any]) -> None:
-        self.values = [self._codec.copy(v) for v in values]
+        self.values = [self._codec.adopt(v) for v in values]
 
     def clear(self) -> None:
         self.values = []
@@ -314,23 +325,22 @@ class _LiveMap(BroadcastState[Any, Any]):
         self.entries: dict[Any, Any] = {}
 
     def get(self, key: Any, default: Any = None) -> Any:
-        if key in self.entries:
-            return self._codec.copy(self.entries[key])
-        return default
+        key = self._codec.adopt_key(key)
+        return self._codec.release(self.entries[key]) if key in self.entries else default
 
     def put(self, key: Any, value: Any) -> None:
         self._check_writable("put")
-        self.entries[key] = self._codec.copy(value)
+        self.entries[self._codec.adopt_key(key)] = self._codec.adopt(value)
 
     def remove(self, key: Any) -> None:
         self._check_writable("remove")
-        self.entries.pop(key, None)
+        self.entries.pop(self._codec.adopt_key(key), None)
 
     def contains(self, key: Any) -> bool:
-        return key in self.entries
+        return self._codec.adopt_key(key) in self.entries
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return iter([(k, self._codec.copy(v)) for k, v in self.entries.items()])
+        return iter([(k, self._codec.release(v)) for k, v in self.entries.items()])
 
     def clear(self) -> None:
         self._check_writable("clear")
