@@ -137,7 +137,7 @@ FLOATS = pa.schema([("k", pa.float64()), ("v", pa.float64())])
 TIMES = pa.schema([("k", pa.date32()), ("v", pa.timestamp("ms", "UTC"))])
 SMALL = pa.schema([("k", pa.int32()), ("v", pa.int8())])
 
-PV = [
+PV: list[list[Any]] = [
     [("a", 1, 5), ("b", 1, None), (None, 2, 7)],
     [("a", 1, 1), ("b", 1, None)],
     [("b", 1, 3), ("c", 9, None)],
