@@ -16,7 +16,7 @@ import pytest
 from tests.contract.state_backend_kit import Subtask
 from tests.unit.rocksdb_kit import RocksDBSubtasks
 from tidegate.api.state import ListState, MapState, ValueState
-from tidegate.core.errors import CheckpointError, StateCompatibilityError
+from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibilityError
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.records.hashing import hash_value
 from tidegate.snapshot.handles import KeyedStateHandle, StateFile
@@ -349,3 +349,37 @@ def test_a_closed_backend_leaves_nothing_open(subtasks: RocksDBSubtasks) -> None
         if os.path.exists(f"/proc/self/fd/{fd}")
     ]
     assert not [link for link in links if link.startswith(own)]
+
+
+def test_closing_waits_for_what_is_being_written_and_refuses_the_rest(subtasks: RocksDBSubtasks) -> None:
+    for round_number in range(8):
+        task = subtasks.open()
+        table = task.backend.columns("count", COUNT)
+        _add(table, np.arange(50_000))
+        part = task.begin_checkpoint(1)
+        ended: list[object] = []
+
+        def write(part: Any = part, ended: list[object] = ended) -> None:
+            try:
+                ended.append(part())
+            except RocksDBError as e:
+                ended.append(e)
+
+        thread = threading.Thread(target=write)
+        if round_number % 2:
+            thread.start()
+            task.backend.close()
+        else:
+            task.backend.close()
+            thread.start()
+        thread.join()
+        subtasks._made.remove(task.backend)  # type: ignore[arg-type]
+        assert len(ended) == 1
+        assert isinstance(ended[0], RocksDBError) or round_number % 2
+
+
+def test_two_states_of_one_name_are_refused(subtasks: RocksDBSubtasks) -> None:
+    task = subtasks.open()
+    task.state(ValueState(int, name="total"))
+    with pytest.raises(ProgramError, match=r"(?s)'counter'.*'total'.*value of int.*list of str"):
+        task.state(ListState(str, name="total"))

@@ -155,7 +155,13 @@ class RocksDBBackend(KeyedStateBackend):
         names = [s.name for s in self._schemas]
         if schema.name in names:
             state_id = names.index(schema.name) + 1
-            check_compatible(self.context.operator_name, self._schemas[state_id - 1], schema)
+            known = self._schemas[state_id - 1]
+            if schema.name in self._live and known.fingerprint != schema.fingerprint:
+                raise ProgramError(
+                    f"operator {self.context.operator_name!r} declares two states named {schema.name!r}: {known.kind} "
+                    f"of {known.value}, and {schema.kind} of {schema.value}. Give one of them another name="
+                )
+            check_compatible(self.context.operator_name, known, schema)
         else:
             if len(names) == _MOST_STATES:
                 raise ProgramError(
@@ -284,6 +290,8 @@ class RocksDBBackend(KeyedStateBackend):
     def close(self) -> None:
         """Close the database; its directory goes with the slot."""
         self._memory.leave()
+        if self._open_write_back is not None:
+            self._open_write_back.close()
         if self._open_database is not None:
             self._open_database.close()
             self._open_database = self._open_write_back = None

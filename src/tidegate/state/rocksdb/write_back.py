@@ -82,6 +82,11 @@ class FrozenWrites:
             raise RocksDBError(f"the local checkpoint of {self._database.path} was given up: it was aborted")
         return path
 
+    def wait(self) -> None:
+        """Nobody is writing them afterwards."""
+        with self._lock:
+            pass
+
     def discard_checkpoint(self) -> None:
         """The local checkpoint is not needed (any more). One that is just being made is left to its maker."""
         if self._lock.acquire(blocking=False):
@@ -117,6 +122,11 @@ class WriteBack:
             self._frozen = None
             for store in self._stores:
                 store.thaw()
+
+    def close(self) -> None:
+        """Nobody uses the database afterwards, unless a later call fails because it is closed."""
+        if self._frozen is not None:
+            self._frozen.wait()
 
     def spill(self) -> None:
         """All changes are in the database afterwards."""
