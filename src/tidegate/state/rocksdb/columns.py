@@ -24,7 +24,8 @@ from tidegate.state.rocksdb.key_bytes import EntryKeys
 from tidegate.state.rocksdb.write_back import FrozenEntries, Store, WriteBack
 
 _MOST_CHANGED: Final = 250_000
-"""Keys that a snapshot may have to copy in its synchronous part: some 10 ms."""
+_MOST_CHANGED_TEXTS: Final = 80_000
+"""Keys that a snapshot may have to copy in its synchronous part: some 10 ms, numbers or not."""
 _ID_BYTES: Final = 30
 """Memory of a number's id in a `KeyIndex`, and the mark of a change: 17 to 34 bytes, as its tables are filled."""
 _CHUNK: Final = 65536
@@ -70,7 +71,7 @@ class RocksDBColumnTable(ColumnTable, Store):
             self._begin_anew()
             self._is_complete = False
             known = 0
-        elif self._change_count > _MOST_CHANGED:
+        elif self._change_count > (_MOST_CHANGED_TEXTS if self._key_bytes else _MOST_CHANGED):
             self._write_back.spill()
         ids = self._index.ids(keys)
         size = len(self._index)
