@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.api.functions import result_type
+from tidegate.api.functions import function_name, result_type
 from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError
-from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType
+from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, StructType
 
 
 def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: str = "key_by") -> Key:
@@ -31,9 +31,21 @@ def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: 
         return Key(tuple(key), None, RowType(pa.schema(fields)))
     if len(key) == 1 and callable(key[0]):
         key_type = result_type(key[0], "__call__", returns, many=False)
+        _check_hashable(key_type, role, key[0])
         return Key((), key[0], key_type)
     got = repr(key[0]) if len(key) == 1 else repr(key)
     raise ProgramError(f'{role} takes column names ({role}("a", "b")) or one function, got {got}')
+
+
+def _check_hashable(key_type: RecordType, role: str, function: Any) -> None:
+    """A key goes to a subtask by its stable hash: tuples of scalars have one, other records have none."""
+    nested = [f.type for f in key_type.schema if pa.types.is_nested(f.type)]
+    no_tuple = isinstance(key_type, StructType) and not issubclass(key_type.python_class, tuple)
+    if not key_type.is_object and (nested or no_tuple):
+        raise ProgramError(
+            f"{role}: the key function {function_name(function)} returns {key_type.describe()}, which cannot be a key. "
+            f"Return a scalar, a tuple or a NamedTuple of scalars"
+        )
 
 
 def aggregate_type(
