@@ -334,7 +334,7 @@ class Click:
 
 @pytest.mark.parametrize("kind", [list[int], Click, tuple[str, list[int]]])
 def test_typed_key_without_a_hash_is_refused_where_it_is_written(kind: Any) -> None:
-    with pytest.raises(ProgramError, match="key_by: the key function .* returns .*, which cannot be a key"):
+    with pytest.raises(ProgramError, match=r"key_by: the key function .* returns .*, which cannot be a key"):
         source(CLICKS).key_by(lambda r: r, returns=kind)
 
 
