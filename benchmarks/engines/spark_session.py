@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,6 +21,7 @@ ROCKSDB = {
 
 def start_session(parallelism: int, name: str, settings: dict[str, str] | None = None) -> SparkSession:
     """A local session without anything that costs time and is not needed."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master(f"local[{parallelism}]")
         .appName(name)

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import protocol
 import pyarrow as pa
@@ -34,13 +33,22 @@ DEADLINE_S = 240.0
 SCHEMA = pa.schema([pa.field("user_id", pa.int64(), nullable=False)])
 
 
-class KeysSplit(SourceSplit, frozen=True, kw_only=True):
+class Share(NamedTuple):
     """Every `shares`-th key from the `share`-th on: `change` 0 is all of them, change k every key k modulo ONE_IN."""
 
     share: int
     shares: int
     change: int = 0
     position: int = 0
+
+    def split(self) -> SourceSplit:
+        """It as a split: a class of splits would have to be installed where the slots are."""
+        return SourceSplit(id=" ".join(map(str, self)))
+
+    @classmethod
+    def of(cls, split: SourceSplit) -> Share:
+        """It back from a split."""
+        return cls(*map(int, split.id.split()))
 
 
 class KeysSource(KnownSplitsSource):
@@ -56,18 +64,13 @@ class KeysSource(KnownSplitsSource):
         return Boundedness.BOUNDED
 
     @property
-    def split_type(self) -> type[SourceSplit]:
-        """A share of the keys."""
-        return KeysSplit
-
-    @property
     def on_request(self) -> bool:
         """Every reader has its own share."""
         return False
 
     def splits(self, parallelism: int) -> Sequence[SourceSplit]:
         """One for each reader."""
-        return [KeysSplit(id=str(i), share=i, shares=parallelism) for i in range(parallelism)]
+        return [Share(i, parallelism).split() for i in range(parallelism)]
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
         """A reader of one share."""
@@ -78,46 +81,52 @@ class _KeysReader(RequestingReader):
     def __init__(self, context: ReaderContext, type: Any, keys: int, folder: Path) -> None:
         super().__init__(context)
         self._type, self._keys, self._folder = type, keys, folder
-        self._split: KeysSplit | None = None
+        self._share: Share | None = None
         self._numbers: np.ndarray | None = None
 
     def poll(self) -> Batch | Idle | Finished:
-        split = self._split
-        if split is None:
+        share = self._share
+        if share is None:
             return self.out_of_splits()
         if self._numbers is None:
-            if split.change and not (self._folder / f"change-{split.change}").exists():
+            if share.change and not (self._folder / f"change-{share.change}").exists():
                 return Idle(self._context.clock.monotonic_ns() + LOOK_EVERY_NS)
-            note_first_read(self._folder / f"source-{split.share}.json")
-            self._numbers = self._numbers_of(split)
-        numbers = self._numbers[split.position : split.position + self._context.batch_rows]
+            note_first_read(self._folder / f"source-{share.share}.json")
+            self._numbers = self._numbers_of(share)
+        numbers = self._numbers[share.position : share.position + self._context.batch_rows]
         if len(numbers):
-            self._split = msgspec.structs.replace(split, position=split.position + len(numbers))
+            self._share = share._replace(position=share.position + len(numbers))
             columns = pa.record_batch([pa.array(user_ids(numbers))], schema=SCHEMA)
             return Batch.of_columns(self._type, columns)
-        (self._folder / f"emitted-{split.change}-{split.share}").touch()
+        (self._folder / f"emitted-{share.change}-{share.share}").touch()
         self._numbers = None
-        following = msgspec.structs.replace(split, change=split.change + 1, position=0)
-        self._split = following if split.change < CHANGES else None
+        following = share._replace(change=share.change + 1, position=0)
+        self._share = following if share.change < CHANGES else None
         return Idle(self._context.clock.monotonic_ns())
 
-    def _numbers_of(self, split: KeysSplit) -> np.ndarray:
-        if split.change == 0:
-            return np.arange(split.share, self._keys, split.shares, dtype=np.int64)
-        changed = np.arange(split.change, self._keys, ONE_IN, dtype=np.int64)
-        return changed[split.share :: split.shares]
+    def _numbers_of(self, share: Share) -> np.ndarray:
+        if share.change == 0:
+            return np.arange(share.share, self._keys, share.shares, dtype=np.int64)
+        changed = np.arange(share.change, self._keys, ONE_IN, dtype=np.int64)
+        return changed[share.share :: share.shares]
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         super().add_splits(splits)
-        (self._split,) = splits
+        (split,) = splits
+        self._share = Share.of(split)
 
     def snapshot(self) -> list[Any]:
-        return [] if self._split is None else [self._split]
+        return [] if self._share is None else [self._share.split()]
 
 
 def user_ids(numbers: np.ndarray) -> np.ndarray:
     """Ids without any order, as in the data of `many_keys`."""
-    return (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) & np.uint64(2**63 - 1)).astype(np.int64)
+    # The finalizer of splitmix64: it permutes the numbers of 64 bits. A mere factor would leave few distinct gaps
+    # between the sorted ids, which compress as no real ids do.
+    mixed = numbers.astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed ^ (mixed >> np.uint64(31))).view(np.int64)
 
 
 class Changes:
