@@ -50,7 +50,7 @@ def test_too_few_slots_are_named_with_both_numbers_and_the_wait_ends_in_an_error
     simulation, _ = make_simulation(numbers(env).rebalance().map(double), seed=0, available_slots=1)
     begun = time.monotonic()
     assert simulation.run() is JobStatus.FAILED
-    assert "needs 2 slots but Spark offers 1" in simulation.waiting[0]
+    assert "needs 2 slots but Spark offers 1" in simulation.reports[0]
     assert "needs 2 slots but Spark offers 1 after 30 s" in simulation.message
     assert simulation.clock.now_ms() >= 30_000
     assert time.monotonic() - begun < 10, "the thirty seconds are the simulation's own"
@@ -153,7 +153,7 @@ def test_a_source_without_credit_waits_for_one_and_for_nothing_else():
     simulation = env.execute_async().simulation
     while simulation.clock.now_ms() < 1_000:
         simulation.run_one_event()
-    source_slot = simulation._slots[0]
+    source_slot = simulation.slots[0]
     (task,) = source_slot.slot.tasks
     assert not task.channels[0].is_available
     assert source_slot.next_wake_ns() is None

@@ -15,6 +15,7 @@ import msgspec
 
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProtocolError, TidegateError
+from tidegate.core.failpoints import failpoint
 from tidegate.core.ids import ChannelId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
@@ -121,11 +122,15 @@ class Slot:
         """Open every task; reports INITIALIZING, then RUNNING, or the failure."""
         for task in self.tasks:
             self._set_state(task, ExecutionState.INITIALIZING)
-            if not self._guarded(task.id, lambda t=task: t.open(self._restore.is_finished(t.id))):  # type: ignore[misc]
+            if not self._guarded(task.id, lambda t=task: self._open(t)):  # type: ignore[misc]
                 return
             self._set_state(task, ExecutionState.RUNNING)
         for task in self.tasks:
             self._guarded(task.id, lambda t=task: self._put_back(t))  # type: ignore[misc]
+
+    def _open(self, task: Task) -> None:
+        failpoint("restore.before_open")
+        task.open(self._restore.is_finished(task.id))
 
     @property
     def is_done(self) -> bool:
@@ -140,6 +145,13 @@ class Slot:
             failed = self.failure is not None and (self.failure.vertex, self.failure.subtask) == task.id
             if not task.is_finished and not failed:
                 self._set_state(task, ExecutionState.CANCELED)
+        self._local_directories.remove()
+
+    def release(self) -> None:
+        """Give back memory and local files and do nothing else: what the end of a killed process does by itself."""
+        for task in self.tasks:
+            for operator in task.chain.operators:
+                operator.context.states.close()
         self._local_directories.remove()
 
     def fail(self, error: BaseException) -> None:

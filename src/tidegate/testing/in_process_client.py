@@ -1,0 +1,111 @@
+"""InProcessClient: the user's handle on a job of the in-process runtime. It moves only while a call waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tidegate.core.errors import JobCanceledError
+from tidegate.core.ids import JobId, OperatorId
+from tidegate.core.states import JobStatus
+from tidegate.jobmanager import events as ev
+from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
+from tidegate.jobmanager.failover.job import JobOverview
+from tidegate.metrics.snapshot import JobMetrics, SubtaskMetrics, VertexMetrics
+from tidegate.testing.simulation import Simulation
+
+
+class InProcessClient:
+    """The `JobClient` of a simulated job."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+
+    @property
+    def job_id(self) -> JobId:
+        """The job's id."""
+        return self.simulation.job.job_id
+
+    @property
+    def job_name(self) -> str:
+        """The job's name."""
+        return self.simulation.job_graph.name
+
+    def status(self) -> JobStatus:
+        """Where the job stands now."""
+        return self.simulation.status
+
+    def status_history(self) -> tuple[JobStatus, ...]:
+        """All states that the job went through."""
+        return self.simulation.job.status_history
+
+    def overview(self) -> JobOverview:
+        """How the job fares: the attempt, the restarts, the last error and what can be said about it."""
+        return self.simulation.job.overview()
+
+    def checkpoints(self) -> CheckpointsOverview:
+        """The counts and the last checkpoints, each with its subtasks."""
+        return self.simulation.job.checkpoints()
+
+    def cancel(self, timeout_s: float = 10.0) -> None:
+        """Stop the job."""
+        if not self.status().is_terminal:
+            self.simulation.cancel()
+            self.simulation.run()
+        self.simulation.close()
+
+    def result(self, timeout_s: float | None = None) -> JobMetrics:
+        """Run to the end; return the final metrics, or raise the job's error."""
+        self.simulation.run()
+        return self._final()
+
+    def _final(self) -> JobMetrics:
+        self.simulation.close()
+        if self.status() is JobStatus.FAILED:
+            raise self.simulation.error(self.simulation.message)
+        if self.status() is JobStatus.CANCELED:
+            raise JobCanceledError(self.simulation.message)
+        return self.metrics()
+
+    def metrics(self) -> JobMetrics:
+        """The latest metrics that the slots reported."""
+        simulation = self.simulation
+        found: dict[int, list[SubtaskMetrics]] = {}
+        for vertex, data in simulation.master.subtask_metrics():
+            found.setdefault(vertex, []).append(msgspec.msgpack.decode(data, type=SubtaskMetrics))
+        vertices = tuple(
+            VertexMetrics(
+                vertex=v.id,
+                name=v.name,
+                parallelism=v.parallelism,
+                subtasks=tuple(sorted(found.get(v.id, ()), key=lambda s: s.subtask)),
+                records_expected=simulation.records_expected.get(v.operators[0].id),
+            )
+            for v in simulation.job_graph.vertices
+        )
+        return JobMetrics(
+            name=self.job_name,
+            status=self.status().name,
+            elapsed_ms=simulation.clock.now_ms(),
+            vertices=vertices,
+            job_id=self.job_id,
+            attempt=simulation.job.attempt,
+        )
+
+    def collected_batches(self, operator: OperatorId) -> Iterator[ev.DeliverCollected]:
+        """The batches that a sink sends to the driver, while the job runs on behind them."""
+        simulation = self.simulation
+        try:
+            while True:
+                batch = simulation.take_collected(operator)
+                if batch is not None:
+                    yield batch
+                elif simulation.status.is_terminal:
+                    break
+                else:
+                    simulation.run_one_event()
+            self._final()
+        finally:
+            if not simulation.status.is_terminal:
+                self.cancel()

@@ -1,0 +1,265 @@
+"""A slot of a simulated job: the real `Slot` with queues instead of sockets, and uploads that wait to be chosen.
+
+It may end as a real process does: by itself, by losing its JobManager, or killed in the middle of anything. Killed
+inside a call (`ProcessKilled`, raised at a failpoint) it says and sends nothing any more, whatever the call still does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegate.core.clock import ManualClock
+from tidegate.core.ids import AttemptNumber, JobId, SlotId
+from tidegate.core.options import Options
+from tidegate.protocol import messages as m
+from tidegate.protocol.frames import parse_data_header
+from tidegate.taskmanager.slot import Slot
+
+Frame = tuple[bytes, bytes]
+
+
+class ProcessKilled(BaseException):
+    """The simulated process that runs now is dead; raised at a failpoint, caught by the simulation alone."""
+
+
+class Actor(Protocol):
+    """A simulated process."""
+
+    killed: bool
+
+
+@dataclass
+class World:
+    """What all processes of a simulation share."""
+
+    clock: ManualClock
+    options: Options
+    actor: Actor | None = None
+    """The process whose code runs now."""
+
+
+class SimulatedSlot:
+    """One slot process of one attempt. The simulation calls one method for each thing that happens to it."""
+
+    def __init__(
+        self,
+        id: SlotId,
+        job_id: JobId,
+        attempt: AttemptNumber,
+        world: World,
+        send_frame: Callable[[SlotId, SlotId, Frame], None],
+    ) -> None:
+        self.id = id
+        self.attempt = attempt
+        self.name = f"{attempt}.{id}" if attempt else str(id)
+        self.inbox: deque[bytes] = deque()
+        self.outbox: deque[bytes] = deque()
+        self.slot: Slot | None = None
+        self.ended = False
+        """Whether the process is gone."""
+        self.killed = False
+        self.paused = False
+        """Whether the process is stopped (SIGSTOP): it does nothing, and others do not know."""
+        self.connected = True
+        """Whether the JobManager keeps its connection."""
+        self.doomed = False
+        """Whether Spark is about to kill it."""
+        self.uploads = SimulatedUploads(self.wake)
+        self._job_id = job_id
+        self._world = world
+        self._send_frame = send_frame
+        self._stalled = False
+        self._said_goodbye = False
+        self._closed = False
+        self._beats = 0
+        self._next_beat_ns = 0
+        self.say(m.RegisterSlot(m.SlotAddress(id, "simulated", 0, 0), "simulated"))
+
+    # ---- what the Slot uses ----
+
+    def say(self, message: m.SlotMessage) -> None:
+        """Send a message to the JobManager."""
+        if not self.killed and self.connected:
+            self.outbox.append(m.encode_message(message))
+
+    def send(self, peer: SlotId, header: bytes, body: object) -> None:
+        """Send a frame to a peer."""
+        if not self.killed:
+            self._send_frame(self.id, peer, (header, bytes(memoryview(body))))  # type: ignore[arg-type]
+
+    def wake(self) -> None:
+        """Something is there to be done."""
+        self._stalled = False
+
+    # ---- what can happen ----
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it does anything at all."""
+        return not self.ended and not self.paused
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its tasks run."""
+        return self.slot is not None and self.is_active and not self._closed
+
+    def can_step(self) -> bool:
+        """Whether a step may move something."""
+        if not self.is_running or self.slot is None:
+            return False
+        wake = self.slot.next_wake_ns()
+        return not self._stalled or (wake is not None and wake <= self._world.clock.monotonic_ns())
+
+    def next_wake_ns(self) -> int | None:
+        """When it wants to step even if nothing arrives."""
+        return self.slot.next_wake_ns() if self.is_running and self.slot is not None else None
+
+    def needs(self, peer: SlotId) -> bool:
+        """Whether losing this peer now loses data."""
+        return self.is_running and self.slot is not None and self.slot.needs(peer)
+
+    # ---- what happens ----
+
+    def beat_if_due(self, interval_ns: int) -> None:
+        """Send a heartbeat when it is time."""
+        now_ns = self._world.clock.monotonic_ns()
+        if self.is_active and now_ns >= self._next_beat_ns:
+            self._next_beat_ns = now_ns + interval_ns
+            self._beat()
+
+    def take_step(self) -> str | None:
+        """Let every task do a unit of work."""
+        slot = self.slot
+        assert slot is not None
+
+        def step() -> None:
+            self._stalled = not (slot.step() or slot.flush())
+            if slot.failure is not None:
+                self._close()
+            if slot.is_done:
+                self._goodbye()
+
+        self._run(step)
+        return "nothing to do" if self._stalled else None
+
+    def take_message(self) -> str:
+        """Take the next message of the JobManager."""
+        message = m.decode_master_message(self.inbox.popleft())
+        self._stalled = False
+        self._run(lambda: self._receive(message))
+        return type(message).__name__
+
+    def take_frame(self, frame: Frame) -> str:
+        """Take a frame of a peer."""
+        raw, body = frame
+        header = parse_data_header(raw)
+        self._stalled = False
+        slot = self.slot
+        if slot is not None and self.is_running:
+            self._run(lambda: slot.receive_frame(header, memoryview(body)))
+        kind, channel, length, extra = header
+        return f"kind {kind}, channel {'/'.join(map(str, channel))}, {length} bytes, extra {extra}"
+
+    def take_upload(self) -> None:
+        """Do the next asynchronous part."""
+        work = self.uploads.waiting.popleft()
+        self._run(work)
+
+    def lose_control(self) -> None:
+        """It finds out that the JobManager is gone, and ends itself."""
+        self.end()
+
+    def end(self) -> None:
+        """The process ends in good order."""
+        if not self.ended:
+            self._run(self._close)
+            self.ended = True
+
+    def die(self) -> None:
+        """The process is killed: nothing is said, closed or finished any more."""
+        self.killed = self.ended = True
+        self.uploads.waiting.clear()
+        if self.slot is not None and not self._closed:
+            self._closed = True
+            with contextlib.suppress(BaseException):
+                self.slot.release()
+
+    # ---- inside ----
+
+    def _run(self, action: Callable[[], object]) -> None:
+        """Run code of this process, which may be killed in it."""
+        world = self._world
+        before, world.actor = world.actor, self
+        try:
+            action()
+        except ProcessKilled:
+            assert self.killed
+        finally:
+            world.actor = before
+        if self.killed:
+            self.die()
+
+    def _receive(self, message: m.MasterMessage) -> None:
+        if isinstance(message, m.Deploy):
+            slot = self.slot = Slot(
+                self.id,
+                self._job_id,
+                self.attempt,
+                message,
+                self._world.options,
+                self._world.clock,
+                self,
+                self.say,
+                self.wake,
+                self.uploads,
+            )
+            if slot.failure is None:
+                slot.open()
+        elif isinstance(message, m.Cancel):
+            self._goodbye()
+        elif self.slot is not None and not self._closed and not isinstance(message, m.MasterHeartbeat):
+            self.slot.receive_message(message)
+        if self.slot is not None and self.slot.failure is not None:
+            self._close()
+
+    def _close(self) -> None:
+        """As the mailbox does it: uploads that were begun are finished, then the tasks are closed."""
+        if self.slot is not None and not self._closed:
+            while self.uploads.waiting:
+                self.uploads.waiting.popleft()()
+            self._closed = True
+            self.slot.close()
+
+    def _goodbye(self) -> None:
+        if not self._said_goodbye:
+            self._said_goodbye = True
+            self._close()
+            self._beat()  # with the final numbers
+            self.say(m.SlotFinished())
+
+    def _beat(self) -> None:
+        self._beats += 1
+        metrics = () if self.slot is None else self.slot.metrics()
+        self.say(m.SlotHeartbeat(self._beats, metrics))
+
+
+class SimulatedUploads:
+    """Uploads that happen when the scheduler chooses."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.waiting: deque[Callable[[], None]] = deque()
+        self._wake = wake
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Do this later."""
+        self.waiting.append(work)
+
+    def post(self, then: Callable[[], None]) -> None:
+        """Let the mailbox run this."""
+        self.posted.append(then)
+        self._wake()
