@@ -72,7 +72,7 @@ class OperatorStates:
         self._lists: dict[str, _LiveList] = {}
         self._maps: dict[str, _LiveMap] = {}
         self._entries: dict[str, tuple[Redistribution, tuple[msgspec.Raw, ...]]] = {}
-        self._deferred: list[Callable[[], None]] = []
+        self._deferred: list[_Deferred] = []
 
     @property
     def is_restored(self) -> bool:
@@ -132,8 +132,11 @@ class OperatorStates:
     # ---- checkpoints ----
 
     def defer(self, work: Callable[[], None]) -> None:
-        """Do this in the asynchronous part of the snapshot that is being taken, before everything else."""
-        self._deferred.append(work)
+        """Do this, once, in the asynchronous part of the snapshot that is being taken, before everything else.
+
+        If that is never run, or fails before it comes to this, the next snapshot does it.
+        """
+        self._deferred.append(_Deferred(work))
 
     def snapshot(self, checkpoint_id: int) -> OperatorAsyncPart:
         """Freeze everything; the result writes it, on another thread."""
@@ -147,11 +150,12 @@ class OperatorStates:
             for name, (redistribution, entries) in self._entries.items()
         )
 
-        deferred, self._deferred = self._deferred, []
+        self._deferred = [work for work in self._deferred if not work.done]
+        deferred = tuple(self._deferred)
 
         def write(writer: SnapshotWriter) -> OperatorSnapshot:
             for work in deferred:
-                work()
+                work.run()
             handle = None if keyed is None else keyed(writer)
             return OperatorSnapshot(operator, handle, plain + tuple(part(writer) for part in parts))
 
@@ -201,6 +205,19 @@ class OperatorStates:
                 found = codec.decode(restored.storage.read(handle.file))
                 rows.extend(found[handle.first_row : handle.first_row + handle.rows])
         return rows
+
+
+class _Deferred:
+    """Work of the upload thread, which runs one thing at a time; the mailbox thread looks only whether it is done."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self.done = False
+
+    def run(self) -> None:
+        if not self.done:
+            self._work()
+            self.done = True
 
 
 class _Codec:
