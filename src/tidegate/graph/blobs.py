@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import site
 import sys
@@ -19,13 +20,14 @@ from typing import Any
 import cloudpickle
 
 from tidegate.core.errors import SerializationError
+from tidegate.graph.struct_classes import StructPickler
 
 
 def dump_blob(value: Any, owner: str) -> bytes:
     """Pickle a user's object; `owner` (an operator) is named when it cannot be done."""
     try:
         with _local_modules_by_value():
-            return bytes(cloudpickle.dumps(value, protocol=5))
+            return _dumps(value)
     except Exception as e:
         part = _culprit(value)
         where = f" because of {part}" if part else ""
@@ -38,6 +40,12 @@ def dump_blob(value: Any, owner: str) -> bytes:
 def load_blob(data: bytes) -> Any:
     """Unpickle what `dump_blob` made; only ever called on bytes from the job's own authenticated driver."""
     return cloudpickle.loads(data)
+
+
+def _dumps(value: Any) -> bytes:
+    with io.BytesIO() as file:
+        StructPickler(file, protocol=5).dump(value)
+        return file.getvalue()
 
 
 @contextlib.contextmanager
@@ -136,7 +144,7 @@ def _global_names(code: CodeType) -> set[str]:
 def _pickles(value: Any) -> bool:
     try:
         with _local_modules_by_value():
-            cloudpickle.dumps(value)
+            _dumps(value)
     except Exception:  # noqa: BLE001 - the user's objects may raise anything while they are pickled
         return False
     return True

@@ -1,0 +1,104 @@
+"""Classes of `msgspec.Struct` by value: splits and committables that a user's own script defines.
+
+cloudpickle makes a class first and gives it its attributes later. A Struct has fields only if they are there when it is
+made, so it would arrive in the slots without any. Here it is made again with all of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+import weakref
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+_META = type(msgspec.Struct)
+_CONFIG = (
+    *(
+        "frozen",
+        "eq",
+        "order",
+        "array_like",
+        "gc",
+        "repr_omit_defaults",
+        "omit_defaults",
+        "forbid_unknown_fields",
+    ),
+    *("weakref", "dict", "cache_hash", "tag", "tag_field"),
+)
+_OF_THE_CLASS = frozenset(("__module__", "__annotations__", "__slots__", "__dict__", "__weakref__"))
+
+_names: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+"""The classes of this process, so that one that comes back, or comes twice, is the same class."""
+
+
+class StructPickler(cloudpickle.Pickler):
+    """cloudpickle's, with Structs that keep their fields. What travels by name still does."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called for every object; those that are not such a class are cloudpickle's."""
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, _META) and reduced is not NotImplemented:
+            return _reduce(obj)
+        return reduced
+
+
+def _reduce(cls: Any) -> Any:
+    own = inspect.get_annotations(cls)
+    fields = [f for f in msgspec.structs.fields(cls) if f.name in own]
+    names = {f.name for f in fields}
+    config = {name: getattr(cls.__struct_config__, name) for name in _CONFIG}
+    config["kw_only"] = any(name not in cls.__match_args__ for name in names)
+    described = [
+        (f.name, f.type, _given(f.default), _given(f.default_factory), f.encode_name) for f in fields
+    ]
+    key = _names.setdefault(cls, uuid.uuid4().hex)
+    _classes[key] = cls
+    # Methods may name their class, so they follow when it exists; the one hook that must be there before does not.
+    members = {k: v for k, v in vars(cls).items() if k not in _OF_THE_CLASS and k not in names}
+    early = {k: members.pop(k) for k in ("__post_init__",) if k in members}
+    made = (key, cls.__name__, cls.__qualname__, cls.__module__, cls.__bases__, described, config, early)
+    return _make, made, members, None, None, _add_members
+
+
+def _given(value: Any) -> tuple[Any, ...]:
+    """A default, wrapped: that there is none is an object of msgspec's own, which is not the same elsewhere."""
+    return () if value is msgspec.NODEFAULT else (value,)
+
+
+def _make(
+    key: str,
+    name: str,
+    qualname: str,
+    module: str,
+    bases: tuple[type, ...],
+    fields: list[tuple[str, Any, tuple[Any, ...], tuple[Any, ...], str]],
+    config: dict[str, Any],
+    early: dict[str, Any],
+) -> type:
+    known = _classes.get(key)
+    if known is not None:
+        return known
+    described = []
+    for field, type_, default, factory, encoded in fields:
+        settings: dict[str, Any] = {"name": None if encoded == field else encoded}
+        if default:
+            settings["default"] = default[0]
+        if factory:
+            settings["default_factory"] = factory[0]
+        described.append((field, type_, msgspec.field(**settings)))
+    made: Any = msgspec.defstruct(name, described, bases=bases, module=module, namespace=early, **config)
+    made.__qualname__ = qualname
+    _classes[key] = made
+    return made
+
+
+def _add_members(cls: type, members: dict[str, Any]) -> None:
+    if cls in _names:  # complete: it is this process's own, or came before
+        return
+    _names[cls] = next(key for key, known in _classes.items() if known is cls)
+    for name, value in members.items():
+        setattr(cls, name, value)
