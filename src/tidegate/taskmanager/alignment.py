@@ -166,7 +166,10 @@ class BarrierAlignment:
     def _look(self, waiting: _Waiting, channel: ChannelId, unaligned: bool, now_ms: int) -> None:
         late = self._timeout_ms is not None and now_ms - waiting.barrier.timestamp_ms >= self._timeout_ms
         if waiting.have >= self._open:
-            # Nothing overtakes anything here, but what overtook further up must go on overtaking further down.
+            # No channel is recorded, but this barrier may have overtaken what waits in its own, and what overtook
+            # further up must go on overtaking further down.
+            if unaligned:
+                waiting.barrier = _unaligned(waiting.barrier)
             self._begin(waiting)
         elif self._at_least_once:
             pass
@@ -186,8 +189,7 @@ class BarrierAlignment:
 
     def _begin_unaligned(self, waiting: _Waiting) -> None:
         id = waiting.barrier.checkpoint_id
-        old = waiting.barrier
-        waiting.barrier = CheckpointBarrier(id, old.timestamp_ms, unaligned=True)
+        waiting.barrier = _unaligned(waiting.barrier)
         self._take(id)
         self._recording = waiting
         self._actions.append(BeginCheckpoint(waiting.barrier, frozenset(self._open - waiting.have)))
@@ -232,3 +234,7 @@ class BarrierAlignment:
 class _Waiting:
     barrier: CheckpointBarrier
     have: set[ChannelId]
+
+
+def _unaligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
+    return CheckpointBarrier(barrier.checkpoint_id, barrier.timestamp_ms, unaligned=True)

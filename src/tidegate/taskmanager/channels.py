@@ -197,6 +197,7 @@ class InputGate:
         self._blocked: set[ChannelId] = set()
         self._aligned_records = 0
         self._recording: set[ChannelId] = set()
+        self._recorded_checkpoint = 0
         self._overtakers: deque[_Overtaker] = deque()
         self._overtaking: _Overtaker | None = None
         self.record: Callable[[ChannelId, Batch], None] = _no_record
@@ -223,6 +224,8 @@ class InputGate:
                 self.record(channel, element)
         elif isinstance(element, CheckpointBarrier) and (element.unaligned or channel in self._recording):
             self._overtakers.append(_Overtaker(channel, element, [e for e in queue if isinstance(e, Batch)]))
+            if element.checkpoint_id >= self._recorded_checkpoint:
+                self._recording.discard(channel)  # now: what follows may come before the task looks at the barrier
             return
         if not queue and channel not in self._blocked:
             self._ready.append(channel)
@@ -299,13 +302,16 @@ class InputGate:
         Channels in `recording` have no barrier yet: what waits is overtaken and what comes is recorded, up to the
         barrier; one that waits in the queue (it was sent aligned) is taken out of it.
         """
-        id = barrier.checkpoint_id
+        id = self._recorded_checkpoint = barrier.checkpoint_id
         arrived = {o.channel: o.batches for o in self._overtakers if o.barrier.checkpoint_id == id}
         found: dict[ChannelId, list[Batch]] = {}
+        for channel, batch in self._restored:  # in flight still, or again
+            found.setdefault(channel, []).append(batch)
         if self._overtaking is not None and self._overtaking.barrier.checkpoint_id == id:
-            found[self._overtaking.channel] = self._overtaking.batches
-        for channel in recording:
-            found[channel] = arrived[channel] if channel in arrived else self._take_aligned(channel, id)
+            found.setdefault(self._overtaking.channel, []).extend(self._overtaking.batches)
+        for channel in sorted(recording):
+            ahead = arrived[channel] if channel in arrived else self._take_aligned(channel, id)
+            found.setdefault(channel, []).extend(ahead)
         return {channel: batches for channel, batches in found.items() if batches}
 
     def _take_aligned(self, channel: ChannelId, checkpoint_id: int) -> list[Batch]:

@@ -187,6 +187,7 @@ class SubtaskCheckpoints:
             start_delay_ms=max(0.0, self._wall_ms() - barrier.timestamp_ms),
             aligned_records=self._gate.take_aligned_records(),
             recording=bool(recording),
+            finished=self.output_ended,
         )
         self._running[barrier.checkpoint_id] = running
         try:
@@ -246,17 +247,16 @@ class SubtaskCheckpoints:
         if running.stuck:
             return
         running.uploading = True
-        finished = self.output_ended
-        self._host.uploads.submit(lambda: self._upload(running, finished))
+        self._host.uploads.submit(lambda: self._upload(running))
 
-    def _upload(self, running: _Running, finished: bool) -> None:
+    def _upload(self, running: _Running) -> None:
         """On the upload thread: write everything, then go back to the mailbox thread with the result."""
         host, id = self._host, running.barrier.checkpoint_id
         started_ms = self._now_ms()
         try:
             if running.is_over:
                 return
-            snapshot, attachments = self._write(running, finished)
+            snapshot, attachments = self._write(running)
         except Exception as e:  # noqa: BLE001 - the checkpoint fails, not the task
             reason = describe_error(e)
             host.uploads.post(lambda: self._uploaded(running, None, reason))
@@ -281,7 +281,7 @@ class SubtaskCheckpoints:
         )
         host.uploads.post(lambda: self._uploaded(running, message, ""))
 
-    def _write(self, running: _Running, finished: bool) -> tuple[SubtaskSnapshot, dict[str, bytes]]:
+    def _write(self, running: _Running) -> tuple[SubtaskSnapshot, dict[str, bytes]]:
         host, id = self._host, running.barrier.checkpoint_id
         failpoint("checkpoint.async.before_write")
         operators = []
@@ -299,7 +299,8 @@ class SubtaskCheckpoints:
             handle = InFlightHandle(file, len(running.in_flight))
         failpoint("checkpoint.async.after_write")
         kept = tuple(o for o in operators if not o.is_empty)
-        return SubtaskSnapshot(self._id.vertex, self._id.index, kept, handle, finished), attachments
+        snapshot = SubtaskSnapshot(self._id.vertex, self._id.index, kept, handle, running.finished)
+        return snapshot, attachments
 
     def _uploaded(self, running: _Running, message: m.AcknowledgeCheckpoint | None, reason: str) -> None:
         id = running.barrier.checkpoint_id
@@ -338,6 +339,8 @@ class _Running:
     aligned_records: int
     recording: bool
     """Whether some channel's barrier is still to come (unaligned)."""
+    finished: bool
+    """Whether the task had done all its work when the snapshot was taken; it may be done when the upload begins."""
     sync_ms: float = 0.0
     in_flight: list[OvertakenBatch] = field(default_factory=list)
     parts: list[tuple[str, OperatorAsyncPart]] | None = None
