@@ -1,7 +1,8 @@
 """A stateful function with Spark's transformWithState in Python, its state in RocksDB, over JSON lines.
 
 Spark calls the function with all rows that a key has in a micro-batch. `--state-per record` reads and writes the state
-for each of them, as the other engines do; `batch` does it once per call, which is Spark's own way and its best.
+for each of them, as the other engines do, in a micro-batch per file; `batch` does it once per call, with all files in
+one micro-batch, which is Spark's best.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spark_session import ROCKSDB, first_task_ns, micro_batches, start_session
 from stateful_function import STEP_MS, USERS
 
 SCHEMA = "ts LONG, app_id STRING, user_id LONG, page STRING, duration_ms INT"
-FILES_PER_TRIGGER = 1
+FILES_PER_TRIGGER = {"record": 1, "batch": 8}
 
 
 class TimeSpent(StatefulProcessor):
@@ -63,7 +64,7 @@ def main() -> None:
     user = f.format_string("user-%04d", f.col("user_id") % USERS)
     steps = (
         spark.readStream.schema(SCHEMA)
-        .option("maxFilesPerTrigger", FILES_PER_TRIGGER)
+        .option("maxFilesPerTrigger", FILES_PER_TRIGGER[args.state_per])
         .json(str(args.data / "json"))
         .select(user.alias("user"), "duration_ms")
         .groupBy("user")
