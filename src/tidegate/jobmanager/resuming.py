@@ -11,6 +11,7 @@ from tidegate.core.options import Options
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.storage import layout
+from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.finding import Found, find_at, find_latest, job_ids
 from tidegate.storage.opening import make_storage
 from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
@@ -42,8 +43,7 @@ def beginning(options: Options, job_name: str) -> Beginning:
     checkpoint is a `CheckpointError`.
     """
     if not options.resume:
-        job_id = new_job_id()
-        return Beginning(job_id, make_storage(options, job_id) if options.checkpoint_interval else None)
+        return _new_job(options)
     found = (
         _latest(options, job_name) if options.resume == "latest" else find_at(options.resume, contents=False)
     )
@@ -59,10 +59,11 @@ def beginning(options: Options, job_name: str) -> Beginning:
         logger.warning(
             "no checkpoint of job %r below %s: it starts from the beginning", job_name, options.checkpoint_dir
         )
-        job_id = new_job_id()
-        return Beginning(job_id, make_storage(options, job_id) if options.checkpoint_interval else None)
+        return _new_job(options)
     manifest, storage = found.checkpoint.manifest, found.checkpoint.storage
     limit = None if options.resume == "latest" else manifest.checkpoint_id
+    if options.checkpoint_interval:
+        _prepare(storage)
     last_checkpoint, last_attempt = storage.last_used()
     logger.info("job %r goes on from %s", job_name, found.checkpoint.path)
     return Beginning(
@@ -72,6 +73,20 @@ def beginning(options: Options, job_name: str) -> Beginning:
         max(last_checkpoint, manifest.checkpoint_id) + 1,
         AttemptNumber(max(last_attempt, manifest.attempt) + 1),
     )
+
+
+def _new_job(options: Options) -> Beginning:
+    job_id = new_job_id()
+    if not options.checkpoint_interval:
+        return Beginning(job_id)
+    storage = make_storage(options, job_id)
+    _prepare(storage)
+    return Beginning(job_id, storage)
+
+
+def _prepare(storage: CheckpointStorage) -> None:
+    if isinstance(storage, FilesystemStorage):
+        storage.prepare()
 
 
 def _latest(options: Options, job_name: str) -> Found:

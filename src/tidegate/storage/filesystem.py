@@ -8,6 +8,7 @@ filesystems write and move. Requests to object stores are repeated by their own 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -40,9 +41,12 @@ class FilesystemStorage(CheckpointStorage):
         self.root = absolute(root)
         self.job_id = job_id
         self.sync = sync
+        self.prepared = False
+        """Whether the job's directory was there: if it is gone later, the disk is away, and nothing is written where
+        the disk should be."""
 
-    def __reduce__(self) -> tuple[Callable[..., FilesystemStorage], tuple[str, str, bool]]:
-        return _make, (self.root, self.job_id, self.sync)
+    def __reduce__(self) -> tuple[Callable[..., FilesystemStorage], tuple[str, str, bool, bool]]:
+        return _make, (self.root, self.job_id, self.sync, self.prepared)
 
     def __repr__(self) -> str:
         return f"FilesystemStorage({path_name(self.root)!r}, {self.job_id!r})"
@@ -57,6 +61,22 @@ class FilesystemStorage(CheckpointStorage):
             raise StorageError(
                 f"checkpoint.dir {path_name(self.root)} cannot be used: {e}. Check the address and the credentials."
             ) from None
+
+    def prepare(self) -> None:
+        """Make the job's directory; in the driver, before the job starts. Raises what would fail every checkpoint."""
+        place = self.place
+        if not place.is_local:
+            return
+        try:
+            os.makedirs(place.path, exist_ok=True)
+            if not os.access(place.path, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as e:
+            raise StorageError(
+                f"checkpoint.dir {path_name(self.root)} cannot be used: cannot write to {self.show('')}: {_reason(e)}. "
+                f"Check the path and its permissions."
+            ) from e
+        self.prepared = True
 
     def show(self, path: str) -> str:
         """Where a path is, as messages write it."""
@@ -312,7 +332,7 @@ class FilesystemStorage(CheckpointStorage):
         """Make a file of these buffers durable under a name that nobody else writes; nothing stays if it fails."""
         with self._writing(path, size):
             if self.place.is_local:
-                local_files.write(self.place.path, path, chunks, sync=self.sync)
+                local_files.write(self.place.path, path, chunks, sync=self.sync, has_root=self.prepared)
             else:
                 self._stream(path, chunks)
 
@@ -322,7 +342,12 @@ class FilesystemStorage(CheckpointStorage):
             if self.place.is_local:
                 directories = (layout.SHARED_DIRECTORY, path.rpartition("/")[0])
                 return local_files.write_new(
-                    self.place.path, path, data, sync=self.sync, directories=directories
+                    self.place.path,
+                    path,
+                    data,
+                    sync=self.sync,
+                    directories=directories,
+                    has_root=self.prepared,
                 )
             # Object stores give pyarrow no "create if absent"; two writers would have to be here at the same moment.
             if self.place.filesystem.get_file_info(self.place.join(path)).type != pa_fs.FileType.NotFound:
@@ -405,8 +430,10 @@ class _Writer(SnapshotWriter):
         return path
 
 
-def _make(root: str, job_id: str, sync: bool) -> FilesystemStorage:
-    return FilesystemStorage(root, job_id, sync=sync)
+def _make(root: str, job_id: str, sync: bool, prepared: bool) -> FilesystemStorage:
+    storage = FilesystemStorage(root, job_id, sync=sync)
+    storage.prepared = prepared
+    return storage
 
 
 def _reason(error: BaseException) -> str:

@@ -17,9 +17,9 @@ from tidegate.storage.layout import temporary_path
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
-def write(root: str, path: str, chunks: Iterator[Any], *, sync: bool) -> None:
-    """Write `root/path`, whole or not at all. Its directories are made."""
-    temporary = _write_temporary(root, path, chunks, sync)
+def write(root: str, path: str, chunks: Iterator[Any], *, sync: bool, has_root: bool = False) -> None:
+    """Write `root/path`, whole or not at all. Its directories are made; but not `root`, if that must be there."""
+    temporary = _write_temporary(root, path, chunks, sync, has_root)
     try:
         os.rename(temporary, os.path.join(root, path))
     except BaseException:
@@ -27,7 +27,9 @@ def write(root: str, path: str, chunks: Iterator[Any], *, sync: bool) -> None:
         raise
 
 
-def write_new(root: str, path: str, data: bytes, *, sync: bool, directories: Sequence[str]) -> bool:
+def write_new(
+    root: str, path: str, data: bytes, *, sync: bool, directories: Sequence[str], has_root: bool = False
+) -> bool:
     """The same, but False if there is such a file: of several writers exactly one wins.
 
     What is in `directories` (below `root`, those that exist) is durable before the new file is.
@@ -35,7 +37,7 @@ def write_new(root: str, path: str, data: bytes, *, sync: bool, directories: Seq
     final = os.path.join(root, path)
     if os.path.lexists(final):
         return False
-    temporary = _write_temporary(root, path, iter([data]), sync)
+    temporary = _write_temporary(root, path, iter([data]), sync, has_root)
     try:
         if sync:
             for directory in directories:
@@ -65,13 +67,17 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def _write_temporary(root: str, path: str, chunks: Iterator[Any], sync: bool) -> str:
+def _write_temporary(root: str, path: str, chunks: Iterator[Any], sync: bool, has_root: bool) -> str:
     temporary = os.path.join(root, temporary_path(path, os.urandom(4).hex()))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         descriptor = os.open(temporary, flags, 0o666)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(temporary), exist_ok=True)
+        if has_root:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.dirname(temporary))
+        else:
+            os.makedirs(os.path.dirname(temporary), exist_ok=True)
         descriptor = os.open(temporary, flags, 0o666)
     try:
         try:

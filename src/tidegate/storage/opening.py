@@ -16,6 +16,7 @@ class _Filesystem(msgspec.Struct, frozen=True, tag="filesystem"):
     root: str
     job_id: str
     sync: bool
+    prepared: bool = False
 
 
 class _Memory(msgspec.Struct, frozen=True, tag="memory"):
@@ -36,7 +37,9 @@ def make_storage(options: Options, job_id: JobId) -> CheckpointStorage:
 def encode_storage(storage: CheckpointStorage) -> bytes:
     """For a deployment; memory storage with its files, so give its `excerpt`."""
     if isinstance(storage, FilesystemStorage):
-        return msgspec.msgpack.encode(_Filesystem(storage.root, storage.job_id, storage.sync))
+        return msgspec.msgpack.encode(
+            _Filesystem(storage.root, storage.job_id, storage.sync, storage.prepared)
+        )
     if isinstance(storage, MemoryStorage):
         return msgspec.msgpack.encode(_Memory(storage.limit_bytes, storage.files))
     raise TypeError(f"a {type(storage).__name__} cannot be sent to slots")
@@ -49,5 +52,7 @@ def decode_storage(data: bytes) -> CheckpointStorage:
     except msgspec.MsgspecError as e:
         raise ProtocolError(f"not a description of checkpoint storage: {e}") from e
     if isinstance(description, _Filesystem):
-        return FilesystemStorage(description.root, description.job_id, sync=description.sync)
+        storage = FilesystemStorage(description.root, description.job_id, sync=description.sync)
+        storage.prepared = description.prepared
+        return storage
     return MemoryStorage(description.limit_bytes, description.files)

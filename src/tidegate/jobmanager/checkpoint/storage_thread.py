@@ -21,7 +21,7 @@ from tidegate.jobmanager.failover import events as fe
 from tidegate.snapshot.assignment import assign
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.storage.memory import MemoryStorage
-from tidegate.storage.storage import CheckpointStorage, CorruptFileError
+from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -94,10 +94,21 @@ class StorageOrders:
         except StateCompatibilityError as e:
             return fe.CheckpointIncompatible(id, str(e))
         except (ManifestError, CorruptFileError, CheckpointError) as e:
+            if self._is_empty():
+                return fe.CheckpointUnavailable(
+                    id, f"{e} None of the job's checkpoints is there any more: is the storage mounted?"
+                )
             return fe.CheckpointDamaged(id, (str(e),))
         except Exception as e:  # noqa: BLE001 -- the storage cannot be reached
             return fe.CheckpointUnavailable(id, str(e) or type(e).__name__)
         return fe.CheckpointVerified(id, restore)
+
+    def _is_empty(self) -> bool:
+        """Whether nothing is left of what was complete: then the whole storage is away, or somebody deleted it all."""
+        try:
+            return not self._storage.completed()
+        except StorageError:
+            return True
 
     def _discard(self, checkpoint_id: int, keep: frozenset[str], delete: tuple[str, ...]) -> None:
         self._storage.discard(checkpoint_id, keep)
