@@ -1,7 +1,7 @@
 """Fusion: adjacent `select` and `with_columns` of a chain as one polars query.
 
-A call of polars costs as much as adding a number to 200,000 values, whatever it computes; so does making Arrow columns
-of its result and checking them. A run of expressions therefore pays once, not per operator. Pure: made from the
+A call of polars costs some 50 us whatever it computes, about as much as adding a number to 150,000 values; and its
+result is made Arrow columns and checked. A run of expressions pays for that once, not per operator. Pure: made from the
 operations when the first batch comes, and nothing is kept between two batches.
 """
 
