@@ -22,6 +22,7 @@ NAMES: Final = frozenset(
         "storage.write",
         "storage.read",
         "restore.before_open",
+        "sink.prepare",
         "sink.commit.before",
         "sink.commit.after",
     }

@@ -124,6 +124,7 @@ class SinkOperator(Operator):
     def _defer(self, work: Callable[[], None]) -> None:
         def remembering() -> None:
             try:
+                failpoint("sink.prepare")
                 work()
             except BaseException as e:
                 self._broken = e

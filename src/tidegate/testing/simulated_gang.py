@@ -50,6 +50,7 @@ class SimulatedGang:
         self._tell = tell
         self._hear = hear
         self._buried: set[SlotId] = set()
+        self._broken: set[tuple[SlotId, SlotId]] = set()
         self._frames: dict[tuple[SlotId, SlotId], deque[Frame | None]] = {}
         self.slots = {
             SlotId(i): SimulatedSlot(SlotId(i), job_id, attempt, world, self._send_frame)
@@ -161,7 +162,10 @@ class SimulatedGang:
             self._disconnect(slot)
 
     def break_frames(self, source: SlotId, target: SlotId) -> None:
-        """What one slot sends to another is lost from some point on, and the other sees that."""
+        """What one slot sends to another is lost from some point on, for ever, and the other sees that."""
+        if (source, target) in self._broken:
+            return
+        self._broken.add((source, target))
         queue = self._frames.setdefault((source, target), deque())
         keep = self._rng.randint(0, len(queue))
         while len(queue) > keep:
@@ -171,9 +175,8 @@ class SimulatedGang:
     # ---- what happens ----
 
     def _send_frame(self, source: SlotId, target: SlotId, frame: Frame) -> None:
-        queue = self._frames.setdefault((source, target), deque())
-        if not (queue and queue[-1] is None) and not self.slots[target].ended:
-            queue.append(frame)
+        if (source, target) not in self._broken and not self.slots[target].ended:
+            self._frames.setdefault((source, target), deque()).append(frame)
 
     def _take_frame(self, source: SlotId, slot: SimulatedSlot, queue: deque[Frame | None]) -> str | None:
         frame = queue[0]

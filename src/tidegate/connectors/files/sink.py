@@ -161,8 +161,12 @@ class _FileWriter(SinkWriter):
     """Writes one file at a time; closed ones wait in `_pending` for the next checkpoint.
 
     Hidden names carry the job and the attempt, so that a zombie of an older attempt writes to files of its own. Those
-    that no checkpoint covers are removed here when the next attempt begins.
+    that no checkpoint covers are removed when the next attempt begins, and again with its first checkpoints and at the
+    end of the input: zombies may go on for a while.
     """
+
+    SWEEPS = 2
+    """Checkpoints of a recovered attempt that look for litter."""
 
     def __init__(self, sink: FileSink, location: Location, context: WriterContext) -> None:
         self._format = sink.format
@@ -179,7 +183,9 @@ class _FileWriter(SinkWriter):
         self._pending: list[PendingFile] = []
         self._unfinished: list[_OpenFile] = []
         """Rolled since the last checkpoint and still to be closed, on the upload thread."""
+        self._sweeps = 0
         if context.attempt or context.recovered:
+            self._sweeps = self.SWEEPS
             with self._named_errors():
                 self._remove_litter()
 
@@ -197,6 +203,7 @@ class _FileWriter(SinkWriter):
         with self._named_errors():
             if end_of_input:
                 self._roll()
+                self._sweeps = max(self._sweeps, min(1, self._context.attempt))
             elif self._open is not None:
                 self._open.writer.flush()
 
@@ -204,6 +211,9 @@ class _FileWriter(SinkWriter):
         if self._open is not None:
             self._unfinished.append(self._open)
             self._open = None
+        if self._sweeps:
+            self._sweeps -= 1
+            defer(self._remove_litter_if_possible)
         files, self._unfinished = self._unfinished, []
         for file in files:
             defer(partial(self._complete, file))
@@ -278,6 +288,10 @@ class _FileWriter(SinkWriter):
             if int(match[1]) % c.parallelism == c.subtask_index:
                 with contextlib.suppress(FileNotFoundError):
                     self._filesystem.delete_file(found.path)
+
+    def _remove_litter_if_possible(self) -> None:
+        with contextlib.suppress(pa.ArrowException, OSError):  # the next one finds it
+            self._remove_litter()
 
     @contextmanager
     def _named_errors(self, name: str = "") -> Iterator[None]:

@@ -1,0 +1,410 @@
+"""Runs a program under the faults of one seed and checks the invariants while it runs and when it has ended.
+
+Everything about a run comes from its seed: program, mode, backend, parallelism, options, faults, order of events. One
+seed alone, with its trace: `python -m tests.simulation.recovery <seed>`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tests.simulation.recovery_programs import PROGRAMS, Program
+from tidegate import Environment, FileSink, ValueState
+from tidegate.core.clock import ManualClock
+from tidegate.core.ids import JobId
+from tidegate.core.key_groups import KeyGroupRange
+from tidegate.core.options import Options
+from tidegate.core.states import JobStatus
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.job_graph import JobGraph
+from tidegate.graph.stream_graph import build_stream_graph
+from tidegate.jobmanager.checkpoint import events as ce
+from tidegate.jobmanager.failover import events as fe
+from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.records.types import record_type_of
+from tidegate.snapshot.manifest import decode_manifest
+from tidegate.state.backend import BackendContext, ColumnArray
+from tidegate.state.backends import make_backend
+from tidegate.storage.memory import MemoryStorage
+from tidegate.storage.opening import make_storage
+from tidegate.taskmanager.in_flight import decode_in_flight
+from tidegate.testing.simulated_faults import SimulatedFaults
+from tidegate.testing.simulation import Simulation
+
+MODES = ("aligned", "aligned", "unaligned", "unaligned", "timeout", "at_least_once")
+MOST_EVENTS = 60_000
+_PART = re.compile(r"part-(\d+)-(\d+)\.json")
+
+
+@functools.cache
+def workplace() -> str:
+    """A directory in memory, if the machine has one: thousands of small files are written and synced."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    made = tempfile.mkdtemp(prefix="tidegate-simulation-", dir=parent)
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+@functools.cache
+def graph_of(program: Program, parallelism: int, out: str) -> tuple[JobGraph, Any]:
+    """The job graph and the sink of a program; they are the same for all seeds."""
+    env = Environment(runtime="in-process", parallelism=parallelism)
+    sink = FileSink(out, "json")
+    program.build(env, program.inputs).sink_to(sink)
+    made = env._program(f"simulated {program.name}")
+    graph = build_stream_graph(made.name, made.sinks, made.transformations, made.options)
+    return build_job_graph(graph), sink
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed means."""
+
+    seed: int
+    program: Program
+    mode: str
+    backend: str
+    parallelism: int
+    storage: str
+    damages: bool
+    values: dict[str, object]
+
+    @staticmethod
+    def of(seed: int) -> Plan:
+        rng = random.Random(f"plan {seed}")
+        program = PROGRAMS[seed % len(PROGRAMS)]
+        mode = rng.choice(MODES)
+        damages = rng.random() < 0.12
+        storage = "directory" if damages or rng.random() < 0.85 else "memory"
+        values: dict[str, object] = {
+            "execution.batch_rows": rng.choice((2, 5, 11)),
+            "network.buffer_size": rng.choice((1, 64, 4096)),
+            "network.buffers_per_channel": rng.choice((1, 2)),
+            "network.floating_buffers": rng.choice((0, 1, 4)),
+            "network.buffer_timeout": rng.choice((0, 10)),
+            "checkpoint.interval": rng.choice((10, 10, 25)),
+            "checkpoint.timeout": 1500,
+            "checkpoint.min_pause": rng.choice((0, 10)),
+            "checkpoint.max_concurrent": rng.choice((1, 1, 2, 3)),
+            "checkpoint.retained": rng.choice((2, 3) if damages else (1, 2, 3)),
+            "checkpoint.tolerable_failures": rng.choice((1, 1000)),
+            "checkpoint.fsync": False,
+            "checkpoint.unaligned": mode == "unaligned",
+            "checkpoint.alignment_timeout": rng.choice((1, 5)) if mode == "timeout" else 0,
+            "checkpoint.mode": "at_least_once" if mode == "at_least_once" else "exactly_once",
+            "heartbeat.interval": 100,
+            "heartbeat.timeout": 1000,
+            "cancel.grace": 100,
+            "restart_strategy.type": "fixed-delay",
+            "restart_strategy.fixed_delay.attempts": 30,
+            "restart_strategy.fixed_delay.delay": 20,
+        }
+        backend = "rocksdb" if rng.random() < 0.06 else "heap"
+        values["state.backend"] = backend
+        return Plan(seed, program, mode, backend, rng.choice((1, 2, 2, 3)), storage, damages, values)
+
+
+class Run:
+    """One seed, from the first driver to the end of the job."""
+
+    def __init__(self, seed: int) -> None:
+        self.plan = plan = Plan.of(seed)
+        self.place = os.path.join(workplace(), "run")
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.out = os.path.join(self.place, "out")
+        self.checkpoints = os.path.join(self.place, "checkpoints")
+        os.makedirs(self.checkpoints)
+        values = dict(plan.values)
+        if plan.storage == "directory":
+            values["checkpoint.dir"] = self.checkpoints
+        self.options = Options().with_values(values, "the seed").checked()
+        self.graph, self.sink = graph_of(plan.program, plan.parallelism, self.out)
+        self.drivers = 0
+        self.completed: list[int] = []
+        """Ids that the coordinator took for complete, in order."""
+        self.covered: set[str] = set()
+        """Visible names that some durable manifest has."""
+        self.restores = 0
+        self.last_alive: dict[tuple[str, int], int] = {}
+        """Attempts that have become zombies, and how many checkpoints were complete when one of their slots lived."""
+        resume = self._resume if plan.storage == "directory" else None
+        self.faults = SimulatedFaults(seed, resume=resume, damages=plan.damages)
+        self.simulation = Simulation(
+            self.graph,
+            self.options,
+            seed,
+            begin=self._first(),
+            faults=self.faults,
+            observe=self._observe,
+        )
+
+    # ---- drivers ----
+
+    def _first(self) -> Beginning:
+        self.drivers += 1
+        job_id = JobId(f"simulated{self.drivers}")
+        self.sink.prepare(self.plan.parallelism, False)
+        return Beginning(job_id, make_storage(self.options, job_id))
+
+    def _resume(self) -> Beginning:
+        options = self.options.with_values({"resume": "latest"}, "the operator")
+        begin = beginning(options, self.graph.name)
+        if not begin.is_resumed:
+            assert not self.completed or self._is_damaged, "a completed checkpoint was lost"
+            return self._first()
+        self.drivers += 1
+        self.sink.prepare(self.plan.parallelism, True)
+        return begin
+
+    @property
+    def _is_damaged(self) -> bool:
+        return self.faults.struck["damage"] > 0
+
+    # ---- while it runs ----
+
+    def run(self) -> list[str]:
+        """To the end, with every check; returns the trace."""
+        simulation = self.simulation
+        with self.faults.at_failpoints():
+            try:
+                while True:
+                    self._run_driver()
+                    if simulation.status is JobStatus.FINISHED:
+                        break
+                    if self._ends_in_a_named_error():
+                        return simulation.trace
+                    simulation.kill_driver()
+                    simulation.start_driver(self._resume())
+            finally:
+                simulation.close()
+        self._check_end()
+        return simulation.trace
+
+    def _run_driver(self) -> None:
+        simulation = self.simulation
+        while simulation.driver_is_down or not simulation.status.is_terminal:
+            events = len(simulation.trace)
+            simulation.run_one_event()
+            if len(simulation.trace) > events:
+                last = simulation.trace[-1]
+                if last.startswith("storage"):
+                    self._after_storage(last)
+            if events % 5 == 0:
+                self._check_visible()
+            for gang in simulation.gangs:
+                if (gang.job_id, gang.attempt) != (
+                    simulation.job.job_id,
+                    simulation.job.attempt,
+                ) and gang.lives:
+                    self.last_alive[gang.job_id, gang.attempt] = len(self.completed)
+            assert events < MOST_EVENTS, f"it does not end: {simulation.job.overview()}"
+
+    def _ends_in_a_named_error(self) -> bool:
+        message = self.simulation.message
+        if "none of its completed checkpoints can be restored" in message:
+            assert self._is_damaged, message
+            return True
+        # The storage was away when a driver began: whoever runs the job starts it again.
+        assert "cannot be read: injected" in message, message
+        return False
+
+    def _observe(self, event: Any, actions: Any) -> None:
+        if isinstance(event, ce.ManifestWritten):
+            retained = self.simulation.job.coordinator.completed.retained
+            if retained and retained[-1].checkpoint_id == event.checkpoint_id:
+                assert not self.completed or event.checkpoint_id > self.completed[-1], (event, self.completed)
+                self.completed.append(event.checkpoint_id)
+        for action in actions:
+            if isinstance(action, fe.BeginAttempt):
+                self._on_begin(action)
+
+    def _on_begin(self, action: fe.BeginAttempt) -> None:
+        restored = 0 if action.restore is None else action.restore.checkpoint_id
+        newest = self.completed[-1] if self.completed else 0
+        assert self._is_damaged or restored >= newest, f"restored {restored}, but {newest} is complete"
+        if restored:
+            self.restores += 1
+            self._check_state(restored)
+
+    def _after_storage(self, what: str) -> None:
+        storage = self.simulation.driver.storage
+        assert storage is not None
+        if "WriteManifest" in what:
+            for id in storage.completed()[-2:]:
+                self._cover(storage.read_manifest(id))
+        if isinstance(storage, MemoryStorage) or self._is_damaged:
+            return
+        for checkpoint in self.simulation.job.coordinator.completed.retained:
+            for path in checkpoint.files:
+                whole = os.path.join(storage.place.path, path)
+                assert os.path.exists(whole), f"{path} of checkpoint {checkpoint.checkpoint_id} is gone"
+
+    def _cover(self, data: bytes) -> None:
+        manifest = json.loads(data)
+        for operator in manifest["operators"]:
+            for subtask in operator["subtasks"]:
+                for state in subtask["states"]:
+                    if state["name"] == "committables":
+                        self.covered |= {entry["final"] for entry in state["entries"]}
+
+    def _check_visible(self) -> None:
+        """What a reader sees is the output of completed checkpoints."""
+        if self.simulation.driver_is_down:
+            return
+        visible = {name for name in os.listdir(self.out) if not name.startswith(".")}
+        if visible <= self.covered:
+            return
+        storage = self.simulation.driver.storage
+        assert storage is not None
+        for id in storage.completed():
+            self._cover(storage.read_manifest(id))
+        assert visible <= self.covered, f"{visible - self.covered} is visible, but in no completed checkpoint"
+
+    # ---- what a checkpoint holds ----
+
+    def _check_state(self, checkpoint_id: int) -> None:
+        """Keyed state and in-flight records together are the fold over what the sources have given."""
+        program = self.plan.program
+        storage = self.simulation.driver.storage
+        assert storage is not None
+        data = storage.read_manifest(checkpoint_id)
+        self._cover(data)
+        if not program.counts:
+            return
+        manifest = decode_manifest(data)
+        given: Counter[int] = Counter()
+        for operator in manifest.operators:
+            if operator.name in program.inputs:
+                clicks = program.inputs[operator.name]
+                left = [json.loads(bytes(e)) for s in operator.subtasks for h in s.states for e in h.entries]
+                left += json.loads(bytes(manifest.enumerators[operator.id]))
+                unread = {i for span in left for i in range(span["position"], span["end"])}
+                given.update(click.key for i, click in enumerate(clicks) if i not in unread)
+        in_flight: Counter[int] = Counter()
+        for vertex in manifest.vertices:
+            for _, handle in vertex.in_flight:
+                for _, _, batch in decode_in_flight(storage.read(handle.file), "in flight"):
+                    with pa.ipc.open_stream(batch) as reader:
+                        in_flight.update(reader.read_all().column("key").to_pylist())
+        found = self._counts(manifest, storage)
+        if self.plan.mode == "at_least_once":
+            assert not given - found, f"checkpoint {checkpoint_id}: {given} read, {found} counted"
+        else:
+            assert found + in_flight == given, (
+                f"checkpoint {checkpoint_id}: {given} read, {found} counted, {in_flight} in flight"
+            )
+
+    def _counts(self, manifest: Any, storage: Any) -> Counter[int]:
+        handles = [s.keyed for o in manifest.operators for s in o.subtasks if s.keyed is not None]
+        if not handles:
+            return Counter()
+        directory = os.path.join(self.place, "reading")
+        shutil.rmtree(directory, ignore_errors=True)
+
+        def make() -> str:
+            os.makedirs(directory)
+            return directory
+
+        backend = make_backend(
+            BackendContext(
+                "reader",
+                0,
+                0,
+                record_type_of(int),
+                KeyGroupRange(0, 127),
+                128,
+                ManualClock(),
+                self.options,
+                make,
+            )
+        )
+        backend.restore(handles, storage)
+        found: Counter[int] = Counter()
+        if self.plan.program.counts == "total":
+            table = backend.columns("total", [ColumnArray("count", np.dtype(np.int64), 0)])
+            keys = pa.array(range(20), pa.int64())
+            ids, _, arrays = table.begin([keys])
+            found.update({k: int(arrays[0][i]) for k, i in zip(range(20), ids, strict=True) if arrays[0][i]})
+            table.commit(np.empty(0, np.int64))
+        else:
+            state: Any = backend.state(ValueState(int, default=0, name=self.plan.program.counts))
+            for key in list(backend.keys(self.plan.program.counts)):
+                backend.current_key = key
+                found[key] = state.value()
+        backend.close()
+        return found
+
+    # ---- the end ----
+
+    def _check_end(self) -> None:
+        self._check_visible()
+        output: dict[int, list[dict[str, int]]] = {}
+        hidden = []
+        parts = []
+        for name in os.listdir(self.out):
+            match = _PART.fullmatch(name)
+            if match:
+                parts.append((int(match[1]), int(match[2]), name))
+            else:
+                hidden.append(name)
+        for subtask, _, name in sorted(parts):
+            with open(os.path.join(self.out, name)) as lines:
+                output.setdefault(subtask, []).extend(json.loads(line) for line in lines)
+        guarantee = self.plan.mode if self.plan.mode == "at_least_once" else "exactly_once"
+        if self._is_damaged and guarantee == "exactly_once":
+            guarantee = "repeated"
+        self.plan.program.check(self.plan.program, output, guarantee, self.plan.parallelism)
+        self._check_litter(hidden)
+
+    def _check_litter(self, hidden: list[str]) -> None:
+        """Nothing is left of what ended two checkpoints ago; of later zombies, and of another job, something may be."""
+        job = self.simulation.job
+        recent = [
+            (job_id, attempt)
+            for (job_id, attempt), completed in self.last_alive.items()
+            if len(self.completed) - completed < 2 or job_id != job.job_id
+        ]
+        for name in hidden:
+            assert any(f".{job_id}.a{attempt}." in name for job_id, attempt in recent), f"left behind: {name}"
+        storage = self.simulation.driver.storage
+        if isinstance(storage, MemoryStorage):
+            assert not storage.files
+            assert not storage.completed()
+            return
+        recent_attempts = [attempt for job_id, attempt in recent if job_id == job.job_id]
+        for directory, _, names in os.walk(os.path.join(self.checkpoints, job.job_id)):
+            for name in names:
+                by_recent = any(f"-a{a}-" in f"-{name}" for a in recent_attempts)
+                late = name.endswith(".0badf00d.tmp")
+                assert by_recent or late, f"left behind: {directory}/{name}"
+
+
+def digest(trace: list[str]) -> str:
+    """A trace in few characters, to compare."""
+    return hashlib.sha256("\n".join(trace).encode()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    import sys
+
+    shown = Run(int(sys.argv[1]))
+    try:
+        shown.run()
+    finally:
+        sys.stdout.write(
+            "\n".join([*shown.simulation.trace, str(shown.plan), digest(shown.simulation.trace), ""])
+        )
