@@ -39,7 +39,7 @@ from tidegate.snapshot.checksums import checksum
 from tidegate.storage.storage import StorageError
 
 pytest_plugins = ["tests.plugins.s3_endpoint"]
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 KEYS, RECORDS, RATE = 10, 6_000, 1_000
 NAME = "tally"
@@ -153,7 +153,7 @@ def store(make_env: Callable[..., Environment], folder: Path, **options: Any) ->
     )
     client = start(env, folder / "out", records=records, rate=rate)
     with running(client):
-        wait_until(lambda: completed(client, 3), "three checkpoints", 60)
+        wait_until(lambda: completed(client, 3), "three checkpoints", 120)
     return Stored(folder / "chk")
 
 
