@@ -20,7 +20,8 @@ from tidegate.core.key_groups import key_group_for_hash, subtask_for_key_group
 from tidegate.records.batch import Batch
 from tidegate.records.hashing import hash_value
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
+"""For one thing that a job does: a busy machine must not look like a stuck job."""
 ALL = 1 << 30
 
 

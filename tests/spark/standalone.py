@@ -153,12 +153,18 @@ class Cluster:
 class Driver:
     """A program in a process of its own (there is one SparkContext per process), which talks in lines of JSON."""
 
-    def __init__(self, directory: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        program: Path = ROOT / "tests" / "spark" / "driver.py",
+    ) -> None:
         self.directory = directory
         environment = {**spark_environment(directory), **(env or {})}
         self._errors = (directory / "driver.err").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "spark" / "driver.py"), *arguments],
+            [sys.executable, str(program), *arguments],
             env=environment,
             cwd=directory,
             stdin=subprocess.PIPE,

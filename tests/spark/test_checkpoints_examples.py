@@ -26,6 +26,8 @@ from tidegate import CoFlatMapFunction, MapFunction
 from tidegate.api.state import OperatorListState
 from tidegate.testing.scripted_source import Pause, ScriptedSource
 
+pytestmark = pytest.mark.timeout(600)
+
 QUICK = {
     "checkpoint_interval": "20 ms",
     "checkpoint_fsync": False,
@@ -113,7 +115,7 @@ def test_map_with_state_stores_position_3_and_b5_c1_and_replays_exactly_the_thre
         until(client, lambda: len(sink.noted(attempt=1)) == 3, "the replay")
         assert victims[1] not in pids(client)
         source.release("crash")
-        client.result(60)
+        client.result(180)
     # The function saw six records and then the three behind the barrier, and never the barrier.
     assert sorted(sink.noted(attempt=0)) == [("a", 2), ("a", 4), ("b", 2), ("b", 5), ("c", 1), ("c", 3)]
     assert sorted(sink.noted(attempt=1)) == [("a", 2), ("a", 4), ("c", 3)]
@@ -156,7 +158,7 @@ def test_odd_and_even_store_5_6_9_and_record_6_is_processed_twice_and_counted_on
         until_restarted(client)
         assert client.overview().restored_checkpoint == stored.id
         source.release("crash")
-        client.result(60)
+        client.result(180)
     assert ("even", 12) in sink.noted(attempt=0), "2 + 4 + 6 before the crash"
     assert ("even", 12) in sink.noted(attempt=1), "and again after it: 12, not 18"
     assert last(sink.noted()) == {"even": 2 + 4 + 6 + 8 + 10, "odd": 1 + 3 + 5 + 7 + 9}
@@ -193,7 +195,7 @@ def test_page_views_resume_from_offset_1000_with_50000_and_10000_not_from_1100(m
         assert client.overview().restored_checkpoint == 100
         until(client, lambda: len(sink.noted(attempt=1)) == 100, "the replay of 100 records")
         source.release("crash")
-        client.result(60)
+        client.result(180)
     assert last(sink.noted()) == {"app1": 50080, "app2": 10020}
     assert len(sink.noted(attempt=1)) == 80 + 20
     assert min(total for app, total in sink.noted(attempt=1) if app == "app1") == 50001
@@ -260,7 +262,7 @@ def test_two_partitions_store_12005_views_of_app1_aligned_and_12050_at_least_onc
         assert client.overview().restored_checkpoint == 100
         source.release("end 0")
         source.release("end 1")
-        client.result(60)
+        client.result(180)
     truth = {"app0": 8000, "app1": 12005 + 45}
     twice = 0 if mode == "exactly_once" else 45
     assert last(sink.noted(attempt=1)) == {"app1": truth["app1"] + twice}, (
@@ -334,7 +336,7 @@ def test_numbers_behind_the_barrier_wait_for_the_letters_and_come_first_after_it
         statistics = until(client, done, "the checkpoint")
         until(client, lambda: len(sink.noted()) == 10, "all records")
         numbers.release("end")
-        client.result(60)
+        client.result(180)
     noted = sink.noted()
     assert sorted(noted[:4]) == ["8", "9", "a", "b"]
     assert noted[4:] == ["c", "1", "2", "3", "d", "e"], "c, then what waited, then what follows"

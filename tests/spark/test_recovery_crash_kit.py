@@ -13,6 +13,8 @@ from tidegate import FileSink, MapFunction
 from tidegate.core.errors import ProgramError
 from tidegate.testing import RecoveryMismatch, check_recovery
 
+pytestmark = pytest.mark.timeout(600)
+
 
 class Reading(NamedTuple):
     sensor: str
@@ -55,7 +57,7 @@ def last_sums(directory: Path) -> dict[str, int]:
 def test_a_program_with_its_state_in_checkpoints_gives_the_same_output_with_two_killed_processes(
     spark, tmp_path
 ):
-    report = check_recovery(sums, READINGS, tmp_path, crashes=2, spark=spark, parallelism=2)
+    report = check_recovery(sums, READINGS, tmp_path, crashes=2, spark=spark, timeout_s=240, parallelism=2)
     assert report.restarts == 2
     assert report.checkpoints >= 2
     assert report.output.total() == 400
@@ -63,12 +65,22 @@ def test_a_program_with_its_state_in_checkpoints_gives_the_same_output_with_two_
 
 def test_a_program_that_keeps_its_state_to_itself_is_found_out(spark, tmp_path):
     with pytest.raises(RecoveryMismatch, match=r"with 1 crashes .* Missing: \d+, such as .* Too much: \d+"):
-        check_recovery(numbered, READINGS, tmp_path, crashes=1, how="raise", spark=spark, parallelism=1)
+        check_recovery(
+            numbered, READINGS, tmp_path, crashes=1, how="raise", spark=spark, timeout_s=240, parallelism=1
+        )
 
 
 def test_what_is_compared_may_be_chosen(spark, tmp_path):
     report = check_recovery(
-        sums, READINGS, tmp_path, crashes=1, how="_exit", read=last_sums, spark=spark, parallelism=2
+        sums,
+        READINGS,
+        tmp_path,
+        crashes=1,
+        how="_exit",
+        read=last_sums,
+        spark=spark,
+        timeout_s=240,
+        parallelism=2,
     )
     truth: Counter[str] = Counter()
     for reading in (r for partition in READINGS for r in partition):

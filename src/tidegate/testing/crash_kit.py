@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -176,18 +177,15 @@ class _Run:
         program(self._env, self._env.from_source(self.source, uid="crash-kit-source"), self._output)
 
     def without_crashes(self, read: Callable[[Path], Any], timeout_s: float) -> Any:
-        self._env.execute_async("crash kit").result(timeout_s)
+        with _ended(self._env.execute_async("crash kit")) as client:
+            client.result(timeout_s)
         return read(self._output)
 
     def with_crashes(self, crashes: int, read: Callable[[Path], Any], timeout_s: float) -> CrashReport:
-        client: Any = self._env.execute_async("crash kit")
-        try:
+        with _ended(self._env.execute_async("crash kit")) as client:
             for i in range(crashes):
                 self._crash(client, i, timeout_s)
             client.result(timeout_s)
-        finally:
-            if not client.status().is_terminal:
-                client.cancel()
         overview = client.overview()
         return CrashReport(crashes, overview.restarts, client.checkpoints().completed, read(self._output))
 
@@ -202,6 +200,16 @@ class _Run:
         for name in names:
             self.source.release(name)
         _until(client, lambda: client.overview().restarts > before, f"a restart after crash {i}", timeout_s)
+
+
+@contextmanager
+def _ended(client: Any) -> Iterator[Any]:
+    """A job that is not left behind, whatever happens."""
+    try:
+        yield client
+    finally:
+        if not client.status().is_terminal:
+            client.cancel()
 
 
 def _latest(client: Any) -> int:

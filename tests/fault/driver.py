@@ -1,0 +1,58 @@
+"""Programs for `Driver`, each in its own process: a storm on a cluster, and a job that outlives its driver."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.fault.kit import until_completed
+from tests.fault.storm import OPTIONS, WITH_EXECUTORS, Storm
+from tests.fault.tap import TapSource
+from tests.spark.driver import hear, say
+from tidegate import Environment, FileSink
+from tidegate.spark.session import start_session
+
+
+def storm(master: str, directory: str, kills: str, seed: str) -> None:
+    """Kill workers and executors on this master."""
+    python = {"spark__pyspark__python": os.environ["CLUSTER_PYTHON"]}
+    spark = start_session(master, spark__deploy__maxExecutorRetries="-1", **python)
+    outcome = Storm(spark, Path(directory), int(seed)).run(int(kills), WITH_EXECUTORS, deadline_s=7000)
+    say(
+        "survived",
+        kills=outcome.processes_killed,
+        faults=dict(outcome.faults),
+        polls_per_s=outcome.polls_per_s,
+        line=outcome.line(),
+    )
+    spark.stop()
+
+
+def resumed(master: str, directory: str, resume: str) -> None:
+    """Count what comes from a tap, from the latest checkpoint if there is one; the first lines tell how far it is."""
+    home = Path(directory)
+    spark = start_session(master)
+    options = {**OPTIONS, "parallelism": 2, "checkpoint_dir": str(home / "chk"), "resume": resume}
+    env = Environment(spark=spark, **options)
+    ticks = env.from_source(TapSource(home / "tap", 2), uid="tap")
+    ticks.sink_to(FileSink(home / "ticks"), uid="ticks")
+    ticks.key_by("app").count(uid="count").sink_to(FileSink(home / "counts"), uid="counts")
+    client = env.execute_async("resumed")
+    until_completed(client, 3, 240)
+    overview = client.overview()
+    say("running", restored=overview.restored_checkpoint, attempt=overview.attempt, job_id=client.job_id)
+    if hear() == "close":
+        end = TapSource(home / "tap", 2).close()
+        client.result(240)
+        say("finished", end=end)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    name, *arguments = sys.argv[1:]
+    globals()[name](*arguments)
