@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.core.errors import CheckpointError
 from tidegate.core.ids import AttemptNumber, JobId, new_job_id
@@ -17,6 +18,11 @@ from tidegate.storage.opening import make_storage
 from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
 
 logger = logging.getLogger(__name__)
+
+
+ATTEMPTS_PER_DRIVER: Final = 1_000_000
+"""A driver that resumes begins with the next multiple, so that no attempt of a driver that died has the same number:
+its processes may still write, and the number is what keeps their files apart from ours."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +71,16 @@ def beginning(options: Options, job_name: str) -> Beginning:
     if options.checkpoint_interval:
         _prepare(storage)
     last_checkpoint, last_attempt = storage.last_used()
+    first_attempt = (max(last_attempt, manifest.attempt) // ATTEMPTS_PER_DRIVER + 1) * ATTEMPTS_PER_DRIVER
+    if options.checkpoint_interval:
+        _claim(storage, first_attempt)
     logger.info("job %r goes on from %s", job_name, found.checkpoint.path)
     return Beginning(
         manifest.job_id,
         storage,
         _all_of(storage, limit),
         max(last_checkpoint, manifest.checkpoint_id) + 1,
-        AttemptNumber(max(last_attempt, manifest.attempt) + 1),
+        AttemptNumber(first_attempt),
     )
 
 
@@ -87,6 +96,15 @@ def _new_job(options: Options) -> Beginning:
 def _prepare(storage: CheckpointStorage) -> None:
     if isinstance(storage, FilesystemStorage):
         storage.prepare()
+
+
+def _claim(storage: CheckpointStorage, first_attempt: int) -> None:
+    """Leave a trace of the attempts to come: if this driver dies before they do, the next one must not repeat them.
+
+    It is a file of checkpoint 0, which there never is: the first sweep behind a checkpoint of this driver, whose
+    manifest is then the trace, removes it.
+    """
+    storage.writer(0, first_attempt, "driver", 0).write("claim", b"", "exclusive")
 
 
 def _latest(options: Options, job_name: str) -> Found:
