@@ -106,12 +106,16 @@ class AcknowledgeCheckpoint(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeclineCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    """A subtask cannot take part in a checkpoint; the task itself goes on."""
+    """A subtask cannot take part in a checkpoint; the task itself goes on.
+
+    `subsumed`: only because a newer one has come, which is no failure.
+    """
 
     checkpoint_id: int
     vertex: VertexId
     subtask: int
     reason: str
+    subsumed: bool = False
 
 
 class TaskDrained(msgspec.Struct, frozen=True, tag=True):

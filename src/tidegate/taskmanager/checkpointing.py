@@ -175,7 +175,7 @@ class SubtaskCheckpoints:
                         self._upload_if_ready(running)
                 case al.DeclineCheckpoint(checkpoint_id, reason):
                     self._forget(checkpoint_id)
-                    self._decline(checkpoint_id, reason)
+                    self._decline(checkpoint_id, reason, subsumed=True)
 
     def _begin(self, barrier: CheckpointBarrier, recording: frozenset[ChannelId]) -> None:
         now_ms = self._now_ms()
@@ -312,8 +312,8 @@ class SubtaskCheckpoints:
         else:
             self._host.send(message)
 
-    def _decline(self, checkpoint_id: int, reason: str) -> None:
-        self._host.send(m.DeclineCheckpoint(checkpoint_id, self._id.vertex, self._id.index, reason))
+    def _decline(self, checkpoint_id: int, reason: str, *, subsumed: bool = False) -> None:
+        self._host.send(m.DeclineCheckpoint(checkpoint_id, self._id.vertex, self._id.index, reason, subsumed))
 
     def _forget(self, checkpoint_id: int) -> None:
         running = self._running.pop(checkpoint_id, None)

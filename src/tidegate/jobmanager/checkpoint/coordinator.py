@@ -270,7 +270,8 @@ class CheckpointCoordinator:
         if pending is None or pending.phase != "subtasks" or id not in pending.awaited:
             return
         if isinstance(message, m.DeclineCheckpoint):
-            self._abort(pending, f"{attempt.name(id)} declined it: {message.reason}", now_ms)
+            reason = f"{attempt.name(id)} declined it: {message.reason}"
+            self._abort(pending, reason, now_ms, counts=not message.subsumed)
         else:
             self._on_acknowledged(attempt, pending, id, message, now_ms)
 
