@@ -26,8 +26,8 @@ run: $(STAMP) ## count page views on a local Spark, live, and compare with the t
 test: $(STAMP) ## run all tests but the long ones (PYTEST_ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
 
-test-long: $(STAMP) ## run the long tests
-	@$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+test-long: $(STAMP) ## run the long tests (SEEDS=20000: so many of the simulation)
+	@SEEDS="$(SEEDS)" $(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check style, format, types and the direction of imports
 	@$(BIN)/ruff check

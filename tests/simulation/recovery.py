@@ -7,6 +7,7 @@ seed alone, with its trace: `python -m tests.simulation.recovery <seed>`.
 from __future__ import annotations
 
 import atexit
+import csv
 import functools
 import hashlib
 import json
@@ -36,7 +37,7 @@ from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.records.types import record_type_of
-from tidegate.snapshot.manifest import decode_manifest
+from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.state.backend import BackendContext, ColumnArray
 from tidegate.state.backends import make_backend
 from tidegate.storage.memory import MemoryStorage
@@ -47,7 +48,7 @@ from tidegate.testing.simulation import Simulation
 
 MODES = ("aligned", "aligned", "unaligned", "unaligned", "timeout", "at_least_once")
 MOST_EVENTS = 60_000
-_PART = re.compile(r"part-(\d+)-(\d+)\.json")
+_PART = re.compile(r"part-(\d+)-(\d+)\.csv")
 
 
 @functools.cache
@@ -63,7 +64,7 @@ def workplace() -> str:
 def graph_of(program: Program, parallelism: int, out: str) -> tuple[JobGraph, Any]:
     """The job graph and the sink of a program; they are the same for all seeds."""
     env = Environment(runtime="in-process", parallelism=parallelism)
-    sink = FileSink(out, "json")
+    sink = FileSink(out, "csv")
     program.build(env, program.inputs).sink_to(sink)
     made = env._program(f"simulated {program.name}")
     graph = build_stream_graph(made.name, made.sinks, made.transformations, made.options)
@@ -254,8 +255,12 @@ class Run:
                 assert os.path.exists(whole), f"{path} of checkpoint {checkpoint.checkpoint_id} is gone"
 
     def _cover(self, data: bytes) -> None:
-        manifest = json.loads(data)
-        for operator in manifest["operators"]:
+        try:
+            operators = decode_manifest(data) and json.loads(data)["operators"]
+        except ManifestError:
+            assert self._is_damaged
+            return
+        for operator in operators:
             for subtask in operator["subtasks"]:
                 for state in subtask["states"]:
                     if state["name"] == "committables":
@@ -362,8 +367,9 @@ class Run:
             else:
                 hidden.append(name)
         for subtask, _, name in sorted(parts):
-            with open(os.path.join(self.out, name)) as lines:
-                output.setdefault(subtask, []).extend(json.loads(line) for line in lines)
+            with open(os.path.join(self.out, name), newline="") as lines:
+                rows = ({k: int(v) for k, v in row.items()} for row in csv.DictReader(lines))
+                output.setdefault(subtask, []).extend(rows)
         guarantee = self.plan.mode if self.plan.mode == "at_least_once" else "exactly_once"
         if self._is_damaged and guarantee == "exactly_once":
             guarantee = "repeated"
