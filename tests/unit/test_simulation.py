@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.simulation.programs import double, make_simulation, negative, numbers
-from tidegate import Environment, JobCanceledError, JobFailedError, JobStatus
+from tidegate import (
+    Environment,
+    FileSink,
+    JobCanceledError,
+    JobFailedError,
+    JobStatus,
+    ProcessContext,
+    ProcessFunction,
+    ValueState,
+)
 from tidegate.api.sink import Sink, SinkWriter
 from tidegate.connectors.datagen import DataGeneratorSource, sequence
 from tidegate.core.states import ExecutionState
@@ -160,3 +170,36 @@ def test_a_source_without_credit_waits_for_one_and_for_nothing_else():
     simulation.cancel()
     simulation.run()
     simulation.close()
+
+
+class FailsOnce(ProcessFunction):
+    """Raises at its first record of the first attempt; afterwards counts each key."""
+
+    seen = ValueState(int, default=0)
+
+    def open(self, context) -> None:
+        self.attempt = context.attempt
+
+    def process(self, value: int, context: ProcessContext) -> Iterator[tuple[int, int]]:
+        if self.attempt == 0 and value == 37:
+            raise ValueError("thirty-seven")
+        self.seen.update(self.seen.value() + 1)
+        yield value % 5, self.seen.value()
+
+
+def test_a_failed_attempt_is_restarted_from_the_latest_checkpoint_and_the_client_tells_it(tmp_path):
+    env = in_process(
+        checkpoint_interval="10 ms", batch_rows=1, buffer_size=1, checkpoint_keep_on_finish=True, seed=5
+    )
+    stream = numbers(env).key_by(lambda n: n % 5, returns=int).process(FailsOnce(), returns=tuple[int, int])
+    stream.sink_to(FileSink(tmp_path / "out", "csv"))
+    client = env.execute_async()
+    assert client.result().attempt == 1
+    overview, checkpoints = client.overview(), client.checkpoints()
+    assert (overview.attempt, overview.restarts) == (1, 1)
+    assert "ValueError: thirty-seven" in overview.last_error
+    assert checkpoints.completed >= 1
+    assert checkpoints.history[-1].final
+    assert "RESTARTING" in [s.name for s in client.status_history()]
+    rows = [line for part in (tmp_path / "out").iterdir() for line in part.read_text().splitlines()[1:]]
+    assert sorted(rows) == sorted(f"{k},{i}" for k in range(5) for i in range(1, 9))
