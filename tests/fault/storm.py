@@ -223,17 +223,21 @@ class Storm:
         self._env = env
 
     def run(self, kills: int, faults: dict[str, int], deadline_s: float) -> Outcome:
-        """Strike until `kills` processes are dead, let the job finish, judge."""
+        """Strike until `kills` processes are dead, let the job finish, judge.
+
+        Every kind of fault comes once, then they come at random, as often as their weights say.
+        """
+        first = list(faults)
         outcome, begun = self.outcome, time.monotonic()
         sinks = [self.directory / "ticks", self.directory / "counts"]
         with Poller(sinks, self.directory / "chk") as poller:
             client = self._env.execute_async("storm")
             try:
-                while outcome.processes_killed < kills:
+                while first or outcome.processes_killed < kills:
                     assert time.monotonic() - begun < deadline_s, f"too slow: {outcome.line()}"
                     assert poller.error is None, poller.error
                     (kind,) = self.random.choices(list(faults), list(faults.values()))
-                    self._strike(client, kind)
+                    self._strike(client, first.pop() if first else kind)
                     logger.info("%s", outcome.line())
                 end = self.tap.close()
                 client.result(DEADLINE_S)
@@ -275,9 +279,8 @@ class Storm:
                 self._kill(victims)
             case "executor":
                 executor = executor_of(self.random.choice(victims))
-                if executor is None or not kill(executor):
-                    return
-                outcome.processes_killed += 1
+                assert executor is not None, "the slots are not in executors of their own"
+                self._kill([executor])
             case "zombie":
                 pid = self.random.choice(victims)
                 if not kill(pid, signal.SIGSTOP):

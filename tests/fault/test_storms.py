@@ -68,7 +68,7 @@ def test_twenty_kills_of_workers_and_executors_lose_and_repeat_nothing(tmp_path)
     said = storm_in_a_driver(tmp_path, 20, seed=1, deadline_s=1500)
     assert said["kills"] >= 20
     assert said["polls_per_s"] >= 20
-    assert said["faults"].get("executor", 0) >= 1
+    assert said["faults"]["executor"] >= 1
 
 
 @pytest.mark.long

@@ -57,7 +57,9 @@ def user_traceback(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """One line: the type and the message; `sys.exit` in words."""
+    """One line: the type and the message; `sys.exit` in words, an operator's error as what its code raised."""
+    if isinstance(error, OperatorError) and error.__cause__ is not None:
+        return f"operator {error.operator!r}: {describe_error(error.__cause__)}"
     if isinstance(error, SystemExit):
         return f"the function called sys.exit({error.code!r})"
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
