@@ -9,7 +9,7 @@ from tests.fault.test_storms import PROGRAM
 from tests.spark.standalone import Driver
 
 
-@pytest.mark.spec("S2-8", "S1-7", "S0-1", "S0-32")
+@pytest.mark.spec("S1-7", "S0-1", "S0-32")
 @pytest.mark.timeout(900)
 def test_after_two_sigkills_of_the_driver_the_same_program_resumes_and_is_exact(tmp_path):
     storage = tmp_path / "home"

@@ -164,7 +164,7 @@ def test_odd_and_even_store_5_6_9_and_record_6_is_processed_twice_and_counted_on
     assert last(sink.noted()) == {"even": 2 + 4 + 6 + 8 + 10, "odd": 1 + 3 + 5 + 7 + 9}
 
 
-@pytest.mark.spec("S4-5", "S4-6", "S4-7", "S0-29", "S1-4")
+@pytest.mark.spec("S4-5", "S4-6", "S4-7", "S0-29")
 def test_page_views_resume_from_offset_1000_with_50000_and_10000_not_from_1100(make_env, tmp_path):
     # The seed's numbers are 1000 records and 60000 views, so a record stands for several views.
     until_1000 = [Click("app1", 100)] * 500 + [Click("app2", 20)] * 500
@@ -295,7 +295,7 @@ class LateLetter(MapFunction):
         return letter
 
 
-@pytest.mark.spec("S4-11", "S0-37", "S0-38", "S3-35", "S1-2")
+@pytest.mark.spec("S4-11", "S0-37", "S1-2")
 def test_numbers_behind_the_barrier_wait_for_the_letters_and_come_first_after_it(make_env, tmp_path):
     numbers = ScriptedSource([["8", "9", Pause("1"), "1", "2", "3", Pause("end")]], tmp_path / "numbers")
     # In a slot of its own, so that a slow letter holds up nobody else.

@@ -96,7 +96,7 @@ def test_the_same_crash_gives_at_most_at_least_or_exactly_the_truth(make_env, tm
         assert found == truth
 
 
-@pytest.mark.spec("S3-34", "S4-2", "S0-9")
+@pytest.mark.spec("S3-34", "S0-9")
 def test_a_plain_sink_shows_the_replay_twice_and_a_transactional_one_does_not(make_env, tmp_path):
     source = ScriptedSource(
         [[*clicks(100), Pause("checkpoint"), *clicks(50, 100), Pause("crash"), *clicks(50, 150)]],
@@ -143,7 +143,7 @@ def test_with_one_channel_nothing_is_aligned_and_both_modes_are_exact(make_env, 
     assert len(sink.noted(attempt=1)) == 90, "none of the first 90 again"
 
 
-@pytest.mark.spec("S0-15", "S3-26", "S2-5", "S0-28", "S2-2", "S2-3")
+@pytest.mark.spec("S0-15", "S3-26", "S2-5", "S0-28")
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("storage", ["the JobManager's memory", "a directory"])
 def test_every_backend_and_storage_gives_the_same_counts_after_a_crash(make_env, tmp_path, backend, storage):
@@ -420,7 +420,7 @@ def test_a_checkpoint_that_takes_too_long_fails_and_leaves_no_file(make_env, tmp
     assert highest(sink.noted()) == {"app0": 100, "app1": 100, "app2": 100}
 
 
-@pytest.mark.spec("S4-15", "S4-9", "S0-16", "S0-29")
+@pytest.mark.spec("S4-15", "S4-9", "S0-29")
 def test_a_downstream_task_may_finish_its_snapshot_before_the_one_in_front_of_it(make_env, tmp_path):
     source = ScriptedSource([[*clicks(300), Pause("end")]], tmp_path / "script")
     held = HoldingSink(tmp_path / "held")
@@ -485,7 +485,7 @@ def test_two_jobs_have_two_coordinators_with_ids_of_their_own(make_env, tmp_path
                 client.cancel(30)
 
 
-@pytest.mark.spec("S2-13", "S1-7", "S2-8", "S0-34")
+@pytest.mark.spec("S2-13", "S1-7", "S0-34")
 def test_subsumed_checkpoints_are_deleted_and_a_manifest_alone_says_how_to_go_on(make_env, tmp_path):
     def job(name: str, **options: Any) -> tuple[Any, ScriptedSource, HoldingSink]:
         source = ScriptedSource([[*clicks(300), Pause(name), *clicks(300, 300)]], tmp_path / name)
