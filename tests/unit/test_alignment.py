@@ -208,3 +208,78 @@ def test_no_order_of_events_leaves_a_channel_blocked_or_begins_a_checkpoint_twic
     assert begins == sorted(set(begins))
     if not aborted and (mode == "at_least_once" or n == 1):
         assert begins == list(range(1, last + 1))
+
+
+def test_an_older_barrier_cannot_join_a_newer_alignment() -> None:
+    """Channel a skipped checkpoint 1 (it was aborted further up); the abort reaches this subtask late."""
+    a, b = channels(2)
+    alignment = BarrierAlignment([a, b], timeout_ms=100)
+    assert alignment.barrier_received(a, barrier(2), 0) == [BlockChannel(a)]
+    assert alignment.barrier_received(b, barrier(1), 0) == []
+    assert alignment.checkpoint_aborted(1) == []
+    assert alignment.deadline_ms == 100
+    assert alignment.barrier_received(b, barrier(2), 0) == [UnblockChannels(), BeginCheckpoint(barrier(2))]
+
+
+def test_a_trigger_counts_although_a_newer_checkpoint_was_aborted() -> None:
+    alignment = BarrierAlignment([])
+    alignment.checkpoint_aborted(2)
+    assert begun(alignment.triggered(barrier(1))) == [1]
+    assert begun(alignment.triggered(barrier(2))) == []
+
+
+@given(
+    st.integers(2, 4),
+    st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=5),
+    st.lists(st.integers(0, 99)),
+)
+def test_an_aligned_cut_never_has_a_record_from_behind_its_barrier(
+    n: int, skipped: list[set[int]], picks: list[int]
+) -> None:
+    """Checkpoint i is skipped by the channels in `skipped[i]`, then aborted; the aborts come at any time."""
+    ids = channels(n)
+    alignment = BarrierAlignment(ids)
+    last = len(skipped)
+    queues = {
+        c: deque([*(i + 1 for i in range(last) if j not in skipped[i]), None]) for j, c in enumerate(ids)
+    }
+    aborts = deque(i + 1 for i in range(last) if any(j < n for j in skipped[i]))
+    newest = dict.fromkeys(ids, 0)
+    blocked: set[ChannelId] = set()
+    ended: set[ChannelId] = set()
+
+    def perform(actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case BlockChannel(channel):
+                    blocked.add(channel)
+                case UnblockChannels():
+                    blocked.clear()
+                case BeginCheckpoint(found):
+                    assert all(newest[c] == found.checkpoint_id for c in ids if c not in ended)
+
+    def pick(number: int) -> bool:
+        ready = [c for c in ids if queues[c] and c not in blocked]
+        if not ready:
+            return False
+        channel = ready[number % len(ready)]
+        element = queues[channel].popleft()
+        if element is None:
+            ended.add(channel)
+            perform(alignment.channel_ended(channel, 0))
+        else:
+            newest[channel] = element
+            perform(alignment.barrier_received(channel, barrier(element), 0))
+        return True
+
+    for number in picks:
+        if number % 5 == 0 and aborts:
+            perform(alignment.checkpoint_aborted(aborts.popleft()))
+        else:
+            pick(number)
+    while aborts:
+        perform(alignment.checkpoint_aborted(aborts.popleft()))
+    while pick(0):
+        pass
+    assert not blocked
+    assert not any(queues.values())

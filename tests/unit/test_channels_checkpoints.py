@@ -83,6 +83,20 @@ def test_what_comes_before_the_barrier_of_a_recorded_channel_is_recorded():
     assert recorded == [(B, [1])]
 
 
+def test_an_aligned_barrier_of_the_next_checkpoint_keeps_its_place_in_a_recorded_channel():
+    g = gate()
+    recorded: list[list[int]] = []
+    g.record = lambda channel, found: recorded.append(found.rows)
+    g.receive(A, UNALIGNED, 0)
+    g.next_overtaker()
+    g.overtaken_by(UNALIGNED, frozenset({B}))
+    g.receive(B, batch(1), 0)
+    following = CheckpointBarrier(8, 200)  # checkpoint 7 was aborted further up, and nobody has told us yet
+    g.receive(B, following, 0)
+    assert not g.has_overtaker
+    assert poll_all(g) == [[1], following]
+
+
 def test_two_barriers_that_arrived_before_the_first_is_looked_at():
     g = gate()
     g.receive(A, batch(1), 0)

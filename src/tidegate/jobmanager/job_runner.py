@@ -238,6 +238,10 @@ class JobRunner:
             states = {operator: bytes(state) for operator, state in restore.enumerators.items()}
         elif continue_sources and self._enumerators is not None:
             states = self._enumerators.final_states()
+            if not states:  # beginning anew would read everything twice
+                reason = "its enumerator did not say how far it was, so the job cannot go on from there"
+                source = next(iter(self.records_expected))
+                self.post(OfAttempt(attempt, ev.EnumeratorFailed(source, reason, "")))
         coordinators = make_coordinators(self.job_graph, self._clock, states)
         self._enumerators = EnumeratorThread(
             coordinators, partial(self._post_enumerator, attempt), self._clock

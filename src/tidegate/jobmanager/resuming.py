@@ -67,7 +67,8 @@ def beginning(options: Options, job_name: str) -> Beginning:
         )
         return _new_job(options)
     manifest, storage = found.checkpoint.manifest, found.checkpoint.storage
-    limit = None if options.resume == "latest" else manifest.checkpoint_id
+    if options.resume != "latest":
+        _refuse_older(storage, manifest.checkpoint_id, found.checkpoint.path)
     if options.checkpoint_interval:
         _prepare(storage)
     last_checkpoint, last_attempt = storage.last_used()
@@ -78,7 +79,7 @@ def beginning(options: Options, job_name: str) -> Beginning:
     return Beginning(
         manifest.job_id,
         storage,
-        _all_of(storage, limit),
+        _all_of(storage, external=not options.checkpoint_interval),
         max(last_checkpoint, manifest.checkpoint_id) + 1,
         AttemptNumber(first_attempt),
     )
@@ -115,8 +116,22 @@ def _latest(options: Options, job_name: str) -> Found:
     return find_latest(options.checkpoint_dir, job_name, contents=False)
 
 
-def _all_of(storage: CheckpointStorage, limit: int | None) -> tuple[CompletedCheckpoint, ...]:
-    """Every readable checkpoint of the job, up to `limit`: the newest is taken, the others if it is damaged."""
+def _refuse_older(storage: CheckpointStorage, checkpoint_id: int, path: str) -> None:
+    """Going on from an older checkpoint would delete files that the newer ones share with it."""
+    newer = [id for id in storage.completed() if id > checkpoint_id]
+    if newer:
+        raise CheckpointError(
+            f"{path} is not the newest checkpoint of its job: {', '.join(map(str, newer))} came later and would be "
+            f"lost. Resume from the newest, or copy the job's directory, delete the later checkpoints from the copy "
+            f"and resume there"
+        )
+
+
+def _all_of(storage: CheckpointStorage, *, external: bool) -> tuple[CompletedCheckpoint, ...]:
+    """Every readable checkpoint of the job: the newest is taken, the others if it is damaged.
+
+    `external`: the job takes no checkpoints itself and so must not delete these.
+    """
     found = []
     for id in storage.completed():
         path = storage.show(layout.manifest_path(id))
@@ -124,6 +139,5 @@ def _all_of(storage: CheckpointStorage, limit: int | None) -> tuple[CompletedChe
             manifest = decode_manifest(storage.read_manifest(id), path)
         except (ManifestError, CorruptFileError):
             continue  # reported already
-        if limit is None or id <= limit:
-            found.append(checkpoint_of(manifest, path))
+        found.append(checkpoint_of(manifest, path, external=external))
     return tuple(found)

@@ -130,7 +130,9 @@ class SourceCoordinator:
 
     def snapshot(self) -> Any:
         """The enumerator's state as plain JSON-able values, to be stored and given back as `restored`."""
-        return None if self._enumerator is None else msgspec.to_builtins(self._enumerator.snapshot())
+        if self._enumerator is None:
+            return self._restored
+        return msgspec.to_builtins(self._enumerator.snapshot())
 
     def close(self) -> None:
         """Close the enumerator; what it raises is only logged, because the job has ended."""

@@ -90,12 +90,16 @@ class SinkOperator(Operator):
         """Close what was written up to the barrier; it stays in the checkpoints until it is committed."""
         if self._committer is None:
             return
+        self._check_whole()
         with blame(self.context.operator_name):
             self._prepared.append((checkpoint_id, list(self.writer.prepare_commit(self._defer))))
         self._keep_prepared()
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
         """What was prepared goes with the next checkpoint, unless it could not be finished: then it is lost here."""
+        self._check_whole()
+
+    def _check_whole(self) -> None:
         if self._broken is not None:
             raise OperatorError(self.context.operator_name) from self._broken
 

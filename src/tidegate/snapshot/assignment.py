@@ -91,7 +91,7 @@ def assign(
     stored = {o.id: o for o in manifest.operators}
     left_behind = _left_behind(manifest, vertices, allow_non_restored_state)
     in_flight = _in_flight(manifest, vertices)
-    finished = {(v.id, v.operators, v.parallelism): frozenset(v.finished) for v in manifest.vertices}
+    finished = _finished(manifest, vertices)
     subtasks: dict[SubtaskId, SubtaskRestore] = {}
     for vertex in vertices:
         operators: list[list[OperatorRestore]] = [[] for _ in range(vertex.parallelism)]
@@ -100,11 +100,9 @@ def assign(
                 dealt = _deal_operator(manifest, stored[operator.id], vertex)
                 for mine, restore in zip(operators, dealt, strict=True):
                     mine.append(restore)
-        ids = tuple(o.id for o in vertex.operators)
-        done = finished.get((vertex.id, ids, vertex.parallelism), frozenset())
         for i in range(vertex.parallelism):
             subtasks[SubtaskId(vertex.id, i)] = SubtaskRestore(
-                vertex.id, i, tuple(operators[i]), in_flight.get((vertex.id, i)), i in done
+                vertex.id, i, tuple(operators[i]), in_flight.get((vertex.id, i)), (vertex.id, i) in finished
             )
     present = {o.id for v in vertices for o in v.operators}
     enumerators = {id: state for id, state in manifest.enumerators.items() if id in present}
@@ -131,6 +129,15 @@ def _left_behind(manifest: Manifest, vertices: Sequence[VertexLike], allowed: bo
             f"{hint}, or set allow_non_restored_state to leave the state behind."
         )
     return tuple(o.label() for o in missing)
+
+
+def _finished(manifest: Manifest, vertices: Sequence[VertexLike]) -> frozenset[tuple[VertexId, int]]:
+    """The subtasks that need not run again: only in an unchanged job, else somebody may send to them."""
+    before = [(v.operators, v.parallelism) for v in manifest.vertices]
+    now = [(tuple(o.id for o in v.operators), v.parallelism) for v in vertices]
+    if before != now:
+        return frozenset()
+    return frozenset((v.id, subtask) for v in manifest.vertices for subtask in v.finished)
 
 
 def _in_flight(

@@ -213,10 +213,18 @@ class _Deferred:
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self.done = False
+        self._failure: BaseException | None = None
 
     def run(self) -> None:
+        """Do it once. What failed half-way cannot be done again: it fails every time."""
+        if self._failure is not None:
+            raise self._failure
         if not self.done:
-            self._work()
+            try:
+                self._work()
+            except BaseException as e:
+                self._failure = e
+                raise
             self.done = True
 
 

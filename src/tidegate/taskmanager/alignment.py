@@ -82,13 +82,7 @@ class BarrierAlignment:
         self._over = 0
         self._aborted: set[int] = set()
         self._blocked = False
-        self._seen = 0
         self._actions: list[Action] = []
-
-    @property
-    def newest_seen(self) -> int:
-        """The highest checkpoint id of which a barrier came, or that was begun otherwise."""
-        return self._seen
 
     @property
     def is_aligning(self) -> bool:
@@ -111,9 +105,10 @@ class BarrierAlignment:
         if recording is not None and recording.barrier.checkpoint_id == id:
             self._has(recording, channel)
         elif id > self._over and id not in self._aborted:
-            self._seen = max(self._seen, id)
             if not self._at_least_once:
+                # A channel that skipped a checkpoint (it was aborted further up) will never bring its barrier.
                 self._end_older(id)
+                self._over = id - 1
             waiting = self._waiting.get(id)
             if waiting is None:
                 waiting = self._waiting[id] = _Waiting(barrier, set())
@@ -136,15 +131,14 @@ class BarrierAlignment:
     def triggered(self, barrier: CheckpointBarrier) -> list[Action]:
         """The JobManager began a checkpoint here itself: the subtask is a source, or all its channels have ended."""
         self._actions = []
-        if barrier.checkpoint_id > max(self._over, self._seen):
-            self._seen = barrier.checkpoint_id
+        id = barrier.checkpoint_id
+        if id > self._over and id not in self._aborted and id not in self._waiting:
             self._begin(_Waiting(barrier, set()))
         return self._actions
 
     def checkpoint_aborted(self, checkpoint_id: int) -> list[Action]:
         """The JobManager gave a checkpoint up: stop waiting for it and ignore its barriers."""
         self._actions = []
-        self._seen = max(self._seen, checkpoint_id)
         self._aborted.add(checkpoint_id)
         if self._waiting.pop(checkpoint_id, None) is not None:
             self._unblock()

@@ -198,6 +198,7 @@ class InputGate:
         self._aligned_records = 0
         self._recording: set[ChannelId] = set()
         self._recorded_checkpoint = 0
+        self._recorded_checkpoint = 0
         self._overtakers: deque[_Overtaker] = deque()
         self._overtaking: _Overtaker | None = None
         self.record: Callable[[ChannelId, Batch], None] = _no_record
@@ -222,10 +223,15 @@ class InputGate:
             self.backlog += 1
             if channel in self._recording:
                 self.record(channel, element)
-        elif isinstance(element, CheckpointBarrier) and (element.unaligned or channel in self._recording):
+        elif isinstance(element, CheckpointBarrier) and (
+            element.unaligned
+            or (channel in self._recording and element.checkpoint_id == self._recorded_checkpoint)
+        ):
             self._overtakers.append(_Overtaker(channel, element, [e for e in queue if isinstance(e, Batch)]))
             if element.checkpoint_id >= self._recorded_checkpoint:
-                self._recording.discard(channel)  # now: what follows may come before the task looks at the barrier
+                self._recording.discard(
+                    channel
+                )  # now: what follows may come before the task looks at the barrier
             return
         if not queue and channel not in self._blocked:
             self._ready.append(channel)
@@ -327,6 +333,7 @@ class InputGate:
                 self._overtakers.append(_Overtaker(channel, element, []))
                 return ahead
         self._recording.add(channel)
+        self._recorded_checkpoint = checkpoint_id
         return ahead
 
     def stop_recording(self, channel: ChannelId) -> None:

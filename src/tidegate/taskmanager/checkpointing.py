@@ -92,9 +92,11 @@ class SubtaskCheckpoints:
 
     def barrier_received(self, channel: ChannelId, barrier: CheckpointBarrier) -> None:
         """A barrier came, in its turn or past everything that waits."""
-        if self._aligning_since_ms is None:
-            self._aligning_since_ms = self._now_ms()
+        now_ms = self._now_ms()
+        was_aligning = self._alignment.is_aligning
         self._perform(self._alignment.barrier_received(channel, barrier, self._wall_ms()))
+        if self._alignment.is_aligning and not was_aligning:
+            self._aligning_since_ms = now_ms
 
     def channel_ended(self, channel: ChannelId) -> None:
         """Nothing follows on a channel."""
@@ -124,6 +126,9 @@ class SubtaskCheckpoints:
     def aborted(self, checkpoint_id: int) -> None:
         """A checkpoint was given up."""
         self._perform(self._alignment.checkpoint_aborted(checkpoint_id))
+        if not self._alignment.is_aligning:
+            self._aligning_since_ms = None
+            self._gate.take_aligned_records()
         self._forget(checkpoint_id)
         self._chain.checkpoint_aborted(checkpoint_id)
 
@@ -190,9 +195,9 @@ class SubtaskCheckpoints:
             finished=self.output_ended,
         )
         self._running[barrier.checkpoint_id] = running
+        self._chain.before_barrier(barrier.checkpoint_id)
+        self._forward(running)
         try:
-            self._chain.before_barrier(barrier.checkpoint_id)
-            self._forward(running)
             if barrier.unaligned:
                 rest = self.rest_in_flight()
                 if rest is not None:

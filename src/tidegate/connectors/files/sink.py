@@ -276,6 +276,8 @@ class _FileWriter(SinkWriter):
             if self._location.is_local:
                 _sync(file.path)
             self._filesystem.move(file.path, f"{self._directory}/{file.pending.hidden}")
+            if self._location.is_local:
+                _sync(self._directory)  # the checkpoint will rely on the new name
 
     def _remove_litter(self) -> None:
         """Delete hidden files that older attempts of this job left and that no checkpoint covers."""

@@ -46,7 +46,7 @@ class StorageOrders:
         self._allow_non_restored_state = allow_non_restored_state
 
     def perform(self, order: StorageOrder) -> Answer | None:
-        """Do it; returns the answer where there is one. Never raises an `Exception`."""
+        """Do it; returns the answer where there is one."""
         match order:
             case ce.StoreAttachments(_, attachments):
                 if isinstance(self._storage, MemoryStorage):
@@ -153,6 +153,20 @@ class StorageThread:
 
     def _run(self) -> None:
         while (order := self._queue.get()) is not None:
-            answer = self._orders.perform(order)
+            try:
+                answer = self._orders.perform(order)
+            except Exception as e:
+                logger.exception("%s failed", type(order).__name__)
+                answer = _failed(order, e)
             if answer is not None:
                 self._post(answer)
+
+
+def _failed(order: StorageOrder, error: Exception) -> Answer | None:
+    match order:
+        case ce.WriteManifest(checkpoint) | ce.StoreAttachments(checkpoint):
+            id = checkpoint if isinstance(checkpoint, int) else checkpoint.checkpoint_id
+            return ce.ManifestFailed(id, str(error) or type(error).__name__)
+        case fe.VerifyCheckpoint(checkpoint):
+            return fe.CheckpointUnavailable(checkpoint.checkpoint_id, str(error) or type(error).__name__)
+    return None
