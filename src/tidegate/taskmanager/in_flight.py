@@ -33,7 +33,9 @@ class OvertakenBatch(NamedTuple):
     data: bytes
 
 
-def overtaken(direction: Literal["in", "out"], channel: ChannelId, batches: Iterable[Batch]) -> list[OvertakenBatch]:
+def overtaken(
+    direction: Literal["in", "out"], channel: ChannelId, batches: Iterable[Batch]
+) -> list[OvertakenBatch]:
     """Batches as they are stored. Encoding copies them, so it is done on the mailbox thread or on unshared batches."""
     return [OvertakenBatch(direction, channel, encode_batch(b).to_pybytes()) for b in batches]
 

@@ -129,7 +129,8 @@ class Task:
         """Open the operators. `finished`: the task had done all its work before the checkpoint it is restored from."""
         self.chain.open()
         if finished:
-            for channel in self.gate.channels():  # whoever feeds it had finished before it: no barrier comes from there
+            # Whoever feeds it had finished before it: no barrier comes from there.
+            for channel in self.gate.channels():
                 self.gate.end_channel(channel)
             self._end_output()
 
