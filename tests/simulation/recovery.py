@@ -26,6 +26,7 @@ import pyarrow as pa
 from tests.simulation.recovery_programs import PROGRAMS, Program
 from tidegate import Environment, FileSink, ValueState
 from tidegate.core.clock import ManualClock
+from tidegate.core.errors import CheckpointError
 from tidegate.core.ids import JobId
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.core.options import Options
@@ -119,6 +120,10 @@ class Plan:
         return Plan(seed, program, mode, backend, rng.choice((1, 2, 2, 3)), storage, damages, values)
 
 
+class _Ended(Exception):
+    """Nothing is to be resumed."""
+
+
 class Run:
     """One seed, from the first driver to the end of the job."""
 
@@ -162,8 +167,15 @@ class Run:
         return Beginning(job_id, make_storage(self.options, job_id))
 
     def _resume(self) -> Beginning:
+        if self.simulation.job.status is JobStatus.FINISHED:
+            raise _Ended("the driver died when the job had finished and was cleaning up")
         options = self.options.with_values({"resume": "latest"}, "the operator")
-        begin = beginning(options, self.graph.name)
+        try:
+            begin = beginning(options, self.graph.name)
+        except CheckpointError as e:
+            if not self._is_damaged:
+                raise
+            raise _Ended("all checkpoints are damaged, which is said by name") from e
         if not begin.is_resumed:
             assert not self.completed or self._is_damaged, "a completed checkpoint was lost"
             return self._first()
@@ -190,6 +202,9 @@ class Run:
                         return simulation.trace
                     simulation.kill_driver()
                     simulation.start_driver(self._resume())
+            except _Ended:
+                if simulation.job.status is not JobStatus.FINISHED:
+                    return simulation.trace
             finally:
                 simulation.close()
         self._check_end()
@@ -374,7 +389,8 @@ class Run:
         if self._is_damaged and guarantee == "exactly_once":
             guarantee = "repeated"
         self.plan.program.check(self.plan.program, output, guarantee, self.plan.parallelism)
-        self._check_litter(hidden)
+        if not self.simulation.driver_is_down:
+            self._check_litter(hidden)
 
     def _check_litter(self, hidden: list[str]) -> None:
         """Nothing is left of what ended two checkpoints ago; of later zombies, and of another job, something may be."""
