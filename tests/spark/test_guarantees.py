@@ -74,7 +74,7 @@ def run_with_a_kill(env: Any, stream: Any, out: Path) -> list[int]:
     return [int(n) for n in pl.read_ndjson(list(out.glob("part-*.json"))).to_series().to_list()]
 
 
-@pytest.mark.spec("S0-6", "S0-7", "S0-13")
+@pytest.mark.spec("S0-6", "S0-7")
 def test_socket_loses_what_it_gave_since_the_checkpoint_and_the_planner_had_said_so(
     make_env: Any, server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -89,7 +89,7 @@ def test_socket_loses_what_it_gave_since_the_checkpoint_and_the_planner_had_said
     assert len(found) < LINES, "what was under way when the process died is gone"
 
 
-@pytest.mark.spec("S0-6", "S0-7", "S0-13")
+@pytest.mark.spec("S0-6", "S0-7")
 def test_same_kill_with_a_source_that_can_be_reset_loses_and_repeats_nothing(
     make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
