@@ -231,7 +231,10 @@ class Run:
 
     def _ends_in_a_named_error(self) -> bool:
         message = self.simulation.message
-        if "none of its completed checkpoints can be restored" in message:
+        if (
+            "none of its completed checkpoints can be restored" in message
+            or "is the storage mounted?" in message
+        ):
             assert self._is_damaged, message
             return True
         # The storage was away when a driver began: whoever runs the job starts it again.
@@ -311,7 +314,8 @@ class Run:
             if operator.name in program.inputs:
                 clicks = program.inputs[operator.name]
                 left = [json.loads(bytes(e)) for s in operator.subtasks for h in s.states for e in h.entries]
-                left += json.loads(bytes(manifest.enumerators[operator.id]))
+                for unassigned in json.loads(bytes(manifest.enumerators[operator.id])):
+                    left += unassigned if isinstance(unassigned, list) else [unassigned]
                 unread = {i for span in left for i in range(span["position"], span["end"])}
                 given.update(click.key for i, click in enumerate(clicks) if i not in unread)
         in_flight: Counter[int] = Counter()

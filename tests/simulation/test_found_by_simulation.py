@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
 import pytest
 
 from tests.unit.checkpoint_kit import CELLS, CoordinatorKit
 from tidegate import Environment, FileSink
+from tidegate.api.sequences import CollectionSource, SpanSplit
 from tidegate.core.clock import ManualClock
 from tidegate.core.ids import ChannelId, EdgeId, OperatorId
 from tidegate.core.options import Options
@@ -131,3 +133,30 @@ def test_no_two_drivers_use_the_same_attempt_even_if_one_dies_before_it_writes_a
     assert len(set(attempts)) == 3
     assert attempts == sorted(attempts)
     assert attempts[0] > 0
+
+
+def test_a_split_that_belongs_to_a_reader_is_not_given_to_another_after_a_restore():
+    source = CollectionSource(range(10))
+    first, again = Readers(), Readers()
+    enumerator = source.create_enumerator(first)
+    enumerator.handle_split_request(0)
+    restored = source.restore_enumerator(again, msgspec.to_builtins(enumerator.snapshot()))
+    restored.handle_split_request(1)
+    assert [subtask for _, subtask in [*first.assigned, *again.assigned]] == [0, 1]
+    assert sum(split.end - split.position for split, _ in [*first.assigned, *again.assigned]) == 10
+
+
+class Readers:
+    """Two readers, as an enumerator sees them."""
+
+    parallelism = 2
+
+    def __init__(self) -> None:
+        self.assigned: list[tuple[SpanSplit, int]] = []
+        self.clock = ManualClock()
+
+    def assign(self, splits, subtask: int) -> None:
+        self.assigned += [(split, subtask) for split in splits]
+
+    def no_more_splits(self, subtask: int) -> None:
+        pass

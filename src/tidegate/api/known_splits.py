@@ -50,6 +50,8 @@ class KnownSplitsSource(Source):
 
     def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
         """Hands out the splits that no reader had yet."""
+        if not self.on_request:
+            return AssignedSplitsEnumerator.restored(context, state, self.split_type)
         return self._enumerator(context, [msgspec.convert(split, self.split_type) for split in state])
 
     def _enumerator(self, context: EnumeratorContext, splits: Sequence[SourceSplit]) -> SplitEnumerator:
@@ -57,13 +59,28 @@ class KnownSplitsSource(Source):
 
 
 class AssignedSplitsEnumerator(SplitEnumerator):
-    """Gives every reader its own splits (split i to reader i modulo parallelism) when it first asks, then no more."""
+    """Gives every reader its own splits (split i to reader i modulo parallelism) when it first asks, then no more.
+
+    After a restore a split still belongs to its reader: another one may have finished, and would never ask for it.
+    """
 
     def __init__(self, context: EnumeratorContext, splits: Sequence[Any]) -> None:
         self._context = context
         self._pending: list[list[Any]] = [[] for _ in range(context.parallelism)]
         for i, split in enumerate(splits):
             self._pending[i % context.parallelism].append(split)
+
+    @classmethod
+    def restored(
+        cls, context: EnumeratorContext, state: Sequence[Any], split_type: Any
+    ) -> AssignedSplitsEnumerator:
+        """From what `snapshot` returned; with another number of readers they are dealt out anew."""
+        owned = [[msgspec.convert(split, split_type) for split in own] for own in state]
+        if len(owned) != context.parallelism:
+            return cls(context, [split for own in owned for split in own])
+        made = cls(context, ())
+        made._pending = owned
+        return made
 
     def handle_split_request(self, subtask: int) -> None:
         """Assign what belongs to this reader, all at once, and say that nothing follows."""
@@ -77,8 +94,8 @@ class AssignedSplitsEnumerator(SplitEnumerator):
         self._pending[subtask][:0] = splits
 
     def snapshot(self) -> Any:
-        """The splits not yet assigned."""
-        return [split for own in self._pending for split in own]
+        """The splits not yet assigned, by reader."""
+        return [list(own) for own in self._pending]
 
 
 class RequestingReader(SourceReader):
