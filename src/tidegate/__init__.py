@@ -42,6 +42,7 @@ from tidegate.connectors.files import FileSink, FileSource
 from tidegate.connectors.socket import SocketSource
 from tidegate.core.errors import (
     BadRecordError,
+    CheckpointError,
     ConfigurationError,
     JobCanceledError,
     JobError,
@@ -50,6 +51,7 @@ from tidegate.core.errors import (
     SchemaError,
     SerializationError,
     SlotsUnavailableError,
+    StateCompatibilityError,
     TidegateError,
 )
 from tidegate.core.states import JobStatus
@@ -64,6 +66,7 @@ __all__ = [
     "BroadcastContext",
     "BroadcastProcessFunction",
     "BroadcastState",
+    "CheckpointError",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
@@ -103,6 +106,7 @@ __all__ = [
     "SocketSource",
     "Source",
     "StateAccessError",
+    "StateCompatibilityError",
     "StateSerializer",
     "StateTtl",
     "TidegateError",
