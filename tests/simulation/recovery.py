@@ -411,6 +411,8 @@ class Run:
             assert not storage.files
             assert not storage.completed()
             return
+        if self._is_damaged:
+            return  # a manifest that a resumed driver could not read stays where it is, to be looked at
         recent_attempts = [attempt for job_id, attempt in recent if job_id == job.job_id]
         for directory, _, names in os.walk(os.path.join(self.checkpoints, job.job_id)):
             for name in names:
