@@ -35,12 +35,15 @@ from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.jobmanager.source_coordinator import EnumeratorThread, make_coordinators
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.handshake import new_secret
+from tidegate.protocol.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from tidegate.snapshot.assignment import Restore
 from tidegate.snapshot.handles import StateFile
 from tidegate.storage.memory import MemoryStorage
 from tidegate.storage.opening import encode_storage
 
 logger = logging.getLogger(__name__)
+_TRACED = (TriggerCheckpoint, NotifyCheckpointComplete, NotifyCheckpointAborted)
+"""The messages of checkpoints, which are logged at DEBUG."""
 
 
 class GangHost(Protocol):
@@ -202,6 +205,8 @@ class JobRunner:
     def _perform(self, action: JobAction) -> None:
         match action:
             case ev.SendToSlot(slot, message):
+                if isinstance(message, _TRACED):
+                    logger.debug("to slot %d: %s", slot, message)
                 self._server.send(slot, message)
             case ev.CloseSlot(slot):
                 self._server.close_slot(slot)

@@ -11,6 +11,7 @@ encoded when it is overtaken; the upload waits until every channel's barrier has
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,9 @@ from tidegate.taskmanager import alignment as al
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
 from tidegate.taskmanager.in_flight import OvertakenBatch, encode_in_flight, overtaken
+
+log = logging.getLogger(__name__)
+"""At DEBUG a trace of every checkpoint: a few lines per subtask and checkpoint, none per record."""
 
 
 class Uploads(Protocol):
@@ -92,6 +96,7 @@ class SubtaskCheckpoints:
 
     def barrier_received(self, channel: ChannelId, barrier: CheckpointBarrier) -> None:
         """A barrier came, in its turn or past everything that waits."""
+        self._trace(barrier.checkpoint_id, "barrier received on %s", channel)
         now_ms = self._now_ms()
         was_aligning = self._alignment.is_aligning
         self._perform(self._alignment.barrier_received(channel, barrier, self._wall_ms()))
@@ -112,6 +117,7 @@ class SubtaskCheckpoints:
         barrier = self._triggered
         if barrier is not None and (self._chain.source is not None or self._gate.all_ended):
             self._triggered = None
+            self._trace(barrier.checkpoint_id, "triggered by the JobManager")
             self._perform(self._alignment.triggered(barrier))
 
     def drained(self) -> None:
@@ -183,6 +189,7 @@ class SubtaskCheckpoints:
                     self._decline(checkpoint_id, reason, subsumed=True)
 
     def _begin(self, barrier: CheckpointBarrier, recording: frozenset[ChannelId]) -> None:
+        self._trace(barrier.checkpoint_id, "processing stopped")
         now_ms = self._now_ms()
         aligning_ms = 0.0 if self._aligning_since_ms is None else now_ms - self._aligning_since_ms
         self._aligning_since_ms = None
@@ -209,11 +216,14 @@ class SubtaskCheckpoints:
             failpoint("checkpoint.sync")
             running.parts = self._chain.snapshot(barrier.checkpoint_id)
             running.sync_ms = self._now_ms() - started_ms
+            names = [operator for operator, _ in running.parts]
+            self._trace(barrier.checkpoint_id, "snapshot of %s", names)
         except Exception as e:  # noqa: BLE001 - the checkpoint fails, not the task
             self._forget(barrier.checkpoint_id)
             self._decline(barrier.checkpoint_id, describe_error(e))
             return
         self._upload_if_ready(running)
+        self._trace(barrier.checkpoint_id, "processing resumed")
 
     def _forward(self, running: _Running) -> None:
         if self.output_ended:
@@ -226,6 +236,7 @@ class SubtaskCheckpoints:
                 output.add_event(barrier)
                 if self._timeout_ms is not None:
                     running.stuck.append(output)
+        self._trace(barrier.checkpoint_id, "barrier forwarded to %s", [o.id for o in self._outputs])
 
     def _hurry_outputs(self, running: _Running, now_ms: int) -> None:
         """A forwarded barrier that still waits behind batches when its time is over overtakes them."""
@@ -316,6 +327,7 @@ class SubtaskCheckpoints:
             self._decline(id, reason)
         else:
             self._host.send(message)
+            self._trace(id, "acknowledged")
 
     def _decline(self, checkpoint_id: int, reason: str, *, subsumed: bool = False) -> None:
         self._host.send(m.DeclineCheckpoint(checkpoint_id, self._id.vertex, self._id.index, reason, subsumed))
@@ -326,6 +338,13 @@ class SubtaskCheckpoints:
             running.is_over = True
             if running.recording:  # else the channels that are being recorded are those of a newer one
                 self._gate.stop_recording_all()
+
+    def _trace(self, checkpoint_id: int, what: str, *args: object) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            id = self._id
+            log.debug(
+                "checkpoint %d: subtask %d of vertex %d: %s", checkpoint_id, id.index, id.vertex, what % args
+            )
 
     def _now_ms(self) -> float:
         return self._host.clock.monotonic_ns() / 1e6
