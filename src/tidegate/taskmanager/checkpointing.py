@@ -96,7 +96,7 @@ class SubtaskCheckpoints:
 
     def barrier_received(self, channel: ChannelId, barrier: CheckpointBarrier) -> None:
         """A barrier came, in its turn or past everything that waits."""
-        self._trace(barrier.checkpoint_id, "barrier received on %s", channel)
+        self._trace(barrier.checkpoint_id, "barrier received on %s", tuple(channel))
         now_ms = self._now_ms()
         was_aligning = self._alignment.is_aligning
         self._perform(self._alignment.barrier_received(channel, barrier, self._wall_ms()))
@@ -236,7 +236,10 @@ class SubtaskCheckpoints:
                 output.add_event(barrier)
                 if self._timeout_ms is not None:
                     running.stuck.append(output)
-        self._trace(barrier.checkpoint_id, "barrier forwarded to %s", [o.id for o in self._outputs])
+        if self._outputs:
+            self._trace(
+                barrier.checkpoint_id, "barrier forwarded to %s", [tuple(o.id) for o in self._outputs]
+            )
 
     def _hurry_outputs(self, running: _Running, now_ms: int) -> None:
         """A forwarded barrier that still waits behind batches when its time is over overtakes them."""
