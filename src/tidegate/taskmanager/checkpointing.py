@@ -117,8 +117,10 @@ class SubtaskCheckpoints:
         barrier = self._triggered
         if barrier is not None and (self._chain.source is not None or self._gate.all_ended):
             self._triggered = None
-            self._trace(barrier.checkpoint_id, "triggered by the JobManager")
-            self._perform(self._alignment.triggered(barrier))
+            actions = self._alignment.triggered(barrier)
+            if actions:  # else it has taken that checkpoint already
+                self._trace(barrier.checkpoint_id, "triggered by the JobManager")
+            self._perform(actions)
 
     def drained(self) -> None:
         """Everything is read, processed and sent: the task waits for the final checkpoint."""
