@@ -331,8 +331,8 @@ class SubtaskCheckpoints:
             self._forget(id)
             self._decline(id, reason)
         else:
-            self._host.send(message)
             self._trace(id, "acknowledged")
+            self._host.send(message)
 
     def _decline(self, checkpoint_id: int, reason: str, *, subsumed: bool = False) -> None:
         self._host.send(m.DeclineCheckpoint(checkpoint_id, self._id.vertex, self._id.index, reason, subsumed))
