@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,9 +16,7 @@ import pytest
 from examples.word_count import TEXT, words
 from tests.fault.kit import (
     HoldingSink,
-    WaitingFor,
     kill,
-    max_parallelism_for,
     pids,
     running,
     until,
@@ -30,7 +26,8 @@ from tests.fault.kit import (
 from tests.fault.stored import Stored, completed, number
 from tests.fault.tap import APPS, TapSource, app_of
 from tests.spark.test_latency import MICRO_BATCH_FLOOR_MS, NoteLatency, NoteSizes, histogram
-from tidegate import FileSink, MapFunction, ProcessContext, ProcessFunction, ValueState
+from tests.spark.trace import Trace, Traced
+from tidegate import FileSink, ProcessContext, ProcessFunction, ValueState
 from tidegate.connectors.datagen import DataGeneratorSource, created_at_ns, sequence
 from tidegate.core.key_groups import key_group_for_hash, subtask_for_key_group
 from tidegate.jobmanager.checkpoint.coordinator import CheckpointCoordinator
@@ -302,209 +299,6 @@ def test_on_every_channel_exactly_what_was_sent_before_the_barrier_is_before_it(
     assert len(between) > 10, "the barriers cut a stream that flows"
 
 
-# ---- the trace of a checkpoint ----
-
-
-class Step(NamedTuple):
-    """A line of the log of a slot."""
-
-    at: float
-    process: int
-    subtask: tuple[int, int]
-    what: str
-    detail: str
-
-
-class Trace:
-    """The log of checkpoints at DEBUG, of all slots with a `Traced` function, in a file per process."""
-
-    LOGGER = "tidegate.taskmanager.checkpointing"
-    LINE = re.compile(r"(\S+) (\d+) checkpoint (\d+): subtask (\d+) of vertex (\d+): (.*)")
-    WORDS = re.compile(r"(.*?)(?: (?:on|to|of|by) (.*))?")
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.directory = str(directory)
-
-    def begin(self) -> logging.Handler:
-        """Write the log of this process from now on, in the order in which things happen."""
-        handler = logging.FileHandler(f"{self.directory}/{os.getpid()}.log")
-        handler.setFormatter(logging.Formatter("%(created).6f %(process)d %(message)s"))
-        log = logging.getLogger(self.LOGGER)
-        log.addHandler(handler)
-        log.setLevel(logging.DEBUG)
-        return handler
-
-    def end(self, handler: logging.Handler) -> None:
-        """Write no more."""
-        log = logging.getLogger(self.LOGGER)
-        log.removeHandler(handler)
-        if not log.handlers:
-            log.setLevel(logging.NOTSET)
-        handler.close()
-
-    def lines(self, process: int) -> list[str]:
-        """Everything that one process wrote."""
-        return (Path(self.directory) / f"{process}.log").read_text("utf-8").splitlines()
-
-    def read(self, checkpoint_id: int) -> list[Step]:
-        """Every step of one checkpoint: those of one process in their order."""
-        found = []
-        for file in sorted(Path(self.directory).glob("*.log")):
-            for line in file.read_text("utf-8").splitlines():
-                match = self.LINE.fullmatch(line)
-                if match is not None and int(match[3]) == checkpoint_id:
-                    words_of_step = self.WORDS.fullmatch(match[6])
-                    assert words_of_step is not None
-                    found.append(
-                        Step(
-                            float(match[1]),
-                            int(match[2]),
-                            (int(match[5]), int(match[4])),
-                            words_of_step[1],
-                            words_of_step[2] or "",
-                        )
-                    )
-        return found
-
-
-class Traced(MapFunction):
-    """Passes records on; its slot writes the trace while it is open."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-
-    def open(self, context: Any) -> None:
-        self.handler = self.trace.begin()
-
-    def close(self) -> None:
-        self.trace.end(self.handler)
-
-    def map(self, value: Any) -> Any:
-        logging.getLogger(Trace.LOGGER).debug("read %s", value)
-        return value
-
-
-class Late(Traced):
-    """The same, but it waits with one record."""
-
-    def __init__(self, trace: Trace, gate: WaitingFor) -> None:
-        super().__init__(trace)
-        self.gate = gate
-
-    def map(self, value: int) -> int:
-        if value == 10:
-            self.gate.wait()
-        return int(super().map(value))
-
-
-class Sum(ProcessFunction):
-    total = ValueState(int, default=0)
-
-    def process(self, value: int, context: ProcessContext) -> Iterator[int]:
-        logging.getLogger(Trace.LOGGER).debug("summed %s %d", context.current_key, value)
-        self.total.update(self.total.value() + value)
-        yield self.total.value()
-
-
-def parity(n: int) -> str:
-    return "odd" if n % 2 else "even"
-
-
-def test_the_steps_of_a_checkpoint_of_two_sources_two_sums_and_two_sinks(make_env, tmp_path, caplog):
-    """The barrier goes on before the snapshot is taken, and nothing is processed between the two."""
-    caplog.set_level(logging.DEBUG, logger="tidegate.jobmanager.job_runner")
-    source = ScriptedSource(
-        [
-            [1, 2, 3, 4, Pause("behind"), 6, 8, Pause("end 0")],
-            [1, 2, 3, 4, Pause("late"), 10, Pause("new"), 12, Pause("end 1")],
-        ],
-        tmp_path / "script",
-    )
-    trace, late, sink = (
-        Trace(tmp_path / "trace"),
-        WaitingFor(tmp_path / "late"),
-        HoldingSink(tmp_path / "out"),
-    )
-    env = make_env(
-        checkpoint_dir=str(tmp_path / "chk"),
-        max_parallelism=max_parallelism_for(["even", "odd"], 2),
-        **{**QUICK, "checkpoint_interval": "1 s"},
-    )
-    numbers = env.from_source(source, uid="source").map(Late(trace, late), returns=int)
-    sums = numbers.key_by(parity, returns=str).process(Sum(), returns=int, uid="sums")
-    sums.rebalance().sink_to(sink, uid="out")
-    with running(env, "steps") as client:
-        until(client, lambda: len(sink.noted()) == 8, "eight records")
-        later_checkpoint(client, "a checkpoint, so that the next one is a second away")
-        source.release("late")
-        until(client, late.is_awaited, "source 1 to be late")
-        stuck_ms = time.time() * 1000 + 1
-
-        def pending() -> Any:
-            newest = client.checkpoints().history[-1]
-            is_it = newest.status == "pending" and newest.triggered_ms > stuck_ms and newest.subtasks
-            return newest.checkpoint_id if is_it else None
-
-        id = until(client, pending, "a checkpoint that waits for source 1", deadline_s=20)
-        source.release("behind")
-        source.release("new")
-        until(client, lambda: source.has_reached("end 0"), "6 and 8 to be sent")
-        late.open()
-        until(client, lambda: len(sink.noted()) == 12, "all records")
-        until(client, lambda: _newest(client) >= id, "the checkpoint")
-        statistics = next(c for c in client.checkpoints().history if c.checkpoint_id == id)
-        taken = stored(tmp_path / "chk", statistics) if _newest(client) == id else None
-        source.release("end 0")
-        source.release("end 1")
-        client.result(180)
-    assert statistics.status == "completed"
-    assert taken is None or taken.positions("source") == {0: 4, 1: 5}
-    steps = trace.read(id)
-    by_subtask = {subtask: [s for s in steps if s.subtask == subtask] for _, _, subtask, _, _ in steps}
-    assert sorted(by_subtask) == [(v, i) for v in range(3) for i in range(2)]
-    taking = ["processing stopped", "barrier forwarded", "snapshot", "processing resumed", "acknowledged"]
-    for (vertex, index), found in by_subtask.items():
-        whats = [s.what for s in found]
-        if vertex == 0:
-            assert whats == ["triggered", *taking], "a message of the JobManager, no barrier"
-            assert found[2].detail == str([(0, index, 0), (0, index, 1)]), "to all partitions"
-        else:
-            expected = ["barrier received", "barrier received", *taking]
-            assert whats == (expected if vertex == 1 else [w for w in expected if w != "barrier forwarded"])
-            assert {s.detail for s in found[:2]} == {str((vertex - 1, p, index)) for p in range(2)}
-    # The JobManager begins it and completes it: last, when everybody has acknowledged.
-    said = [(r.created, r.getMessage()) for r in caplog.records if f"checkpoint_id={id}," in r.getMessage()]
-    assert [text.split(": ")[1].split("(")[0] for _, text in said] == [
-        *["TriggerCheckpoint"] * 2,
-        *["NotifyCheckpointComplete"] * 2,
-    ]
-    assert said[0][0] <= min(s.at for s in steps)
-    assert said[2][0] >= max(s.at for s in steps if s.what == "acknowledged")
-    # In the slot of the even sum: nothing is processed while it is stopped, and what waited comes before what is new.
-    (process,) = {s.process for s in by_subtask[1, 0]}
-    lines = [line.split(" ", 2)[2] for line in trace.lines(process)]
-    is_stopped = False
-    for line in lines:
-        assert not (is_stopped and line.startswith(("read", "summed"))), line
-        if "processing stopped" in line or "processing resumed" in line:
-            is_stopped = "stopped" in line
-    own = f"checkpoint {id}: subtask 0 of vertex 1: "
-    shown = [line.removeprefix(own) for line in lines if line.startswith((own, "summed even"))]
-    first = shown.index("barrier received on (0, 0, 0)")
-    assert [line.split(" [")[0] for line in shown[first : first + 7]] == [
-        "barrier received on (0, 0, 0)",
-        "summed even 10",
-        "barrier received on (0, 1, 0)",
-        "processing stopped",
-        "barrier forwarded to",
-        "snapshot of",
-        "processing resumed",
-    ]
-    behind = [line for line in shown[shown.index("processing resumed") :] if line.startswith("summed")]
-    assert behind == ["summed even 6", "summed even 8", "summed even 12"]
-
-
 # ---- RocksDB ----
 
 
@@ -540,7 +334,7 @@ def test_with_two_inputs_on_rocksdb_the_next_checkpoint_uploads_only_files_that_
         right.release("few 1")
         until(client, lambda: len(sink.noted()) == len(first) + 2 * len(few), "few more")
         sink.let_pass(1 << 30)
-        until(client, lambda: _newest(client) > full, "the next one")
+        until(client, lambda: newest_completed(client) > full, "the next one")
         found = {c.checkpoint_id: c for c in client.checkpoints().history if c.status == "completed"}
         increment = found[full + 1]
         before, after = (
@@ -563,7 +357,7 @@ def test_with_two_inputs_on_rocksdb_the_next_checkpoint_uploads_only_files_that_
     assert any(e.what == "snapshot" and e.at > of_sums[1].at for e in of_sums)
 
 
-def _newest(client: Any) -> int:
+def newest_completed(client: Any) -> int:
     latest = client.checkpoints().latest_completed
     return 0 if latest is None else int(latest.checkpoint_id)
 
