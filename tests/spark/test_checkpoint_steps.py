@@ -44,7 +44,8 @@ def parity(n: int) -> str:
     return "odd" if n % 2 else "even"
 
 
-@pytest.mark.spec("S0-35")
+# Forwarding comes before the snapshot and the upload is asynchronous: D1 of the specification decides so.
+@pytest.mark.spec("S0-16", "S0-35", "S0-36", "S0-38", "S3-35")
 def test_the_steps_of_a_checkpoint_of_two_sources_two_sums_and_two_sinks(make_env, tmp_path, caplog):
     """The barrier goes on before the snapshot is taken, and nothing is processed between the two."""
     caplog.set_level(logging.DEBUG, logger="tidegate.jobmanager.job_runner")

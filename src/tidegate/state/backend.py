@@ -98,6 +98,8 @@ class KeyedStateBackend(ABC):
 
     def __init__(self, context: BackendContext) -> None:
         self.context = context
+        self.claimed: set[str] = set()
+        """The names that `state` and `columns` were asked for."""
 
     @abstractmethod
     def state(self, declaration: KeyedState) -> KeyedState:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,8 @@ from tidegate.state.backend import AsyncPart, BackendContext, KeyedStateBackend
 from tidegate.state.backends import make_backend
 from tidegate.state.serializers import ValueSerializer, map_key_serializer, value_serializer
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
+
+logger = logging.getLogger(__name__)
 
 OperatorAsyncPart = Callable[[SnapshotWriter], OperatorSnapshot]
 
@@ -72,6 +75,7 @@ class OperatorStates:
         self._lists: dict[str, _LiveList] = {}
         self._maps: dict[str, _LiveMap] = {}
         self._entries: dict[str, tuple[Redistribution, tuple[msgspec.Raw, ...]]] = {}
+        self._asked: set[str] = set()
         self._deferred: list[_Deferred] = []
 
     @property
@@ -119,6 +123,7 @@ class OperatorStates:
 
     def entries(self, name: str) -> list[bytes]:
         """Plain entries (JSON) that the checkpoint has under this name; empty without one."""
+        self._asked.add(name)
         if self._restored is None:
             return []
         return [bytes(e) for s in self._restored.states if s.name == name for e in s.entries]
@@ -128,6 +133,32 @@ class OperatorStates:
     ) -> None:
         """Set the plain entries (JSON) that the next snapshots have under this name."""
         self._entries[name] = (redistribution, tuple(map(msgspec.Raw, entries)))
+
+    def check_claimed(self) -> None:
+        """Every stored state must have been asked for by now: one that nobody asked for would be forgotten.
+
+        Called once, behind the operator's `open`. `allow_non_restored_state` makes it a warning.
+        """
+        restored = self._restored
+        if restored is None:
+            return
+        claimed = set() if self._backend is None else self._backend.claimed
+        stored = {schema.name for handle in restored.keyed for schema in handle.states if handle.files}
+        lost = stored - claimed
+        lost |= {s.name for s in restored.states if s.rows} - self._asked - {*self._lists, *self._maps}
+        if not lost:
+            return
+        names = ", ".join(map(repr, sorted(lost)))
+        text = (
+            f"operator {self._context.operator_name!r} has state {names} in the checkpoint, but the program does not "
+            f"declare it any more"
+        )
+        if not self._context.options.allow_non_restored_state:
+            raise StateCompatibilityError(
+                f"{text}. Was it renamed? Declare it with name={sorted(lost)[0]!r}, or set allow_non_restored_state to "
+                f"leave it behind"
+            )
+        logger.warning("%s; it is left behind", text)
 
     # ---- checkpoints ----
 

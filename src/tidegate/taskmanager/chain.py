@@ -76,6 +76,7 @@ class OperatorChain:
         for operator in reversed(self.operators):
             self._opened += 1
             operator.open()
+            operator.context.states.check_claimed()
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Run a batch through the whole chain."""

@@ -83,6 +83,7 @@ class HeapBackend(KeyedStateBackend):
 
     def state(self, declaration: KeyedState) -> KeyedState:
         """The live state of a declaration; the same one for the same name."""
+        self.claimed.add(declaration.name)
         known = self._stores.get(declaration.name)
         if isinstance(known, RowStore) and known.live.kind == declaration.kind:
             return known.live
@@ -108,6 +109,7 @@ class HeapBackend(KeyedStateBackend):
 
     def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
         """The column table of this name; the same one for the same name."""
+        self.claimed.add(name)
         known = self._stores.get(name)
         if isinstance(known, ColumnStore):
             return known

@@ -77,6 +77,7 @@ class RocksDBBackend(KeyedStateBackend):
 
     def state(self, declaration: KeyedState) -> KeyedState:
         """The live state of a declaration."""
+        self.claimed.add(declaration.name)
         self._refuse_untyped_keys()
         operator, name = self.context.operator_name, declaration.name
         is_map = isinstance(declaration, MapState)
@@ -135,6 +136,7 @@ class RocksDBBackend(KeyedStateBackend):
 
     def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
         """The live column table of this name."""
+        self.claimed.add(name)
         self._refuse_untyped_keys()
         schema = column_schema(name, self.context.key_type, [(a.name, str(a.dtype)) for a in arrays])
         context = self._state_context(schema, None)

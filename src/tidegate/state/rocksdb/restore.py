@@ -50,7 +50,7 @@ def restore_database(
             raise StateCompatibilityError(
                 f"operator {operator!r} cannot restore key groups {handle.range}: the checkpoint was written with "
                 f"state.backend={handle.backend}, but the job uses rocksdb. Set state.backend={handle.backend}, or "
-                f"take a savepoint with it and start from that"
+                f"start without state"
             )
     if not overlapping:
         return None
