@@ -143,7 +143,7 @@ class TestKeys:
         numbers = stream()
         assert "state 'n' of Co is kept by key" in refusal(lambda: numbers.connect(numbers).map(Co()))
 
-    def test_keys_of_a_mutable_class_are_refused(self) -> None:
+    def test_keys_of_a_class_without_a_stable_hash_are_refused(self) -> None:
         @dataclass
         class Who:
             name: str
@@ -152,8 +152,7 @@ class TestKeys:
             return Who(value[0])
 
         message = refusal(lambda: stream().key_by(who).map(Count()))
-        assert "operator 'map Count': its keys, made by who(), are Who objects" in message
-        assert "@dataclass(frozen=True)" in message
+        assert "the key function who returns Who(name: string), which cannot be a key" in message
 
     def planned(self, env: Environment, key: Any, operate: Any) -> str:
         operate(env.from_collection([], type=Pair).key_by(key)).sink_to(BlackholeSink())

@@ -27,7 +27,7 @@ from tidegate.api.state import (
 from tidegate.core.errors import ProgramError, SchemaError, TidegateError
 from tidegate.core.options import Options
 from tidegate.records.type_hints import strip_optional
-from tidegate.records.types import RecordType, StructType, record_type_of
+from tidegate.records.types import RecordType, record_type_of
 
 
 def check_states(function: Any, operator: str, key: Key | None, *, broadcast: bool = False) -> None:
@@ -51,8 +51,6 @@ def check_states(function: Any, operator: str, key: Key | None, *, broadcast: bo
                 f"can write. Use stream.connect(other.broadcast()).process(function)"
             )
         _check_types(state, where)
-    if key is not None and any(isinstance(s, KeyedState) for s in declared.values()):
-        _check_key_is_hashable(key, operator)
 
 
 def refuse_state_of_callable(function: Any, operator: str) -> None:
@@ -158,16 +156,6 @@ def _is_mutable(field: pa.Field) -> bool:
     if pa.types.is_struct(kind):
         return any(_is_mutable(kind.field(i)) for i in range(kind.num_fields))
     return bool(pa.types.is_nested(kind))
-
-
-def _check_key_is_hashable(key: Key, operator: str) -> None:
-    record_type = key.record_type
-    if isinstance(record_type, StructType) and record_type.python_class.__hash__ is None:
-        raise ProgramError(
-            f"operator {operator!r}: its keys, made by {key.describe()}, are {record_type.python_class.__name__} "
-            f"objects, which cannot be looked up because they can change. Make the class frozen "
-            f"(@dataclass(frozen=True)), or return a tuple"
-        )
 
 
 def _words(hint: Any) -> str:
