@@ -28,6 +28,9 @@ from tidegate.spark.artifacts import ship_package
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 10.0
+_SWITCH_S = 0.0005
+"""How long a slot's upload thread may keep the interpreter while its mailbox thread waits; Python's 5 ms would be the
+latency of every record that comes during a checkpoint."""
 
 
 class SparkGang:
@@ -147,6 +150,7 @@ class SparkGang:
 def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The body of a Spark task: be a slot until the job ends."""
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    sys.setswitchinterval(_SWITCH_S)
     from pyspark import BarrierTaskContext
 
     from tidegate.taskmanager.mailbox import run_slot

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 
@@ -29,9 +28,6 @@ log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 1.0
 _GOODBYE_S = 10.0
-_SWITCH_S = 0.0005
-"""How long the upload thread may keep the interpreter while the mailbox thread waits for it; Python's 5 ms would be
-the latency of every record that comes during a checkpoint."""
 
 
 def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
@@ -41,7 +37,6 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
     is no JobManager to tell, so that Spark ends the task.
     """
     keep_freed_memory()
-    sys.setswitchinterval(_SWITCH_S)
     pa.set_cpu_count(1)
     pa.array([0])  # imports what Arrow imports when it first meets a list; not while records wait
     options = Options().with_values(bootstrap.options, "the driver")
