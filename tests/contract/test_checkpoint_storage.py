@@ -1,6 +1,7 @@
 """The contract of checkpoint storage: one suite for local disk, an S3 endpoint and the JobManager's memory.
 
 Durable and checked: what a handle names is there, whole and as it was written, or an error names the file.
+Long because it is one list of promises that all storages are held to.
 """
 
 from __future__ import annotations
@@ -447,7 +448,9 @@ def small_disk(directory: Path, size: str) -> Iterator[Path]:
     )
     if mounted.returncode != 0:
         message = f"cannot mount a small disk: {mounted.stderr.strip()}"
-        pytest.fail(message) if os.environ.get("CI") == "true" and os.geteuid() == 0 else pytest.skip(message)
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
     try:
         yield directory
     finally:

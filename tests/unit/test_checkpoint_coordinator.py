@@ -1,4 +1,7 @@
-"""When checkpoints are triggered, complete, aborted and discarded; what the slots hear and what the user can read."""
+"""When checkpoints are triggered, complete, aborted and discarded; what the slots hear and what the user can read.
+
+Long because it is the whole table of one state machine.
+"""
 
 from __future__ import annotations
 

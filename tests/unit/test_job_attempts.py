@@ -1,4 +1,7 @@
-"""The sequence of attempts: when a job is restarted and from where, what the user reads, and what zombies cannot do."""
+"""The sequence of attempts: when a job is restarted and from where, what the user reads, and what zombies cannot do.
+
+Long because it is the whole table of one state machine, with the kit that drives it.
+"""
 
 from __future__ import annotations
 

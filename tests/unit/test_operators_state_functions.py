@@ -1,4 +1,7 @@
-"""Functions with state, on both backends: bound before `open`, of the record's key, and gone outside one."""
+"""Functions with state, on both backends: bound before `open`, of the record's key, and gone outside one.
+
+Long because every kind of function is held to the same promises, with the functions of the one kit at the top.
+"""
 
 from __future__ import annotations
 

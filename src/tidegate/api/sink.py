@@ -15,6 +15,7 @@ from typing import Any
 
 from tidegate.api.source import Counter
 from tidegate.core.clock import Clock
+from tidegate.core.errors import ProgramError
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 
@@ -87,7 +88,9 @@ class Sink(ABC):
 
     def create_committer(self, context: WriterContext) -> Committer:
         """Make the committer of one subtask; called only where there is a `committable_type`."""
-        raise NotImplementedError(f"{type(self).__name__} has committables but no committer")
+        raise ProgramError(
+            f"{type(self).__name__} has a committable_type but no committer. Define create_committer(context)"
+        )
 
     @abstractmethod
     def create_writer(self, context: WriterContext) -> SinkWriter:

@@ -19,7 +19,7 @@ is written back. That holds on every backend.
 from __future__ import annotations
 
 import pickle
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar
@@ -269,24 +269,24 @@ class ReducingState(KeyedState, Generic[T]):
         self._refuse()
 
 
-class AggregateFunction(Generic[IN, ACC, OUT]):
+class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
     """An incremental aggregation: an accumulator of its own type, kept in state."""
 
+    @abstractmethod
     def create_accumulator(self) -> ACC:
         """The accumulator of no records."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, value: IN, accumulator: ACC) -> ACC:
         """The accumulator with one more record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def get_result(self, accumulator: ACC) -> OUT:
         """The result of an accumulator."""
-        raise NotImplementedError
 
     def merge(self, left: ACC, right: ACC) -> ACC:
-        """Two accumulators as one (needed by merging windows only)."""
-        raise NotImplementedError
+        """Two accumulators as one; only needed where accumulators meet."""
+        raise ProgramError(f"{type(self).__name__} cannot merge two accumulators. Define merge(left, right)")
 
 
 class AggregatingState(KeyedState, Generic[IN, OUT]):

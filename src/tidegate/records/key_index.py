@@ -11,6 +11,7 @@ Equality is exact everywhere; nothing relies on a hash alone. Null is a key like
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from typing import Final
@@ -129,7 +130,7 @@ class KeyIndex:
         return columns[::-1]
 
 
-class _ColumnIndex:
+class _ColumnIndex(ABC):
     """Ids for the values of one column.
 
     A table gives ids to what is not null. The null, when it comes, takes the next id, and the table's ids from
@@ -179,15 +180,17 @@ class _ColumnIndex:
         """See `KeyIndex.freeze`."""
         return copy(self)
 
+    @abstractmethod
     def _table_size(self) -> int:
-        raise NotImplementedError
+        """How many values the table has."""
 
+    @abstractmethod
     def _table_ids(self, array: pa.Array, null: Mask | None) -> Ids:
         """A fresh array of the table's ids; anything where the row is null."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _values(self, table_ids: Ids, null: Mask | None) -> pa.Array:
-        raise NotImplementedError
+        """The values of these ids, null where the mask says so."""
 
 
 class _NullColumn(_ColumnIndex):
@@ -198,6 +201,9 @@ class _NullColumn(_ColumnIndex):
 
     def _table_ids(self, array: pa.Array, null: Mask | None) -> Ids:
         return np.zeros(len(array), np.int64)
+
+    def _values(self, table_ids: Ids, null: Mask | None) -> pa.Array:
+        return pa.nulls(len(table_ids), self.type)
 
 
 class _NumberColumn(_ColumnIndex):
