@@ -80,7 +80,7 @@ def kill_a_worker(client: object) -> None:
     """Wait until the job has a checkpoint to go back to, then kill the process of its last slot."""
     while not client.status().is_terminal:
         done, progress = client.checkpoints().completed, client.metrics().progress or 0.0
-        if done >= 2 and progress >= 0.2:
+        if done >= 1 and progress >= 0.2:
             slot = client.slots()[-1]
             print(f"\n*** kill -9 {slot.pid}: slot {slot.slot}, which runs {', '.join(slot.subtasks)} ***\n")
             os.kill(slot.pid, signal.SIGKILL)

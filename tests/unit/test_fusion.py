@@ -16,12 +16,14 @@ from tidegate.api.expressions import apply_expressions, canonical_schema
 from tidegate.core.clock import ManualClock
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.job_graph import JobVertex, OperatorSpec
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.fusion import FusedExpressions, Stage, fuse
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import RowType
+from tidegate.state.operator_states import OperatorStates, StatesContext
 from tidegate.taskmanager.chain import ChainHost, OperatorChain
 
 CLICKS = pa.schema([("app", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
@@ -101,8 +103,15 @@ def test_no_query_is_made_where_polars_would_carry_another_type_or_choose_the_co
 
 def host() -> ChainHost:
     """A slot that expressions have no use for."""
-    calls = [lambda *_: None for _ in dataclasses.fields(ChainHost)[4:]]
-    return ChainHost("j", 0, ManualClock(), Options(), *calls)  # type: ignore[arg-type]
+    calls = {f.name: lambda *_: None for f in dataclasses.fields(ChainHost)[4:]} | {"states": no_states}
+    return ChainHost("j", 0, ManualClock(), Options(), **calls)  # type: ignore[arg-type]
+
+
+def no_states(vertex: JobVertex, spec: OperatorSpec, subtask: int) -> OperatorStates:
+    context = StatesContext(
+        spec.id, spec.name, subtask, vertex.parallelism, vertex.max_parallelism, 0, ManualClock(), Options(), str
+    )
+    return OperatorStates(context)
 
 
 class Chain:
