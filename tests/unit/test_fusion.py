@@ -109,7 +109,15 @@ def host() -> ChainHost:
 
 def no_states(vertex: JobVertex, spec: OperatorSpec, subtask: int) -> OperatorStates:
     context = StatesContext(
-        spec.id, spec.name, subtask, vertex.parallelism, vertex.max_parallelism, 0, ManualClock(), Options(), str
+        spec.id,
+        spec.name,
+        subtask,
+        vertex.parallelism,
+        vertex.max_parallelism,
+        0,
+        ManualClock(),
+        Options(),
+        str,
     )
     return OperatorStates(context)
 
