@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tidegate.api.source import Idle
+from tidegate.core.clock import ManualClock
 from tidegate.core.ids import SubtaskId, VertexId
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.taskmanager.channels import InputGate
@@ -24,8 +25,9 @@ class Source:
 
 
 def task_of(source: Source) -> Task:
-    chain = SimpleNamespace(source=source, is_ready=lambda: True, has_more=False)
-    return Task(SubtaskId(VertexId(0), 0), "source", chain, InputGate({}, 1, 0), [], TaskMetrics(0, now_ns=0))  # type: ignore[arg-type]
+    chain = SimpleNamespace(source=source, is_ready=lambda: True, has_more=False, keeps_time=False)
+    metrics = TaskMetrics(0, now_ns=0)
+    return Task(SubtaskId(VertexId(0), 0), "source", chain, InputGate({}, 1, 0), [], metrics, ManualClock())  # type: ignore[arg-type]
 
 
 def test_an_idle_source_is_asked_again_when_it_is_woken_or_its_time_has_come():

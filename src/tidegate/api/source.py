@@ -61,6 +61,14 @@ class Counter(Protocol):
         ...
 
 
+class Gauge(Protocol):
+    """A metric that goes up and down."""
+
+    def set(self, value: int) -> None:
+        """The value from now on."""
+        ...
+
+
 @dataclass(frozen=True)
 class ReaderContext:
     """What a reader may use. Made by the runtime; all calls from the mailbox thread, except `wake`."""

@@ -34,6 +34,25 @@ class Counter:
         self.value += index(n)
 
 
+class Gauge:
+    """A number that goes up and down.
+
+    >>> pending = Gauge()
+    >>> pending.set(3)
+    >>> pending.value
+    3
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def set(self, value: int) -> None:
+        """The value from now on, a whole number."""
+        self.value = index(value)
+
+
 class TaskState(enum.IntEnum):
     """What a subtask spends its time on."""
 
@@ -86,12 +105,14 @@ class TimeAccount:
 class OperatorMetrics:
     """Records in and out of one operator of a chain; add to the attributes."""
 
-    __slots__ = ("name", "records_in", "records_out")
+    __slots__ = ("name", "records_in", "records_out", "watermark_ms")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.records_in = 0
         self.records_out = 0
+        self.watermark_ms: int | None = None
+        """The last watermark that left the operator."""
 
 
 class TaskMetrics:
@@ -107,6 +128,7 @@ class TaskMetrics:
 
     __slots__ = (
         "_counters",
+        "_gauges",
         "_operators",
         "backlog",
         "bytes_in",
@@ -129,6 +151,7 @@ class TaskMetrics:
         self.credits = 0
         self._operators: list[OperatorMetrics] = []
         self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
 
     def operator(self, name: str) -> OperatorMetrics:
         """Add an operator of the chain, first to last; names may repeat."""
@@ -142,6 +165,13 @@ class TaskMetrics:
         if counter is None:
             counter = self._counters[name] = Counter()
         return counter
+
+    def gauge(self, name: str) -> Gauge:
+        """The gauge with this name, made when first asked for."""
+        gauge = self._gauges.get(name)
+        if gauge is None:
+            gauge = self._gauges[name] = Gauge()
+        return gauge
 
     def snapshot(self, now_ns: int) -> SubtaskMetrics:
         """The values of this moment."""
@@ -158,8 +188,14 @@ class TaskMetrics:
             backlog=self.backlog,
             credits=self.credits,
             operators=tuple(
-                OperatorCounts(name=o.name, records_in=o.records_in, records_out=o.records_out)
+                OperatorCounts(
+                    name=o.name,
+                    records_in=o.records_in,
+                    records_out=o.records_out,
+                    watermark_ms=o.watermark_ms,
+                )
                 for o in self._operators
             ),
             counters={name: counter.value for name, counter in self._counters.copy().items()},
+            gauges={name: gauge.value for name, gauge in self._gauges.copy().items()},
         )

@@ -16,6 +16,8 @@ class OperatorCounts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     records_in: int = 0
     records_out: int = 0
+    watermark_ms: int | None = None
+    """The last watermark that left it; of several subtasks the smallest. None: none yet."""
 
 
 class SubtaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,8 @@ class SubtaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The operators of the chain, first to last; empty where nobody counts them one by one."""
     counters: dict[str, int] = {}
     """Counters that operators registered by name."""
+    gauges: dict[str, int] = {}
+    """Gauges that operators registered by name."""
 
     @property
     def running_ms(self) -> int:
@@ -65,12 +69,21 @@ class VertexMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     def operators(self) -> list[OperatorCounts]:
         """The counts of the chain's operators, summed over the subtasks."""
-        sums: dict[int, tuple[str, int, int]] = {}
+        sums: dict[int, OperatorCounts] = {}
         for subtask in self.subtasks:
             for i, counts in enumerate(subtask.operators):
-                _, records_in, records_out = sums.get(i, ("", 0, 0))
-                sums[i] = counts.name, records_in + counts.records_in, records_out + counts.records_out
-        return [OperatorCounts(name=n, records_in=a, records_out=b) for n, a, b in sums.values()]
+                sums[i] = _added(sums[i], counts) if i in sums else counts
+        return list(sums.values())
+
+
+def _added(one: OperatorCounts, other: OperatorCounts) -> OperatorCounts:
+    marks = one.watermark_ms, other.watermark_ms
+    return OperatorCounts(
+        name=one.name,
+        records_in=one.records_in + other.records_in,
+        records_out=one.records_out + other.records_out,
+        watermark_ms=None if marks[0] is None or marks[1] is None else min(marks[0], marks[1]),
+    )
 
 
 class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,9 @@ One thread (the slot's mailbox thread) makes every call, in this order: construc
 `end_input` (once per input), `finish` after the last input has ended, `close` (also after a failure, then without
 `finish`). An operator emits by calling `context.emit`, which returns when everything chained behind it is done.
 
+Between batches: `process_watermark` when event time advances (the last one, before `finish`, is `MAX_WATERMARK`),
+`process_status` when the stream becomes idle or active, and `on_processing_time` when `next_processing_time_ms` is due.
+
 With checkpoints, at any time between `open` and `close` (also after `finish`): `before_barrier` and `snapshot` of a
 checkpoint, then later its `checkpoint_completed` or `checkpoint_aborted`. State lives in `context.states`: what is
 there when `snapshot` returns is in the checkpoint, and is there again in `open` of the next attempt.
@@ -17,10 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.api.functions import RuntimeContext
-from tidegate.api.source import Counter
+from tidegate.api.source import Counter, Gauge
 from tidegate.core.clock import Clock
 from tidegate.core.options import Options
 from tidegate.records.batch import Batch
+from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.records.types import RecordType
 from tidegate.state.operator_states import OperatorStates
 
@@ -49,6 +53,12 @@ class OperatorContext:
     driver_backlog: Callable[[], int]
     states: OperatorStates
     """The operator's state; restored before `open`."""
+    emit_watermark: Callable[[int], None]
+    """Send a watermark to every output, behind what was emitted."""
+    emit_status: Callable[[bool], None]
+    """Say to every output whether this stream is idle."""
+    gauge: Callable[[str], Gauge]
+    """A named metric of this subtask that goes up and down."""
 
     def runtime_context(self) -> RuntimeContext:
         """The part that user functions see."""
@@ -77,9 +87,36 @@ class Operator(ABC):
     def open(self) -> None:
         """Get ready; may call the user's `open`."""
 
+    def start(self) -> None:
+        """The first record is about to come: say again what those behind must know. Everybody is open by now."""
+
     @abstractmethod
     def process(self, batch: Batch, input_index: int) -> None:
         """Handle a batch (never empty) of one input."""
+
+    clock_ms: int = MIN_TIMESTAMP
+    """The operator's event time: the last watermark."""
+
+    def process_watermark(self, watermark_ms: int) -> None:
+        """Event time has advanced: set the clock, fire what is due, then tell those behind (S3-19)."""
+        self.clock_ms = watermark_ms
+        self.on_event_time(watermark_ms)
+        self.context.emit_watermark(watermark_ms)
+
+    def on_event_time(self, watermark_ms: int) -> None:
+        """Emit what was waiting for a time up to and including this."""
+
+    def process_status(self, idle: bool) -> None:
+        """No input has records for now, or (False) one has again."""
+        self.context.emit_status(idle)
+
+    @property
+    def next_processing_time_ms(self) -> int | None:
+        """When (wall clock) `on_processing_time` wants to be called; None: not at all. Asked between batches."""
+        return None
+
+    def on_processing_time(self, now_ms: int) -> None:
+        """The wall clock has reached `next_processing_time_ms`: emit what is due."""
 
     def end_input(self, input_index: int) -> None:
         """Nothing follows on this input."""

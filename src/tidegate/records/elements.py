@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+MIN_TIMESTAMP: Final = -(1 << 63)
+"""The clock before the first watermark."""
+MAX_WATERMARK: Final = (1 << 63) - 1
+"""The watermark at the end of input: everything that waits for a time is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +16,13 @@ class Watermark:
     """A promise that no record with a timestamp at or before `timestamp_ms` follows on this channel."""
 
     timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStatus:
+    """Whether a channel is idle: it has no records for now and holds no clock back. A record makes it active again."""
+
+    idle: bool
 
 
 @dataclass(frozen=True, slots=True)

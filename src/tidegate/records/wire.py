@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from tidegate.core.errors import ProtocolError
 from tidegate.records.batch import Batch
-from tidegate.records.elements import END_OF_INPUT, CheckpointBarrier, EndOfInput, Watermark
+from tidegate.records.elements import END_OF_INPUT, CheckpointBarrier, EndOfInput, Watermark, WatermarkStatus
 from tidegate.records.types import RecordType
 
 _TIMESTAMPS = pa.field("$timestamp", pa.int64())
 
-Event = Watermark | CheckpointBarrier | EndOfInput
+Event = Watermark | WatermarkStatus | CheckpointBarrier | EndOfInput
 
 
 def encode_columns(columns: pa.RecordBatch) -> pa.Buffer:
@@ -55,9 +55,11 @@ def decode_batch(data: pa.Buffer | bytes | bytearray | memoryview, record_type: 
 
 
 def encode_event(event: Event) -> bytes:
-    """A watermark, barrier or end of input as bytes."""
+    """A watermark, status, barrier or end of input as bytes."""
     if isinstance(event, Watermark):
         return msgspec.msgpack.encode(("W", event.timestamp_ms))
+    if isinstance(event, WatermarkStatus):
+        return msgspec.msgpack.encode(("I", event.idle))
     if isinstance(event, CheckpointBarrier):
         return msgspec.msgpack.encode(("B", event.checkpoint_id, event.timestamp_ms, event.unaligned))
     return msgspec.msgpack.encode(("E",))
@@ -72,6 +74,8 @@ def decode_event(data: bytes | bytearray | memoryview) -> Event:
     match parts:
         case ("W", int(timestamp)):
             return Watermark(timestamp)
+        case ("I", bool(idle)):
+            return WatermarkStatus(idle)
         case ("B", int(checkpoint), int(timestamp), bool(unaligned)):
             return CheckpointBarrier(checkpoint, timestamp, unaligned)
         case ("E",):

@@ -89,6 +89,38 @@ class ColumnArray:
     initial: Any
 
 
+@dataclass(frozen=True)
+class PaneRows:
+    """Rows of a `PaneTable`: key columns (as `ColumnTable.begin` takes them), the panes and the values, of one length."""
+
+    keys: Sequence[pa.Array]
+    panes: Ids
+    values: Sequence[pa.Array]
+
+    def __len__(self) -> int:
+        return len(self.panes)
+
+
+class PaneTable(ABC):
+    """The durable copy of window state that a vectorised operator keeps live itself: (key, pane) -> Arrow values.
+
+    A pane is any int64 (the end of a slice, the start of a session). The operator says in its `snapshot` what has
+    changed since it last did; the table sees to it that every checkpoint is complete, whatever was aborted before.
+    """
+
+    @abstractmethod
+    def restored(self) -> Iterator[PaneRows]:
+        """What the checkpoint had for the key groups of this subtask, in portions; asked once, in `open`."""
+
+    @abstractmethod
+    def write(self, changed: PaneRows, removed: PaneRows, everything: Callable[[], PaneRows]) -> None:
+        """Take over the changes since the last call. Called from `Operator.snapshot`, on the mailbox thread.
+
+        `removed` has no values. A (key, pane) is at most once in both together. `everything` gives all live rows, for a
+        table that now writes a whole copy; it may be called or not, before `write` returns.
+        """
+
+
 class KeyedStateBackend(ABC):
     """The keyed state of one operator subtask."""
 

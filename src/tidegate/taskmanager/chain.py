@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
+
+import msgspec
 
 from tidegate.core.clock import Clock
 from tidegate.core.ids import OperatorId
@@ -17,6 +20,7 @@ from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.sink import FunctionSinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch
+from tidegate.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from tidegate.state.operator_states import OperatorAsyncPart, OperatorStates
 from tidegate.taskmanager.portions import Portions, Receiver
 
@@ -37,8 +41,19 @@ class ChainHost:
     """The state of an operator subtask, restored where there is something to restore."""
 
 
+WATERMARK: Final = "$watermark"
+"""The name of the entry that holds a task's clock, with its head operator."""
+
+
+def _no_event(operator: int, event: object) -> None:
+    """Nobody listens outside the chain."""
+
+
 class OperatorChain:
-    """The operators of one subtask. `exchanges[(operator, tag)]` are the receivers outside the chain."""
+    """The operators of one subtask. `exchanges[(operator, tag)]` are the receivers outside the chain.
+
+    `send_event(operator, event)` puts an event on all channels that an operator feeds.
+    """
 
     def __init__(
         self,
@@ -47,6 +62,7 @@ class OperatorChain:
         host: ChainHost,
         metrics: TaskMetrics,
         exchanges: dict[tuple[int, str | None], list[Receiver]],
+        send_event: Callable[[int, Watermark | WatermarkStatus], None] = _no_event,
     ) -> None:
         counts = [metrics.operator(spec.name) for spec in vertex.operators]
         receivers = {key: list(found) for key, found in exchanges.items()}
@@ -56,7 +72,9 @@ class OperatorChain:
             outputs = {tag: _fan_out(found) for (op, tag), found in receivers.items() if op == i}
             if i == 0 and vertex.is_source and None in outputs:
                 outputs[None] = partial(portions.offer, receive=outputs[None])
-            context = _context(vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i])
+            behind = [built[link.target - i - 1] for link in vertex.links if link.source == i]
+            times = _TimeOutput(behind, counts[i], partial(send_event, i))
+            context = _context(vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i], times)
             operator = build_operator(vertex.operators[i], context)
             _fuse(operator, i, vertex, built, counts, exchanges)
             built.insert(0, operator)
@@ -65,18 +83,28 @@ class OperatorChain:
                     receivers.setdefault((link.source, link.tag), []).append(_chained(operator, counts[i]))
         portions.enabled = any(map(_runs_per_record, built))
         self.operators = built
+        self._timed = [o for o in built if _keeps_processing_time(o)]
         self._ready_checks = [o for o in built if type(o).is_ready is not Operator.is_ready]
         self._head = head = built[0]
         self._head_counts = counts[0]
         self.source = head if isinstance(head, SourceOperator) else None
         self._opened = 0
+        self._restored_clocks: list[int] = []
 
     def open(self) -> None:
         """Open all operators, last first, so that each can emit from the start."""
         for operator in reversed(self.operators):
             self._opened += 1
             operator.open()
+            if operator is self._head:
+                stored = operator.context.states.entries(WATERMARK)
+                self._restored_clocks = [msgspec.json.decode(entry, type=int) for entry in stored]
             operator.context.states.check_claimed()
+
+    def start(self) -> None:
+        """The first record is about to come; what was restored may be emitted."""
+        for operator in self.operators:
+            operator.start()
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Run a batch through the whole chain."""
@@ -101,6 +129,46 @@ class OperatorChain:
         """Whether every operator takes records now."""
         return all(o.is_ready() for o in self._ready_checks)
 
+    # ---- time: only while nothing of a batch waits ----
+
+    def process_watermark(self, watermark_ms: int) -> None:
+        """Event time has advanced at the head."""
+        self._head.process_watermark(watermark_ms)
+
+    def process_status(self, idle: bool) -> None:
+        """The input of the head has become idle, or active again."""
+        self._head.process_status(idle)
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether an operator may wait for the wall clock."""
+        return bool(self._timed)
+
+    @property
+    def next_processing_time_ms(self) -> int | None:
+        """When the first operator wants to be called by the wall clock."""
+        times = [t for o in self._timed if (t := o.next_processing_time_ms) is not None]
+        return min(times, default=None)
+
+    def on_processing_time(self, now_ms: int) -> bool:
+        """Call the operators that are due, in order; returns whether there were any."""
+        fired = False
+        for operator in self._timed:
+            due_ms = operator.next_processing_time_ms
+            if due_ms is not None and due_ms <= now_ms:
+                operator.on_processing_time(now_ms)
+                fired = True
+        return fired
+
+    @property
+    def clock_ms(self) -> int:
+        """The event time of the head."""
+        return self._head.clock_ms
+
+    def restored_clock_ms(self) -> int:
+        """Where a checkpoint had the head's event time: the minimum of its subtasks'."""
+        return min(self._restored_clocks, default=MIN_TIMESTAMP)
+
     def end_input(self, input_index: int) -> None:
         """One input of the head has ended."""
         self._head.end_input(input_index)
@@ -120,6 +188,9 @@ class OperatorChain:
     def snapshot(self, checkpoint_id: int) -> list[tuple[str, OperatorAsyncPart]]:
         """The synchronous part of all operators; their asynchronous parts by operator id."""
         parts = []
+        if self.clock_ms != MIN_TIMESTAMP:
+            stored = [msgspec.json.encode(self.clock_ms)]
+            self._head.context.states.put_entries(WATERMARK, stored, "union")
         for operator in self.operators:
             operator.snapshot(checkpoint_id)
             states = operator.context.states
@@ -159,6 +230,7 @@ def _context(
     metrics: TaskMetrics,
     outputs: dict[str | None, Receiver],
     counts: OperatorMetrics,
+    times: _TimeOutput,
 ) -> OperatorContext:
     main = outputs.get(None, _drop)
 
@@ -187,7 +259,41 @@ def _context(
         partial(host.send_to_driver, spec.id, subtask),
         partial(host.driver_backlog, spec.id, subtask),
         host.states(vertex, spec, subtask),
+        times.watermark,
+        times.status,
+        metrics.gauge,
     )
+
+
+class _TimeOutput:
+    """Where an operator's watermarks go: to those chained behind it, in their order, then to the channels."""
+
+    def __init__(
+        self,
+        behind: list[Operator],
+        counts: OperatorMetrics,
+        send_event: Callable[[Watermark | WatermarkStatus], None],
+    ) -> None:
+        self._behind = behind
+        self._counts = counts
+        self._send_event = send_event
+
+    def watermark(self, watermark_ms: int) -> None:
+        """No record up to this time follows."""
+        self._counts.watermark_ms = watermark_ms
+        for operator in self._behind:
+            operator.process_watermark(watermark_ms)
+        self._send_event(Watermark(watermark_ms))
+
+    def status(self, idle: bool) -> None:
+        """The stream is idle, or active again."""
+        for operator in self._behind:
+            operator.process_status(idle)
+        self._send_event(WatermarkStatus(idle))
+
+
+def _keeps_processing_time(operator: Operator) -> bool:
+    return type(operator).next_processing_time_ms is not Operator.next_processing_time_ms
 
 
 def _runs_per_record(operator: Operator) -> bool:

@@ -26,7 +26,7 @@ from tidegate.operators.failures import OperatorError, describe_error, user_trac
 from tidegate.protocol import messages as m
 from tidegate.protocol.frames import BATCH, CREDIT, EVENT, DataHeader, data_header
 from tidegate.records.batch import Batch
-from tidegate.records.elements import CheckpointBarrier, EndOfInput
+from tidegate.records.elements import CheckpointBarrier, EndOfInput, Watermark, WatermarkStatus
 from tidegate.records.types import RecordType, projected
 from tidegate.records.wire import (
     Event,
@@ -127,6 +127,7 @@ class Slot:
             self._set_state(task, ExecutionState.RUNNING)
         for task in self.tasks:
             self._guarded(task.id, lambda t=task: self._put_back(t))  # type: ignore[misc]
+            self._guarded(task.id, task.start)
 
     def _open(self, task: Task) -> None:
         failpoint("restore.before_open")
@@ -327,16 +328,21 @@ class Slot:
             exchanges.setdefault((edge.source_operator, edge.tag), []).append(partition.emit)
         made: list[Task] = []
 
+        def send_event(operator: int, event: Watermark | WatermarkStatus) -> None:
+            for edge, partition in zip(self._graph.outputs(vertex.id), partitions, strict=True):
+                if edge.source_operator == operator:
+                    partition.send_event(event)
+
         def wake() -> None:
             for task in made:
                 task.wake()
             self._wake()
 
         host = dataclasses.replace(self._host, wake=wake)
-        chain = OperatorChain(vertex, subtask.index, host, metrics, exchanges)
+        chain = OperatorChain(vertex, subtask.index, host, metrics, exchanges, send_event)
         for edge in self._graph.inputs(vertex.id):
             self._input_types[edge.id] = chain.operators[0].input_types[edge.input]
-        task = Task(subtask, vertex.name, chain, self._gates[subtask], partitions, metrics)
+        task = Task(subtask, vertex.name, chain, self._gates[subtask], partitions, metrics, self._clock)
         if self._restore.storage is not None and self._options.checkpoint_interval:
             task.join_checkpoints(self._options, self._checkpoint_host(self._restore.storage))
         self.tasks.append(task)

@@ -6,22 +6,36 @@ from collections import deque
 from collections.abc import Callable
 
 from tidegate.api.source import Finished, Idle
+from tidegate.core.clock import Clock
 from tidegate.core.ids import ChannelId, SubtaskId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
 from tidegate.metrics.registry import TaskMetrics, TaskState
 from tidegate.metrics.snapshot import SubtaskMetrics
 from tidegate.records.batch import Batch
-from tidegate.records.elements import END_OF_INPUT, CheckpointBarrier, EndOfInput
+from tidegate.records.elements import (
+    END_OF_INPUT,
+    MAX_WATERMARK,
+    MIN_TIMESTAMP,
+    CheckpointBarrier,
+    EndOfInput,
+    Watermark,
+    WatermarkStatus,
+)
 from tidegate.records.types import RecordType, projected
 from tidegate.taskmanager.alignment import BarrierAlignment
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
 from tidegate.taskmanager.checkpointing import CheckpointHost, SubtaskCheckpoints
 from tidegate.taskmanager.partitioners import Partitioner
+from tidegate.taskmanager.valve import Action, AdvanceClock, WatermarkValve
 
 _LOOK_AGAIN_NS = 10_000_000
 """How long to leave an operator alone that is not ready (a sink waits for its outside world)."""
+
+
+_LOOK_AT_CLOCK_MS = 1_000
+"""How long to trust the wall clock: one that is set forward makes timers due."""
 
 
 class ResultPartition:
@@ -54,6 +68,11 @@ class ResultPartition:
             if self._flush_at_once:
                 channel.flush()
 
+    def send_event(self, event: Watermark | WatermarkStatus) -> None:
+        """Tell every consumer of the time, behind the records so far."""
+        for channel in self.channels:
+            channel.add_event(event)
+
     def _projected(self, batch: Batch, names: list[str]) -> Batch:
         if self._type is None:
             self._type = projected(batch.type, names)
@@ -71,6 +90,7 @@ class Task:
         gate: InputGate,
         partitions: list[ResultPartition],
         metrics: TaskMetrics,
+        clock: Clock,
     ) -> None:
         self.id = id
         self.name = name
@@ -81,7 +101,9 @@ class Task:
         self.state = ExecutionState.DEPLOYING
         self.checkpoints: SubtaskCheckpoints | None = None
         """Its part in checkpoints; None: they are off. Set before `open`."""
+        self.valve = WatermarkValve(gate.channels())
         self._metrics = metrics
+        self._clock = clock
         self._orders: deque[Callable[[], None]] = deque()
         """What the JobManager said behind a trigger that waits for a batch to be done."""
         self._current: ChannelId | None = None
@@ -106,10 +128,20 @@ class Task:
     @property
     def wake_at_ns(self) -> int | None:
         """When to step even if nothing arrives; None: never."""
-        if self.checkpoints is not None and (deadline := self.checkpoints.deadline_ns) is not None:
-            usual = self._usual_wake_ns
-            return deadline if usual is None else min(deadline, usual)
-        return self._usual_wake_ns
+        times = [self._usual_wake_ns]
+        if self.checkpoints is not None:
+            times.append(self.checkpoints.deadline_ns)
+        if self.chain.keeps_time and not (self._draining or self._blocked):
+            times.append(self._processing_time_ns())
+        return min((t for t in times if t is not None), default=None)
+
+    def _processing_time_ns(self) -> int | None:
+        """When the wall clock is expected to reach what an operator waits for; asked again, as it may jump."""
+        due_ms = self.chain.next_processing_time_ms
+        if due_ms is None:
+            return None
+        ahead_ms = min(max(0, due_ms - self._clock.now_ms()), _LOOK_AT_CLOCK_MS)
+        return self._clock.monotonic_ns() + ahead_ms * 1_000_000
 
     @property
     def _usual_wake_ns(self) -> int | None:
@@ -133,6 +165,16 @@ class Task:
             for channel in self.gate.channels():
                 self.gate.end_channel(channel)
             self._end_output()
+
+    def start(self) -> None:
+        """Before the first record, behind what was in flight: go on at the event time of the checkpoint."""
+        if self._draining:
+            return
+        clock_ms = self.chain.restored_clock_ms()
+        if clock_ms != MIN_TIMESTAMP:
+            self.valve = WatermarkValve(self.gate.channels(), clock_ms)
+            self.chain.process_watermark(clock_ms)
+        self.chain.start()
 
     def join_checkpoints(self, options: Options, host: CheckpointHost) -> None:
         """Take part in checkpoints; called before `open`."""
@@ -205,6 +247,9 @@ class Task:
             account.switch(TaskState.BUSY, now_ns)
             self.chain.process_more()
             return True
+        if self.chain.keeps_time and self.chain.on_processing_time(self._clock.now_ms()):
+            account.switch(TaskState.BUSY, now_ns)
+            return True
         if self.chain.source is not None:
             return self._step_source(now_ns)
         found = self.gate.poll()
@@ -220,15 +265,27 @@ class Task:
         elif isinstance(element, CheckpointBarrier):
             if self.checkpoints is not None:
                 self.checkpoints.barrier_received(channel_id, element)
+        elif isinstance(element, Watermark):
+            self._tell_time(self.valve.watermark_received(channel_id, element.timestamp_ms))
+        elif isinstance(element, WatermarkStatus):
+            self._tell_time(self.valve.status_received(channel_id, idle=element.idle))
         elif isinstance(element, EndOfInput):
             self._channel_ended(input_index, channel_id)
         return True
+
+    def _tell_time(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, AdvanceClock):
+                self.chain.process_watermark(action.watermark_ms)
+            else:
+                self.chain.process_status(action.idle)
 
     def _channel_ended(self, input_index: int, channel_id: ChannelId) -> None:
         """A checkpoint that waited for this channel comes first: in it, the input has not ended yet."""
         ended = self.gate.end_channel(channel_id)
         if self.checkpoints is not None:
             self.checkpoints.channel_ended(channel_id)
+        self._tell_time(self.valve.channel_ended(channel_id))
         if ended:
             self.chain.end_input(input_index)
         if self.gate.all_ended:
@@ -303,6 +360,8 @@ class Task:
         return True
 
     def _finish(self) -> None:
+        if self.chain.clock_ms != MAX_WATERMARK:  # a source, whose watermarks are its own
+            self.chain.process_watermark(MAX_WATERMARK)
         self.chain.finish()
         self._end_output()
         if self.checkpoints is not None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
+
 from tidegate.api.operations import Operation
 from tidegate.api.source import Finished, Idle
 from tidegate.api.streams import DataStream, DataStreamSink
@@ -23,6 +25,7 @@ from tidegate.operators.operator import OperatorContext
 from tidegate.operators.results import ResultType
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch, Origin
+from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.types import RecordType, record_type_of
 from tidegate.state.operator_states import OperatorStates, Restored, StatesContext
 from tidegate.taskmanager.local_directories import LocalDirectories
@@ -60,6 +63,12 @@ class OperatorHarness:
         """What came out of the main output."""
         self.counters: Tally[str] = Tally()
         """The metrics that the operator or the user's function counted, by name."""
+        self.gauges: dict[str, int] = {}
+        """The last values of the operator's gauges, by name."""
+        self.watermarks: list[int] = []
+        """The watermarks that came out, in order."""
+        self.statuses: list[bool] = []
+        """What the operator said about being idle, in order."""
         self.driver_batches: list[Batch] = []
         """What a sink sent to the driver."""
         self.driver_backlog = 0
@@ -109,6 +118,9 @@ class OperatorHarness:
             send_to_driver=self.driver_batches.append,
             driver_backlog=lambda: self.driver_backlog,
             states=self.states,
+            emit_watermark=self.watermarks.append,
+            emit_status=self.statuses.append,
+            gauge=lambda gauge: _Gauge(self.gauges, gauge),
         )
         self.operator = make_operator(payload, context)
 
@@ -125,11 +137,35 @@ class OperatorHarness:
         settings.setdefault("name", node.name)
         return cls(node.operation, inputs, node.output_type, side_outputs=dict(node.side_outputs), **settings)
 
-    def push(self, rows: Iterable[Any], *, input_index: int = 0, origin: Origin | None = None) -> None:
-        """Send one batch of records into an input; tuples and dicts become `Row` records where those are declared."""
+    def push(
+        self,
+        rows: Iterable[Any],
+        *,
+        timestamps: Iterable[int] | None = None,
+        input_index: int = 0,
+        origin: Origin | None = None,
+    ) -> None:
+        """Send one batch of records into an input; tuples and dicts become `Row` records where those are declared.
+
+        `timestamps` are the event times of the records, in milliseconds.
+        """
         record_type = self.input_types[input_index]
         batch = Batch.of_rows(record_type, ResultType(record_type).adopt(list(rows)), origin)
+        if timestamps is not None:
+            batch.timestamps = pa.array(timestamps, pa.int64())
         self.push_batch(batch, input_index=input_index)
+
+    def advance_watermark(self, watermark_ms: int) -> None:
+        """Let event time advance."""
+        self.operator.process_watermark(watermark_ms)
+
+    def advance_clock(self, ms: int) -> None:
+        """Let the wall clock advance, and call the operator if something is due; needs a `ManualClock`."""
+        assert isinstance(self.clock, ManualClock)
+        self.clock.advance_ns(ms * 1_000_000)
+        due_ms = self.operator.next_processing_time_ms
+        if due_ms is not None and due_ms <= self.clock.now_ms():
+            self.operator.on_processing_time(self.clock.now_ms())
 
     def push_columns(self, columns: Any, *, input_index: int = 0, origin: Origin | None = None) -> None:
         """Send one Arrow record batch into an input."""
@@ -151,7 +187,8 @@ class OperatorHarness:
         self._source.add_splits(splits)
 
     def finish(self) -> None:
-        """End every input and let the operator emit what is left."""
+        """End every input, with the last watermark in front, and let the operator emit what is left."""
+        self.operator.process_watermark(MAX_WATERMARK)
         for index in range(len(self.input_types)):
             self.operator.end_input(index)
         self.operator.finish()
@@ -197,3 +234,12 @@ class _Counter:
 
     def inc(self, n: int = 1) -> None:
         self._counters[self._name] += n
+
+
+class _Gauge:
+    def __init__(self, gauges: dict[str, int], name: str) -> None:
+        self._gauges = gauges
+        self._name = name
+
+    def set(self, value: int) -> None:
+        self._gauges[self._name] = value
