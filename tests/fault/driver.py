@@ -13,7 +13,7 @@ from tests.fault.kit import until_completed
 from tests.fault.storm import OPTIONS, WITH_EXECUTORS, Storm
 from tests.fault.tap import TapSource
 from tests.spark.driver import hear, say
-from tidegate import Environment, FileSink
+from tidegate import Environment, FileSink, JobFailedError
 from tidegate.spark.session import start_session
 
 
@@ -45,11 +45,22 @@ def resumed(master: str, directory: str, resume: str) -> None:
     until_completed(client, 3, 240)
     overview = client.overview()
     say("running", restored=overview.restored_checkpoint, attempt=overview.attempt, job_id=client.job_id)
-    if hear() == "close":
+    order = hear()
+    if order == "wait":
+        try:
+            client.result(240)
+        except JobFailedError as e:
+            say("failed", error=str(e))
+    elif order == "close":
         end = TapSource(home / "tap", 2).close()
         client.result(240)
         say("finished", end=end)
     spark.stop()
+
+
+def idle() -> None:
+    """Wait for the arguments of `resumed`, with everything imported: so another driver is not stopped for long."""
+    resumed(*hear().split())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fault.kit import stopped
 from tests.fault.storm import judge
 from tests.fault.test_storms import PROGRAM
 from tests.spark.standalone import Driver
@@ -36,4 +37,30 @@ def test_after_two_sigkills_of_the_driver_the_same_program_resumes_and_is_exact(
                 driver.tell("close")
                 end = driver.expect("finished", 240)["end"]
                 assert driver.wait(60) == 0, driver.errors()
+    assert judge(storage, 2, end) == 2 * end
+
+
+@pytest.mark.timeout(900)
+def test_a_stopped_driver_that_wakes_after_another_resumed_the_job_ends_and_takes_nothing_from_it(tmp_path):
+    storage, first, second = (tmp_path / name for name in ("home", "first", "second"))
+    for directory in (storage, first, second):
+        directory.mkdir()
+    arguments = ["resumed", "local[2]", str(storage), "latest"]
+    with (
+        Driver(first, *arguments, program=PROGRAM) as asleep,
+        Driver(second, "idle", program=PROGRAM) as other,
+    ):
+        before = asleep.expect("running", 240)
+        asleep.tell("wait")
+        with stopped(asleep.process.pid):
+            other.tell(" ".join(arguments[1:]))
+            after = other.expect("running", 240)
+            assert after["job_id"] == before["job_id"]
+        error = asleep.expect("failed", 120)["error"]
+        assert "another driver has taken the job over" in error
+        assert f"claims/a{after['attempt']}-" in error
+        assert asleep.wait(60) == 0, asleep.errors()
+        other.tell("close")
+        end = other.expect("finished", 240)["end"]
+        assert other.wait(60) == 0, other.errors()
     assert judge(storage, 2, end) == 2 * end

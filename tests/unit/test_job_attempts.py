@@ -565,6 +565,23 @@ def test_too_many_failed_checkpoints_fail_the_attempt_and_the_job_restarts():
     assert kit.checkpoint() == 2
 
 
+@pytest.mark.parametrize("moment", ["running", "failing", "restarting"])
+def test_a_driver_that_is_fenced_ends_the_job_at_once_whatever_the_restart_strategy_says(moment):
+    kit = JobKit(restart_strategy="fixed-delay", restart_attempts=100).run()
+    kit.checkpoint()
+    if moment == "failing":
+        kit.raise_in_task()
+        assert kit.job.status is J.FAILING
+    elif moment == "restarting":
+        kit.fail()
+        assert kit.job.status is J.RESTARTING
+    kit.do(fe.DriverFenced("another driver has taken the job over"))
+    kit.let_go()
+    assert kit.job.status is J.FAILED
+    assert "another driver has taken the job over" in kit.job.message
+    assert len(kit.began) == 1
+
+
 def test_a_zombie_of_an_ended_attempt_can_neither_acknowledge_nor_fail_nor_end_the_next_one():
     kit = JobKit().run()
     kit.checkpoint()

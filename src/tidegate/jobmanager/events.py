@@ -123,6 +123,13 @@ class CheckpointsFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverFenced:
+    """Another driver has taken the job over."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; drivers send one every 50 to 100 ms."""
 
@@ -141,6 +148,7 @@ Event = (
     | EnumeratorEvent
     | CollectedConsumed
     | CheckpointsFailed
+    | DriverFenced
     | Tick
 )
 

@@ -168,6 +168,11 @@ def checkpoints_failed(reason: str) -> Failure:
     return Failure(FailureRank.CAUSE, reason)
 
 
+def driver_fenced(reason: str) -> Failure:
+    """Another driver runs the job: whatever this one did would be done twice."""
+    return Failure(FailureRank.CAUSE, reason, permanent=True)
+
+
 def counting_failed(error: str) -> Failure:
     """The host cannot say how many slots there are."""
     return Failure(FailureRank.CAUSE, f"Spark cannot be asked for its slots: {error}")

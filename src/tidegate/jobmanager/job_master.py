@@ -175,6 +175,8 @@ class JobMaster:
                 self._send_to_reader(operator, subtask, m.CollectedTaken(operator, subtask, sequence))
             case ev.CheckpointsFailed(reason):
                 self._fail(failures.checkpoints_failed(reason), now_ms)
+            case ev.DriverFenced(reason):
+                self._fail(failures.driver_fenced(reason), now_ms)
             case ev.Tick():
                 self._on_tick(now_ms)
         self._move_on(now_ms)

@@ -143,6 +143,7 @@ class JobRunner:
                 self.job_id,
                 job_graph,
                 allow_non_restored_state=options.allow_non_restored_state,
+                claim=begin.claim,
             )
             self._storing = StorageThread(orders, self.post)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final
 
 from tidegate.core.errors import CheckpointError
 from tidegate.core.ids import AttemptNumber, JobId, new_job_id
 from tidegate.core.options import Options
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
+from tidegate.jobmanager.claiming import DriverClaim, claim_job, next_driver
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.storage import layout
 from tidegate.storage.filesystem import FilesystemStorage
@@ -18,11 +18,6 @@ from tidegate.storage.opening import make_storage
 from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
 
 logger = logging.getLogger(__name__)
-
-
-ATTEMPTS_PER_DRIVER: Final = 1_000_000
-"""A driver that resumes begins with the next multiple, so that no attempt of a driver that died has the same number:
-its processes may still write, and the number is what keeps their files apart from ours."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +30,8 @@ class Beginning:
     found: tuple[CompletedCheckpoint, ...] = ()
     first_checkpoint_id: int = 1
     first_attempt: AttemptNumber = AttemptNumber(0)  # noqa: RUF009 -- a number
+    claim: DriverClaim | None = None
+    """What fences other drivers of the job; None: it writes nothing, or where no other driver could reach."""
 
     @property
     def is_resumed(self) -> bool:
@@ -69,19 +66,21 @@ def beginning(options: Options, job_name: str) -> Beginning:
     manifest, storage = found.checkpoint.manifest, found.checkpoint.storage
     if options.resume != "latest":
         _refuse_older(storage, manifest.checkpoint_id, found.checkpoint.path)
+    first_attempt = next_driver(max(storage.last_used()[1], manifest.attempt))
+    claim = None
     if options.checkpoint_interval:
-        _prepare(storage)
-    last_checkpoint, last_attempt = storage.last_used()
-    first_attempt = (max(last_attempt, manifest.attempt) // ATTEMPTS_PER_DRIVER + 1) * ATTEMPTS_PER_DRIVER
-    if options.checkpoint_interval:
-        _claim(storage, first_attempt)
+        claim = _claim(storage, first_attempt)
+    # Behind the claim: what another driver completed before it belongs to the job, what it completes now does not.
+    checkpoints = _all_of(storage, external=claim is None)
+    last_checkpoint = max([storage.last_used()[0], *(c.checkpoint_id for c in checkpoints)])
     logger.info("job %r goes on from %s", job_name, found.checkpoint.path)
     return Beginning(
         manifest.job_id,
         storage,
-        _all_of(storage, external=not options.checkpoint_interval),
-        max(last_checkpoint, manifest.checkpoint_id) + 1,
-        AttemptNumber(first_attempt),
+        checkpoints,
+        last_checkpoint + 1,
+        AttemptNumber(first_attempt if claim is None else claim.first_attempt),
+        claim,
     )
 
 
@@ -90,22 +89,15 @@ def _new_job(options: Options) -> Beginning:
     if not options.checkpoint_interval:
         return Beginning(job_id)
     storage = make_storage(options, job_id)
-    _prepare(storage)
-    return Beginning(job_id, storage)
+    return Beginning(job_id, storage, claim=_claim(storage, 0))
 
 
-def _prepare(storage: CheckpointStorage) -> None:
-    if isinstance(storage, FilesystemStorage):
-        storage.prepare()
-
-
-def _claim(storage: CheckpointStorage, first_attempt: int) -> None:
-    """Leave a trace of the attempts to come: if this driver dies before they do, the next one must not repeat them.
-
-    It is a file of checkpoint 0, which there never is: the first sweep behind a checkpoint of this driver, whose
-    manifest is then the trace, removes it.
-    """
-    storage.writer(0, first_attempt, "driver", 0).write("claim", b"", "exclusive")
+def _claim(storage: CheckpointStorage, first_attempt: int) -> DriverClaim | None:
+    """Fence every other driver of the job. The claim also tells the next driver which attempts there may have been."""
+    if not isinstance(storage, FilesystemStorage):
+        return None
+    storage.prepare()
+    return claim_job(storage, first_attempt)
 
 
 def _latest(options: Options, job_name: str) -> Found:

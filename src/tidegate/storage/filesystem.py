@@ -255,13 +255,37 @@ class FilesystemStorage(CheckpointStorage):
                     self._delete_empty(name)
         return swept
 
+    def remove_if_unused(self) -> None:
+        """Remove the claims and the job's directories, unless there is a completed checkpoint. After the job's end."""
+        if self.completed():
+            return
+        for claim in self.claims():
+            self._delete(layout.claim_path(claim))
+        for directory in (layout.SHARED_DIRECTORY, layout.CLAIMS_DIRECTORY, ""):
+            self._delete_empty(directory)
+
     def last_used(self) -> tuple[int, int]:
         """The highest checkpoint id and the highest attempt of any name there is; -1 where there is none."""
-        stored = [s for s in map(layout.parse_path, self._files("")) if s is not None]
-        return (
-            max((s.checkpoint_id for s in stored), default=-1),
-            max((s.attempt for s in stored if s.attempt is not None), default=-1),
-        )
+        paths = self._files("")
+        stored = [s for s in map(layout.parse_path, paths) if s is not None]
+        attempts = [s.attempt for s in stored if s.attempt is not None]
+        attempts += [c.attempt for c in map(layout.parse_claim, paths) if c is not None]
+        return max((s.checkpoint_id for s in stored), default=-1), max(attempts, default=-1)
+
+    # ---- claims: see `jobmanager/claiming.py` ----
+
+    def add_claim(self, claim: layout.Claim) -> None:
+        """Make a claim durable."""
+        self.put(layout.claim_path(claim), iter([b""]), 0)
+
+    def claims(self) -> list[layout.Claim]:
+        """All claims on the job, the newest last."""
+        found = map(layout.parse_claim, self._files(layout.CLAIMS_DIRECTORY))
+        return sorted(claim for claim in found if claim is not None)
+
+    def remove_claim(self, claim: layout.Claim) -> None:
+        """Remove a claim; one that is gone already is no error."""
+        self._delete(layout.claim_path(claim))
 
     def _delete(self, path: str) -> None:
         target = self.place.join(path)

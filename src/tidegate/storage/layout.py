@@ -4,6 +4,7 @@
         chk-42/_metadata                       the manifest
         chk-42/a0-<operator>-0-<name>          exclusive files
         shared/c42-a0-<operator>-0-<name>      shared files
+        claims/a1000000-<8 hex digits>         a driver runs the job; the highest is the one that may
 
 Paths are relative to the job's directory. `a0` is the attempt that wrote a file, `0` before the name is the subtask. In
 operators and names every byte but letters, digits, `_` and `.` (in names also `-`) is written as `~` and its two
@@ -19,6 +20,7 @@ from typing import Final, Literal, NamedTuple
 Scope = Literal["exclusive", "shared"]
 
 SHARED_DIRECTORY: Final = "shared"
+CLAIMS_DIRECTORY: Final = "claims"
 MANIFEST: Final = "_metadata"
 
 _MAX_NAME_BYTES: Final = 120
@@ -28,6 +30,7 @@ _DIRECTORY = re.compile(rf"chk-{_NUMBER}")
 _EXCLUSIVE = re.compile(rf"chk-{_NUMBER}/{_FILE}")
 _SHARED = re.compile(rf"{SHARED_DIRECTORY}/c{_NUMBER}-{_FILE}")
 _MANIFEST = re.compile(rf"chk-{_NUMBER}/{MANIFEST}")
+_CLAIM = re.compile(rf"{CLAIMS_DIRECTORY}/a{_NUMBER}-([0-9a-f]{{8}})")
 _TEMPORARY = re.compile(r"(.*/)\.([^/]+)\.[0-9a-f]{8}\.tmp")
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_.-]")
@@ -42,6 +45,29 @@ class StoredPath(NamedTuple):
     kind: Literal["exclusive", "shared", "manifest"]
     temporary: bool
     """Written under another name first, and never renamed."""
+
+
+class Claim(NamedTuple):
+    """That a driver runs the job, with attempts from this number on. The greatest is the newest."""
+
+    attempt: int
+    token: str
+    """8 hexadecimal digits: drivers that claim the same number at the same moment do not write the same file."""
+
+
+def claim_path(claim: Claim) -> str:
+    """The empty file that is the claim.
+
+    >>> claim_path(Claim(1000000, "00c0ffee"))
+    'claims/a1000000-00c0ffee'
+    """
+    return f"{CLAIMS_DIRECTORY}/a{claim.attempt}-{claim.token}"
+
+
+def parse_claim(path: str) -> Claim | None:
+    """The claim of a path, or None."""
+    match = _CLAIM.fullmatch(path)
+    return Claim(int(match[1]), match[2]) if match else None
 
 
 def checkpoint_directory(checkpoint_id: int) -> str:

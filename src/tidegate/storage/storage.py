@@ -20,6 +20,10 @@ class StorageError(TidegateError):
     """Checkpoint storage cannot be read or written; names the path, the bytes and the reason."""
 
 
+class FencedError(StorageError):
+    """Another driver has taken the job over: this one may not write, delete or commit anything any more."""
+
+
 class CorruptFileError(StorageError):
     """A file is missing, has another size or another checksum than its handle says."""
 

@@ -78,6 +78,7 @@ class SimulatedDriver:
                 begin.job_id,
                 job_graph,
                 allow_non_restored_state=world.options.allow_non_restored_state,
+                claim=begin.claim,
             )
         self._has_ended = False
         self.post(ev.SubmissionRequested())

@@ -208,6 +208,8 @@ class CheckpointCoordinator:
             self._actions += self.completed.clear()
         if self._history.overview().triggered:
             self._do(ce.Sweep(self.completed.live_paths(), self._next_id))
+        if self.enabled:
+            self._do(ce.ReleaseStorage())
 
     # ---- 1, 2: the trigger ----
 

@@ -1,7 +1,7 @@
 """What happens to checkpoints (events, past tense) and what is to be done about them (actions, imperative).
 
-The driver performs the storage actions of a job (`StoreAttachments`, `WriteManifest`, `DiscardCheckpoint`, `Sweep`) one
-after the other, in the order in which they come, away from its control thread.
+The driver performs the storage actions of a job (`StoreAttachments`, `WriteManifest`, `DiscardCheckpoint`, `Sweep`,
+`ReleaseStorage`) one after the other, in the order in which they come, away from its control thread.
 """
 
 from __future__ import annotations
@@ -151,6 +151,11 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseStorage:
+    """The job has ended: delete what could not be deleted before, and the job's directory if it has no checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportTrouble:
     """Tell the user and the log; the job goes on."""
 
@@ -164,5 +169,5 @@ class FailAttempt:
     reason: str
 
 
-StorageAction = StoreAttachments | WriteManifest | DiscardCheckpoint | Sweep
+StorageAction = StoreAttachments | WriteManifest | DiscardCheckpoint | Sweep | ReleaseStorage
 CheckpointAction = SnapshotEnumerators | SendToSlot | StorageAction | ReportTrouble | FailAttempt

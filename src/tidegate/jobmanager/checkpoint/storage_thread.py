@@ -1,7 +1,8 @@
 """The thread of the JobManager that does the I/O of checkpoints: manifests, deletion, verification.
 
 It performs the storage actions of a job one after the other, in the order in which they come, and posts the answers.
-A deletion that fails is logged and forgotten: the next `Sweep` finds what is left.
+A deletion that fails is logged, once, and tried again with the later ones and at the end. Before anything is written or
+deleted the driver's claim on the job is checked; once another driver has claimed it, nothing is done any more.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from tidegate.core.ids import JobId
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
+from tidegate.jobmanager.claiming import DriverClaim
 from tidegate.jobmanager.failover import events as fe
 from tidegate.snapshot.assignment import assign
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
+from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.memory import MemoryStorage
-from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
+from tidegate.storage.storage import CheckpointStorage, CorruptFileError, FencedError, StorageError
 
 logger = logging.getLogger(__name__)
 
 StorageOrder = ce.StorageAction | fe.VerifyCheckpoint
-Answer = ce.StorageAnswer | fe.Verification
+Answer = ce.StorageAnswer | fe.Verification | fe.DriverFenced
+Deletion = ce.DiscardCheckpoint | ce.Sweep
 
 
 class StorageOrders:
@@ -39,26 +43,40 @@ class StorageOrders:
         job_graph: JobGraph,
         *,
         allow_non_restored_state: bool = False,
+        claim: DriverClaim | None = None,
     ) -> None:
+        """Without a `claim` no other driver can reach the storage, or nothing is written."""
         self._storage = storage
         self._job_id = job_id
         self._graph = job_graph
         self._allow_non_restored_state = allow_non_restored_state
+        self._claim = claim
+        self._fenced: fe.DriverFenced | None = None
+        self._undone: dict[int, Deletion] = {}
+        """Deletions that failed, by checkpoint; of several sweeps the last. Nobody refers to these files again, so it
+        is never too late to delete them."""
 
     def perform(self, order: StorageOrder) -> Answer | None:
         """Do it; returns the answer where there is one."""
+        if self._fenced is not None:
+            return self._fenced
+        try:
+            return self._perform(order)
+        except FencedError as e:
+            self._fenced = fe.DriverFenced(str(e))
+            return self._fenced
+
+    def _perform(self, order: StorageOrder) -> Answer | None:
         match order:
             case ce.StoreAttachments(_, attachments):
                 if isinstance(self._storage, MemoryStorage):
                     self._storage.accept(attachments)
             case ce.WriteManifest(checkpoint):
                 return self._write(checkpoint)
-            case ce.DiscardCheckpoint(checkpoint_id, keep, delete):
-                self._quietly(
-                    f"checkpoint {checkpoint_id}", lambda: self._discard(checkpoint_id, keep, delete)
-                )
-            case ce.Sweep(keep, before_checkpoint):
-                self._quietly("what is left behind", lambda: self._sweep(keep, before_checkpoint))
+            case ce.DiscardCheckpoint() | ce.Sweep():
+                self._delete(order)
+            case ce.ReleaseStorage():
+                self._release()
             case fe.VerifyCheckpoint(checkpoint):
                 return self._verify(checkpoint)
         return None
@@ -68,8 +86,13 @@ class StorageOrders:
         try:
             failpoint("checkpoint.before_manifest")
             data = checkpoint.manifest(self._job_id, self._graph).encode()
+            self._check_claim()
             path = self._storage.write_manifest(id, checkpoint.attempt, data)
             failpoint("checkpoint.after_manifest")
+            # Who claims the job from here on finds the checkpoint; who did before may not have.
+            self._check_claim()
+        except FencedError:
+            raise
         except Exception as e:  # noqa: BLE001 -- the checkpoint fails, not the job
             return ce.ManifestFailed(id, str(e) or type(e).__name__)
         return ce.ManifestWritten(id, path)
@@ -78,6 +101,7 @@ class StorageOrders:
         id = checkpoint.checkpoint_id
         storage = self._storage
         try:
+            self._check_claim()
             manifest = decode_manifest(storage.read_manifest(id), checkpoint.path or f"checkpoint {id}")
             damage = storage.damage(manifest.files)
             if damage:
@@ -93,6 +117,8 @@ class StorageOrders:
                 )
         except StateCompatibilityError as e:
             return fe.CheckpointIncompatible(id, str(e))
+        except FencedError:
+            raise
         except (ManifestError, CorruptFileError, CheckpointError) as e:
             if self._is_empty():
                 return fe.CheckpointUnavailable(
@@ -110,21 +136,83 @@ class StorageOrders:
         except StorageError:
             return True
 
-    def _discard(self, checkpoint_id: int, keep: frozenset[str], delete: tuple[str, ...]) -> None:
-        self._storage.discard(checkpoint_id, keep)
-        if delete:
-            self._storage.delete(delete)
+    def _check_claim(self) -> None:
+        if self._claim is not None:
+            self._claim.check()
 
-    def _sweep(self, keep: frozenset[str], before_checkpoint: int) -> None:
-        swept = self._storage.sweep(keep, before_checkpoint)
-        if swept:
-            logger.info("removed %d files that earlier checkpoints and attempts left behind", len(swept))
+    # ---- deletion ----
 
-    def _quietly(self, what: str, delete: Callable[[], None]) -> None:
-        try:
-            delete()
-        except Exception as e:  # noqa: BLE001 -- the next sweep tries again
-            logger.warning("%s could not be deleted from the checkpoint storage: %s", what, e)
+    def _delete(self, order: Deletion) -> None:
+        """Do it, and what could not be done before; what fails is kept for the next time."""
+        before, self._undone = self._undone, {}
+        error: Exception | None = None
+        for deletion in (order, *before.values()):
+            if error is None:
+                try:
+                    self._check_claim()
+                    self._do_delete(deletion)
+                    continue
+                except FencedError:
+                    raise
+                except Exception as e:  # noqa: BLE001 -- the next one tries again
+                    error = e
+            self._undone[_key(deletion)] = deletion
+        if error is not None:
+            log = logger.debug if before else logger.warning
+            log(
+                "%s could not be deleted from the checkpoint storage, which is tried again with later checkpoints: %s",
+                _what(order),
+                error,
+            )
+        elif before:
+            logger.info("deleted what could not be deleted before: %s", _what(*before.values()))
+
+    def _do_delete(self, order: Deletion) -> None:
+        match order:
+            case ce.DiscardCheckpoint(checkpoint_id, keep, delete):
+                self._storage.discard(checkpoint_id, keep)
+                if delete:
+                    self._storage.delete(delete)
+            case ce.Sweep(keep, before_checkpoint):
+                swept = self._storage.sweep(keep, before_checkpoint)
+                if swept:
+                    logger.info(
+                        "removed %d files that earlier checkpoints and attempts left behind", len(swept)
+                    )
+
+    def _release(self) -> None:
+        """Last of all: nothing comes behind it that could try again."""
+        if self._undone:
+            _, last = self._undone.popitem()
+            self._delete(last)
+        if self._undone:
+            logger.warning(
+                "%s could not be deleted from the checkpoint storage and stays in %s: delete it by hand",
+                _what(*self._undone.values()),
+                self._storage.show(""),
+            )
+        elif isinstance(self._storage, FilesystemStorage):
+            try:
+                self._check_claim()
+                self._storage.remove_if_unused()
+            except FencedError:
+                raise
+            except StorageError as e:
+                logger.debug("the job's checkpoint directory stays: %s", e)
+
+
+_SWEEP = -1
+
+
+def _key(deletion: Deletion) -> int:
+    return deletion.checkpoint_id if isinstance(deletion, ce.DiscardCheckpoint) else _SWEEP
+
+
+def _what(*deletions: Deletion) -> str:
+    named = [f"checkpoint {d.checkpoint_id}" for d in deletions if isinstance(d, ce.DiscardCheckpoint)]
+    if len(named) < len(deletions):
+        named.append("what earlier checkpoints and attempts left behind")
+    return ", ".join(named)
 
 
 class StorageThread:

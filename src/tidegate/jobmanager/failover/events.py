@@ -64,9 +64,23 @@ class CheckpointIncompatible:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class DriverFenced:
+    """An answer to any storage action: another driver has taken the job over. Nothing is written any more."""
+
+    reason: str
+
+
 Verification = CheckpointVerified | CheckpointDamaged | CheckpointUnavailable | CheckpointIncompatible
 JobEvent = (
-    SubmissionRequested | CancelRequested | Tick | OfAttempt | EnumeratorAnswer | StorageAnswer | Verification
+    SubmissionRequested
+    | CancelRequested
+    | Tick
+    | OfAttempt
+    | EnumeratorAnswer
+    | StorageAnswer
+    | Verification
+    | DriverFenced
 )
 
 # ---- actions ----

@@ -108,6 +108,8 @@ class Job:
         self._is_ready = False
         self._restore: Restore | None = None
         self._cancel_reason: str | None = None
+        self._fenced = ""
+        """Why this driver may not run the job any more."""
         self._failed: FailedAttempt | None = None
         self._diagnosis = ""
         self._last_error = ""
@@ -206,6 +208,12 @@ class Job:
             case fe.CheckpointIncompatible(id, reason):
                 if self._is_asked(id):
                     self._fail(f"checkpoint {id} cannot be restored: {reason}", now_ms)
+            case fe.DriverFenced(reason):
+                self._fenced = reason
+                if self._phase == "attempt":
+                    self._tell_master(ev.DriverFenced(reason), now_ms)
+                else:
+                    self._fail(reason, now_ms)
             case _:
                 self._tell_coordinator(event, now_ms)
         self._begin_if_due(now_ms)
@@ -369,7 +377,10 @@ class Job:
         self._diagnosis = diagnose(failed, self._failed)
         self._failed, self._error = failed, end.error
         self._last_error = end.message if not self._diagnosis else f"{end.message}\n{self._diagnosis}"
-        decision = GiveUp("") if failure.permanent else self._strategy.failed(now_ms)
+        if failure.permanent or self._fenced:
+            decision: GiveUp | Restart = GiveUp("" if self._fenced in failure.text else self._fenced)
+        else:
+            decision = self._strategy.failed(now_ms)
         if isinstance(decision, GiveUp):
             # Who has not asked for restarts is not told about them.
             text = self._last_error if decision.reason or self._restarts else end.message
