@@ -91,7 +91,7 @@ class ColumnArray:
 
 @dataclass(frozen=True)
 class PaneRows:
-    """Rows of a `PaneTable`: key columns (as `ColumnTable.begin` takes them), the panes and the values, of one length."""
+    """Rows of a `PaneTable`: key columns (as `ColumnTable.begin` takes them), panes and values, of one length."""
 
     keys: Sequence[pa.Array]
     panes: Ids
