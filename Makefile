@@ -6,12 +6,15 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+WORKERS ?= 2
 CRASH ?=
 ONLY ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A worker takes a file of tests at a time, in the order of their names; tests marked `alone` still run alone.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup run test test-long lint spec bench clean
 
@@ -23,8 +26,8 @@ setup: $(STAMP) ## create .venv and install what the project needs (Java 17 too,
 run: $(STAMP) ## count page views on a local Spark, live, and compare with the truth (CRASH=1: kill a worker)
 	@$(BIN)/python examples/pv_count.py $(if $(CRASH),--crash)
 
-test: $(STAMP) ## run all tests but the long ones (PYTEST_ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+test: $(STAMP) ## run all tests but the long ones (PYTEST_ARGS="-k name" to choose, WORKERS=0: in one process)
+	@$(PYTEST) -m "not long" $(PYTEST_ARGS)
 
 test-long: $(STAMP) ## run the long tests (SEEDS=20000: so many of the simulation)
 	@SEEDS="$(SEEDS)" $(BIN)/python -m pytest -m long $(PYTEST_ARGS)
@@ -36,7 +39,7 @@ lint: $(STAMP) ## check style, format, types and the direction of imports
 	$(BIN)/lint-imports
 
 spec: $(STAMP) ## run the tests of the specification and list its rows, shown and not shown
-	@$(BIN)/python -m pytest -q -m spec --spec-report $(PYTEST_ARGS)
+	@$(PYTEST) -q -m spec --spec-report $(PYTEST_ARGS)
 
 bench: $(STAMP) ## measure beside the peers (ONLY=tidegate: ours alone)
 	@$(BIN)/python benchmarks/run.py $(if $(ONLY),--only $(ONLY))
@@ -77,6 +80,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    echo "$(PYTHON) is missing or older than 3.11. Run make with PYTHON=<a newer one>." >&2
 	    exit 1
 	fi
+	echo "setting up $(VENV), about a minute"
 	if [ ! -x $(BIN)/python ]; then
 	    $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || install_package python3-venv "Python's venv module"
 	    $(PYTHON) -m venv $(VENV)

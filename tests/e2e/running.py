@@ -36,6 +36,7 @@ def run_program(command: Sequence[str | Path], workspace: Path, *, timeout_s: fl
         "TMPDIR": str(folders["tmp"]),
         "SPARK_LOCAL_DIRS": str(folders["spark"]),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONF_DIR": os.environ["SPARK_CONF_DIR"],
     }
     process = subprocess.Popen(
         [str(word) for word in command],

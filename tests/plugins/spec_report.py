@@ -1,7 +1,8 @@
 """Which rows of the specification are shown by a passing test: the mark `spec` and the `--spec-report`.
 
 A row is shown when at least one test that carries its id passed in this run and none failed. An id that is
-not in rows.toml stops the run at collection, before any test.
+not in rows.toml stops the run at collection, before any test. In a run of several processes (pytest-xdist) the
+workers collect the marks and hand them over when they end; the process that distributes the tests reports.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROWS_FILE = Path(__file__).parent.parent / "spec" / "rows.toml"
 TITLE_WIDTH = 100
+HANDED_OVER = "tidegate_spec"
+"""The key of what a worker hands over."""
 
 
 def load_rows(path: Path = ROWS_FILE) -> dict[str, str]:
@@ -76,12 +80,13 @@ class SpecReport:
     def __init__(self, rows: Mapping[str, str]) -> None:
         self.rows = rows
         self.ids_of_test: dict[str, list[str]] = {}
+        self.problems: list[str] = []
         self.phases: defaultdict[str, list[pytest.TestReport]] = defaultdict(list)
         self.finished = False
 
     @pytest.hookimpl(tryfirst=True)  # before -m and -k deselect: a wrong id is refused wherever it stands
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        problems = []
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        problems = self.problems
         for item in items:
             ids: list[str] = []
             for mark in item.iter_markers("spec"):
@@ -96,15 +101,25 @@ class SpecReport:
             )
             if ids:
                 self.ids_of_test[item.nodeid] = ids
-        if problems:
+        if problems and is_worker(config):
+            items.clear()  # told when this process ends; it cannot stop the others
+        elif problems:
             raise pytest.UsageError("\n".join(problems))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.nodeid in self.ids_of_test:
-            self.phases[report.nodeid].append(report)
+        self.phases[report.nodeid].append(report)
 
-    def pytest_sessionfinish(self, exitstatus: int | pytest.ExitCode) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         self.finished = exitstatus not in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
+        if is_worker(session.config):
+            session.config.workeroutput[HANDED_OVER] = (self.ids_of_test, self.problems)  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        ids_of_test, problems = getattr(node, "workeroutput", {}).get(HANDED_OVER, ({}, ()))
+        self.ids_of_test.update(ids_of_test)
+        if problems:
+            raise pytest.UsageError("\n".join(problems))
 
     def evidence(self) -> dict[str, Evidence]:
         """What was seen of each marked row."""
@@ -120,6 +135,11 @@ class SpecReport:
                 else:
                     found[row].not_run.add(name)
         return found
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process runs tests that another one distributes."""
+    return hasattr(config, "workerinput")
 
 
 REPORT = pytest.StashKey[SpecReport]()
@@ -142,7 +162,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     # Not in pytest_terminal_summary: pytest prints its own totals after that, and ours is the last line.
     report = config.stash.get(REPORT, None)
-    if report is None or not report.finished or not config.getoption("--spec-report"):
+    if report is None or not report.finished or is_worker(config) or not config.getoption("--spec-report"):
         return
     writer = config.get_terminal_writer()
     writer.sep("=", "specification")

@@ -36,9 +36,7 @@ def spark_environment(directory: Path) -> dict[str, str]:
     """Variables for a process of Spark that leaves nothing outside the directory."""
     for name in ("tmp", "local", "logs"):
         (directory / name).mkdir(parents=True, exist_ok=True)
-    kept = {
-        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYSPARK_PYTHON", "SPARK_CONF_DIR")
-    }
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYSPARK_PYTHON")}
     return {
         **kept,
         "SPARK_HOME": str(SPARK_HOME),

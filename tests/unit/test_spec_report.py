@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.plugins.spec_report import load_rows, nearest_id
@@ -176,3 +178,62 @@ def test_mark_without_an_id_is_refused(run_spec):
 )
 def test_nearest_id_is_the_one_meant(wrong, right):
     assert nearest_id(wrong, load_rows()) == right
+
+
+class TestInTwoProcesses:
+    """The same with pytest-xdist, whose workers know the marks and whose controller reports."""
+
+    @pytest.fixture
+    def run_spec(self, pytester: pytest.Pytester, monkeypatch):
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+        def run(source: str) -> pytest.RunResult:
+            pytester.makepyfile(test_one=source, test_two="def test_without_mark(): pass")
+            plugin = ("-p", "tests.plugins.spec_report", "--spec-report")
+            return pytester.runpytest_subprocess(*plugin, "-n", "2", "--dist", "loadfile")
+
+        return run
+
+    def test_rows_are_shown_by_what_the_workers_ran(self, run_spec):
+        result = run_spec(
+            """
+            import pytest
+
+            @pytest.mark.spec("S3-16", "S3-14")
+            def test_good():
+                pass
+
+            @pytest.mark.spec("S3-14")
+            def test_bad():
+                assert 1 == 2
+
+            @pytest.mark.spec("S3-15")
+            def test_skipped():
+                pytest.skip("no broker")
+            """
+        )
+        assert result.ret == 1
+        assert result.outlines[-1] == "spec: 1 of 118 rows shown"
+        report = "\n".join(result.outlines)
+        for line in (
+            "passed: test_one.py::test_good",
+            "FAILED: test_one.py::test_bad",
+            "did not run: test_one.py::test_skipped",
+        ):
+            assert line in report
+
+    def test_unknown_id_stops_the_run_and_names_the_nearest(self, run_spec):
+        result = run_spec(
+            """
+            import pytest
+
+            @pytest.mark.spec("S3-161")
+            def test_chain():
+                raise SystemExit("must not run")
+            """
+        )
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        text = "\n".join(result.errlines + result.outlines)
+        assert "::test_chain: no row 'S3-161' in the specification. Did you mean 'S3-16'?" in text
+        assert "must not run" not in text
+        assert "rows shown" not in text
