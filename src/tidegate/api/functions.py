@@ -13,7 +13,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tidegate.api.source import Counter
 from tidegate.api.state import KeyedState
@@ -61,6 +61,40 @@ class OutputTag(Generic[T]):
         return f"OutputTag({self.id!r}, {self.record_type.describe()})"
 
 
+class TimerService(Protocol):
+    """The time, and on a keyed stream the timers of the current key.
+
+    A timer is known by its key, its time and its kind: registering it twice is registering it once. Timers are part of
+    checkpoints; one whose processing time passes while the job is down fires when it runs again.
+    """
+
+    @property
+    def current_watermark(self) -> int:
+        """Event time, in milliseconds: -2^63 before the first watermark, 2^63 - 1 at the end of input."""
+        ...
+
+    @property
+    def current_processing_time(self) -> int:
+        """The wall clock, in milliseconds since 1970 (UTC)."""
+        ...
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        """Call `on_timer` for the current key when the watermark has reached this time; a past one: at the next."""
+        ...
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        """Forget the current key's timer for this time; one that does not exist is no error."""
+        ...
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Call `on_timer` for the current key when the wall clock has reached this time."""
+        ...
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Forget the current key's timer for this time; one that does not exist is no error."""
+        ...
+
+
 class ProcessContext(Protocol):
     """What a process function gets beside each record."""
 
@@ -71,6 +105,25 @@ class ProcessContext(Protocol):
     @property
     def current_key(self) -> Any:
         """The record's key; an error outside a keyed stream."""
+        ...
+
+    @property
+    def timestamp(self) -> int | None:
+        """The record's event time in milliseconds; None where the stream has none. In `on_timer` the timer's time."""
+        ...
+
+    @property
+    def timer_service(self) -> TimerService:
+        """The time; in the functions that are called Keyed..., timers too."""
+        ...
+
+
+class OnTimerContext(ProcessContext, Protocol):
+    """What `on_timer` gets: the timer's key and time."""
+
+    @property
+    def time_domain(self) -> Literal["event", "processing"]:
+        """By which time the timer fired."""
         ...
 
 
@@ -140,6 +193,22 @@ class ProcessFunction(Function):
         """Return or yield the records for the main output (None: nothing)."""
 
 
+class TimedFunction(Function):
+    """What the process functions of keyed streams share: timers."""
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any] | None:
+        """A timer of `context.current_key` fired; return or yield records as `process` does, of the same type.
+
+        Timers fire in the order of their times, before those behind hear of the watermark that they were due by.
+        Records carry the timer's time (event time), or none (processing time).
+        """
+        return None
+
+
+class KeyedProcessFunction(ProcessFunction, TimedFunction):
+    """A process function on a keyed stream, with timers."""
+
+
 class CoMapFunction(Function):
     """A map over two connected streams."""
 
@@ -176,6 +245,10 @@ class CoProcessFunction(Function):
         """Handle a record of the second stream."""
 
 
+class KeyedCoProcessFunction(CoProcessFunction, TimedFunction):
+    """A process function over two connected, keyed streams, which share the key's state and timers."""
+
+
 class BroadcastProcessFunction(Function):
     """A process function over a stream and a broadcast one, which every subtask gets all of: rules, settings, prices.
 
@@ -191,8 +264,8 @@ class BroadcastProcessFunction(Function):
         """Handle a broadcast record. It must do the same in every subtask, for the state to stay the same in all."""
 
 
-class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
-    """The same on a keyed stream: `process` has keyed state, and a broadcast record can be applied to all keys."""
+class KeyedBroadcastProcessFunction(BroadcastProcessFunction, TimedFunction):
+    """The same on a keyed stream: `process` has keyed state and timers, a broadcast record reaches all keys."""
 
 
 def result_type(function: Any, method: str, returns: Any, *, many: bool) -> RecordType:
