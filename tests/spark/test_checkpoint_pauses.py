@@ -114,6 +114,7 @@ def checkpoint_meanwhile(client: Any, sink: CountingSink) -> tuple[float, Any]:
     return max(s.metrics.alignment_ms + s.metrics.sync_ms for s in taken.subtasks), taken
 
 
+@pytest.mark.alone
 @pytest.mark.spec("S0-33", "S3-31")
 def test_a_checkpoint_stops_a_job_for_a_small_part_of_what_pausing_everything_costs(make_env, tmp_path):
     source, sink = Flow(tmp_path / "flow", partitions=2), CountingSink(tmp_path / "out")

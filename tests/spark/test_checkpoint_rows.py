@@ -432,6 +432,7 @@ def one_of_ten(record: Any) -> int:
     return int(record.n % 10)
 
 
+@pytest.mark.alone
 @pytest.mark.spec("S0-40", "S2-4")
 def test_records_pass_one_by_one_in_milliseconds_while_exactly_once_checkpoints_come_every_second(
     make_env, tmp_path

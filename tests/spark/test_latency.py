@@ -58,6 +58,7 @@ def histogram(latencies_ms: list[float]) -> dict[str, float]:
     return {f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (50, 90, 99)}
 
 
+@pytest.mark.alone
 @pytest.mark.spec("S2-11")
 @pytest.mark.parametrize("buffer_timeout", ["10ms", 0])
 def test_at_a_low_rate_latency_is_far_below_the_floor_of_micro_batches(make_env, tmp_path, buffer_timeout):
