@@ -157,7 +157,7 @@ def test_storage_that_is_away_fails_the_checkpoint_and_fences_nobody(tmp_path):
     (tmp_path / JOB / "claims").rename(tmp_path / "away")
     answer = driver.complete(2)
     assert isinstance(answer, ce.ManifestFailed)
-    assert "Is the storage mounted" in answer.reason
+    assert "Mount the storage again" in answer.reason
     (tmp_path / "away").rename(tmp_path / JOB / "claims")
     assert isinstance(driver.complete(3), ce.ManifestWritten)
 

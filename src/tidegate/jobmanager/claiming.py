@@ -40,8 +40,11 @@ class DriverClaim:
         """The number of the driver's first attempt."""
         return self._claim.attempt
 
-    def check(self) -> None:
-        """Return if the claim is the newest; `FencedError` if it is not, `StorageError` if nobody can know."""
+    def check(self, *, to_read: bool = False) -> None:
+        """Return if the claim is the newest; `FencedError` if it is not, `StorageError` if nobody can know.
+
+        `to_read`: a claim that is gone is no obstacle, what is to be read will say what is wrong.
+        """
         claims = self._storage.claims()
         mine = self._storage.show(claim_path(self._claim))
         if claims and claims[-1] > self._claim:
@@ -51,10 +54,10 @@ class DriverClaim:
                 f"driver's. This driver writes, deletes and commits nothing any more; the job goes on in the other. "
                 f"If that is not what you want, stop the other and run the program again with resume=latest"
             )
-        if self._claim not in claims:
+        if self._claim not in claims and not to_read:
             raise StorageError(
-                f"{mine} is gone, and with it the proof that this driver may run the job. Is the storage mounted, or "
-                f"was the job's directory deleted?"
+                f"{mine} is gone, and with it the proof that this driver may run the job. Mount the storage again; "
+                f"if the job's directory was deleted, start the job anew"
             )
 
 

@@ -101,7 +101,7 @@ class StorageOrders:
         id = checkpoint.checkpoint_id
         storage = self._storage
         try:
-            self._check_claim()
+            self._check_claim(to_read=True)
             manifest = decode_manifest(storage.read_manifest(id), checkpoint.path or f"checkpoint {id}")
             damage = storage.damage(manifest.files)
             if damage:
@@ -136,9 +136,9 @@ class StorageOrders:
         except StorageError:
             return True
 
-    def _check_claim(self) -> None:
+    def _check_claim(self, *, to_read: bool = False) -> None:
         if self._claim is not None:
-            self._claim.check()
+            self._claim.check(to_read=to_read)
 
     # ---- deletion ----
 
