@@ -1,5 +1,6 @@
 """tidegate: exactly-once stateful streams in Python, on the Spark you already run."""
 
+from tidegate.api.connected_streams import ConnectedStreams
 from tidegate.api.environment import Environment
 from tidegate.api.functions import (
     BroadcastContext,
@@ -10,12 +11,16 @@ from tidegate.api.functions import (
     FilterFunction,
     FlatMapFunction,
     KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
     MapFunction,
+    OnTimerContext,
     OutputTag,
     ProcessContext,
     ProcessFunction,
     ReduceFunction,
     RuntimeContext,
+    TimerService,
 )
 from tidegate.api.job_client import JobClient
 from tidegate.api.restart_strategies import RestartStrategies
@@ -36,7 +41,8 @@ from tidegate.api.state import (
     UnionListState,
     ValueState,
 )
-from tidegate.api.streams import ConnectedStreams, DataStream, KeyedStream
+from tidegate.api.streams import DataStream, KeyedStream
+from tidegate.api.watermarks import WatermarkGenerator, WatermarkStrategy
 from tidegate.connectors.datagen import DataGeneratorSource
 from tidegate.connectors.files import FileSink, FileSource
 from tidegate.connectors.socket import SocketSource
@@ -85,10 +91,13 @@ __all__ = [
     "JobFailedError",
     "JobStatus",
     "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
     "KeyedStream",
     "ListState",
     "MapFunction",
     "MapState",
+    "OnTimerContext",
     "OperatorListState",
     "OutputTag",
     "PickleSerializer",
@@ -110,6 +119,9 @@ __all__ = [
     "StateSerializer",
     "StateTtl",
     "TidegateError",
+    "TimerService",
     "UnionListState",
     "ValueState",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
 ]

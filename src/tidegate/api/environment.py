@@ -17,8 +17,9 @@ from tidegate.api.operations import Operation, ReadSource
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource
 from tidegate.api.settings import apply_settings
 from tidegate.api.source import Source
-from tidegate.api.streams import DataStream
+from tidegate.api.streams import DataStream, declare_strategy
 from tidegate.api.transformations import StreamRef, Transformation
+from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 from tidegate.core.options import Options
 from tidegate.records.types import RecordType
@@ -81,13 +82,18 @@ class Environment:
 
     # ---- sources ----
 
-    def from_source(self, source: Source, **settings: Any) -> DataStream:
-        """Read a source of the source contract: files, a data generator, a socket, your own."""
+    def from_source(
+        self, source: Source, watermarks: WatermarkStrategy | None = None, **settings: Any
+    ) -> DataStream:
+        """Read a source of the source contract: files, a data generator, a socket, your own.
+
+        With a `WatermarkStrategy` its records have event times.
+        """
         if isinstance(source, type) and issubclass(source, Source):
             raise ProgramError(f"from_source got the class {source.__name__}; give it an instance")
         if not isinstance(source, Source):
             raise ProgramError(f"from_source needs a Source, got a {type(source).__name__}: {source!r}")
-        return self._read(source, source.describe(), settings)
+        return self._read(source, source.describe(), settings, watermarks)
 
     def from_collection(self, values: Iterable[Any], *, type: Any = None, **settings: Any) -> DataStream:
         """Read a list. Its record type is `type`, or found from the values: one class for all, else objects.
@@ -162,10 +168,18 @@ class Environment:
     def _to_dataframe(self, stream: DataStream, job_name: str | None) -> Any:
         return self._launch().to_dataframe(self, stream, job_name)
 
-    def _read(self, source: Source, name: str, settings: dict[str, Any]) -> DataStream:
-        node = self._add(ReadSource(source), name, (), source.record_type)
+    def _read(
+        self,
+        source: Source,
+        name: str,
+        settings: dict[str, Any],
+        watermarks: WatermarkStrategy | None = None,
+    ) -> DataStream:
+        node = self._add(ReadSource(source, watermarks), name, (), source.record_type)
         node.fixed_parallelism = source.fixed_parallelism
         node.side_outputs.update(source.side_outputs())
+        if watermarks is not None:
+            declare_strategy(node, watermarks, settings.get("name") or name)
         stream = DataStream(self, (StreamRef(node),), node.output_type)
         apply_settings(stream, settings)
         return stream

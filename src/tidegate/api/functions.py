@@ -284,6 +284,42 @@ def result_type(function: Any, method: str, returns: Any, *, many: bool) -> Reco
     return ObjectType() if hint is None else record_type_of(hint)
 
 
+def one_result_type(function: Any, methods: tuple[str, ...], returns: Any, *, many: bool) -> RecordType:
+    """The type of a function's results, which all its methods (`on_timer` too, where it has one) must give.
+
+    A method without a hint is taken to give what the others do.
+    """
+    if has_timers(function):
+        methods = (*methods, "on_timer")
+    first: tuple[str, RecordType] | None = None
+    for method in methods:
+        found = result_type(function, method, returns, many=many)
+        if first is not None and not found.is_object and found != first[1]:
+            raise ProgramError(
+                f"{function_name(function)}.{first[0]} gives {first[1].describe()} but {method} gives "
+                f"{found.describe()}; both must give one type. Change a return hint, or pass returns="
+            )
+        if first is None and not found.is_object:
+            first = (method, found)
+    return ObjectType() if first is None else first[1]
+
+
+def has_timers(function: Any) -> bool:
+    """Whether a function has timers: it is of a class that can, and defines `on_timer`."""
+    return isinstance(function, TimedFunction) and type(function).on_timer is not TimedFunction.on_timer
+
+
+def require_keys(function: Any, key: object, stream: str) -> None:
+    """Refuse a function that needs keys on a stream without."""
+    if isinstance(function, TimedFunction) and key is None:
+        kinds = (KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastProcessFunction)
+        kind = next(k.__name__ for k in kinds if isinstance(function, k))
+        raise ProgramError(
+            f"{function_name(function)} is a {kind}, but the stream of {stream!r} has no keys. Call key_by before it, "
+            f"or derive it from {kind.removeprefix('Keyed')}"
+        )
+
+
 def check_callable(function: Any, cls: type[Function], operation: str) -> None:
     """Refuse, while the program is written, what can't be called as `operation` needs it."""
     is_class = isinstance(function, type) and issubclass(function, Function)

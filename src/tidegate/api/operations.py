@@ -14,6 +14,7 @@ from tidegate.api.functions import Function, function_name
 from tidegate.api.sink import Sink
 from tidegate.api.source import Source
 from tidegate.api.state import StateDeclaration, declared_states
+from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.records.types import RecordType
 
 AggregateKind = Literal["count", "sum", "min", "max"]
@@ -68,9 +69,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class ReadSource(Operation):
-    """Reads a source."""
+    """Reads a source; with a strategy its records have event times."""
 
     source: Source
+    strategy: WatermarkStrategy | None = None
 
     @property
     def kind(self) -> str:
@@ -79,7 +81,24 @@ class ReadSource(Operation):
 
     def detail(self) -> str:
         """What is read."""
-        return self.source.describe()
+        described = self.source.describe()
+        return described if self.strategy is None else f"{described}; {self.strategy.describe()}"
+
+
+@dataclass(frozen=True)
+class AssignTimestamps(Operation):
+    """Gives records event times, and the stream watermarks."""
+
+    strategy: WatermarkStrategy
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "timestamps"
+
+    def detail(self) -> str:
+        """Where they come from."""
+        return self.strategy.describe()
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,10 @@ class ReaderContext:
 class SourceReader(ABC):
     """Reads splits in one slot. One thread; never blocks; a position can be taken between any two polls."""
 
+    last_split: str | None = None
+    """The id of the split that the last batch came from, so that each has a watermark of its own. A reader that holds
+    several splits at a time sets it, from its start on; None: it reads one after the other."""
+
     def start(self) -> None:
         """Called once before the first poll; splits restored from a checkpoint were added before it."""
 

@@ -12,29 +12,24 @@ from tidegate.api import partitioning as p
 from tidegate.api.basic_sinks import CollectSink, PrintSink
 from tidegate.api.expressions import expression_result_type
 from tidegate.api.functions import (
-    BroadcastProcessFunction,
-    CoFlatMapFunction,
-    CoMapFunction,
-    CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
-    Function,
-    KeyedBroadcastProcessFunction,
     MapFunction,
     OutputTag,
     ProcessFunction,
     ReduceFunction,
     check_callable,
     function_name,
+    one_result_type,
+    require_keys,
     result_type,
 )
-from tidegate.api.keys import aggregate_type, check_key_types_meet, make_key
+from tidegate.api.keys import aggregate_type, make_key
 from tidegate.api.operations import (
     ApplyBatchFunction,
-    ApplyBroadcastFunction,
-    ApplyCoFunction,
     ApplyExpressions,
     ApplyFunction,
+    AssignTimestamps,
     Key,
     Operation,
     RollingAggregate,
@@ -45,10 +40,12 @@ from tidegate.api.settings import OperatorSettings, apply_settings
 from tidegate.api.sink import FunctionSink, Sink
 from tidegate.api.state_checks import check_states, refuse_state_of_callable
 from tidegate.api.transformations import StreamRef, Transformation
+from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 from tidegate.records.types import RecordType, record_type_of
 
 if TYPE_CHECKING:
+    from tidegate.api.connected_streams import ConnectedStreams
     from tidegate.api.environment import Environment
 
 Emit = Literal["each", "batch"]
@@ -128,9 +125,10 @@ class DataStream(OperatorSettings):
         """Run a `ProcessFunction`: any number of records out, also to the `side_outputs` named here."""
         if not isinstance(function, ProcessFunction):
             check_callable(function, ProcessFunction, "process")
-        out = result_type(function, "process", returns, many=True)
+        require_keys(function, self._key(), self._node.name)
+        out = one_result_type(function, ("process",), returns, many=True)
         stream = self._apply("process", function, out, settings)
-        _declare_side_outputs(stream, side_outputs)
+        declare_side_outputs(stream, side_outputs)
         return stream
 
     # ---- per batch ----
@@ -163,6 +161,25 @@ class DataStream(OperatorSettings):
     def with_columns(self, *expressions: Any, **settings: Any) -> DataStream:
         """Add or replace columns by polars expressions; the others remain."""
         return self._expressions("with_columns", expressions, settings)
+
+    # ---- event time ----
+
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy, **settings: Any) -> DataStream:
+        """Give the records event times here; closer to the source (`from_source(source, strategy)`) is better.
+
+        >>> from tidegate import Environment, WatermarkStrategy
+        >>> env = Environment(runtime="in-process")
+        >>> clicks = env.from_collection([{"app": "a", "ts": 1_000}])
+        >>> clicks.assign_timestamps_and_watermarks(WatermarkStrategy.bounded("2 s", "ts"))
+        <DataStream of 'timestamps': (app: string, ts: int64)>
+        """
+        if not isinstance(strategy, WatermarkStrategy):
+            raise ProgramError(
+                f"assign_timestamps_and_watermarks needs a WatermarkStrategy, got {strategy!r}"
+            )
+        stream = self._then(AssignTimestamps(strategy), "timestamps", self._type, settings)
+        declare_strategy(stream._node, strategy, stream._node.name)
+        return stream
 
     # ---- keys and several streams ----
 
@@ -198,6 +215,8 @@ class DataStream(OperatorSettings):
             raise ProgramError(f"connect needs a stream, got a {type(other).__name__}: {other!r}")
         if other._env is not self._env:
             raise ProgramError("connect needs streams of one environment")
+        from tidegate.api.connected_streams import ConnectedStreams
+
         return ConnectedStreams(self, other)
 
     def get_side_output(self, tag: OutputTag[Any]) -> DataStream:
@@ -423,104 +442,6 @@ class KeyedStream(DataStream):
         return DataStream(self._env, refs, out_type)._then(merge, name, out_type, settings)
 
 
-class ConnectedStreams:
-    """Two streams, possibly of different types, for one function that sees both and may share state."""
-
-    def __init__(self, first: DataStream, second: DataStream) -> None:
-        self._first = first
-        self._second = second
-
-    def key_by(self, first: Any, second: Any) -> ConnectedStreams:
-        """Key both streams (a column name, a tuple of them, or a function each), so that equal keys meet."""
-        keys = [k if isinstance(k, tuple) else (k,) for k in (first, second)]
-        return ConnectedStreams(self._first.key_by(*keys[0]), self._second.key_by(*keys[1]))
-
-    def map(self, function: CoMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
-        """Run a `CoMapFunction`."""
-        return self._apply("map", CoMapFunction, function, returns, settings, many=False)
-
-    def flat_map(self, function: CoFlatMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
-        """Run a `CoFlatMapFunction`."""
-        return self._apply("flat_map", CoFlatMapFunction, function, returns, settings, many=True)
-
-    def process(
-        self,
-        function: CoProcessFunction | BroadcastProcessFunction,
-        *,
-        returns: Any = None,
-        side_outputs: tuple[OutputTag[Any], ...] = (),
-        **settings: Any,
-    ) -> DataStream:
-        """Run a `CoProcessFunction`, or a broadcast one where the second stream is; name the tags that it emits to.
-
-        `stream.connect(rules.broadcast()).process(function)` takes a `BroadcastProcessFunction`, or with
-        `stream.key_by(...)` a `KeyedBroadcastProcessFunction`.
-        """
-        if isinstance(function, BroadcastProcessFunction):
-            stream = self._apply_broadcast(function, returns, settings)
-        else:
-            stream = self._apply("process", CoProcessFunction, function, returns, settings, many=True)
-        _declare_side_outputs(stream, side_outputs)
-        return stream
-
-    def _apply_broadcast(
-        self, function: BroadcastProcessFunction, returns: Any, settings: dict[str, Any]
-    ) -> DataStream:
-        name = function_name(function)
-        if not all(isinstance(r.partitioning, p.Broadcast) for r in self._second._inputs()):
-            raise ProgramError(
-                f"{name} is a {_broadcast_class(function)}, but the second stream, of "
-                f"{self._second._node.name!r}, is not broadcast. Write connect(other.broadcast())"
-            )
-        key = self._first._key()
-        if isinstance(function, KeyedBroadcastProcessFunction) and key is None:
-            raise ProgramError(
-                f"{name} is a KeyedBroadcastProcessFunction, but the first stream, of {self._first._node.name!r}, has "
-                f"no keys. Call key_by before connect, or derive it from BroadcastProcessFunction"
-            )
-        out = result_type(function, "process", returns, many=True)
-        other = result_type(function, "process_broadcast", returns, many=True)
-        if not other.is_object and other != out:
-            raise _two_types(name, ("process", out), ("process_broadcast", other))
-        operation = ApplyBroadcastFunction(function, key)
-        check_states(function, settings.get("name") or f"broadcast-process {name}", key, broadcast=True)
-        return self._node_of(operation, f"broadcast-process {name}", out, settings)
-
-    def _apply(
-        self,
-        form: Any,
-        cls: type[Function],
-        function: Any,
-        returns: Any,
-        settings: dict[str, Any],
-        *,
-        many: bool,
-    ) -> DataStream:
-        if not isinstance(function, cls):
-            raise ProgramError(f"connect().{form} needs a {cls.__name__}, got {function!r}")
-        first, second = self._first, self._second
-        keys = (first._key(), second._key())
-        if (keys[0] is None) != (keys[1] is None):
-            raise ProgramError("connect needs both streams keyed or neither")
-        paired = None
-        if keys[0] is not None and keys[1] is not None:
-            paired = (keys[0], keys[1])
-            check_key_types_meet(*paired)
-        out = _one_result_type(function, form, returns, many=many)
-        name = f"co-{form} {function_name(function)}"
-        check_states(function, settings.get("name") or name, keys[0])
-        return self._node_of(ApplyCoFunction(form, function, paired), name, out, settings)
-
-    def _node_of(
-        self, operation: Operation, name: str, out: RecordType, settings: dict[str, Any]
-    ) -> DataStream:
-        first, second = self._first, self._second
-        node = first._env._add(operation, name, (first._inputs(), second._inputs()), out)
-        stream = DataStream(first._env, (StreamRef(node),), out)
-        apply_settings(stream, settings)
-        return stream
-
-
 class DataStreamSink(OperatorSettings):
     """The end of a stream."""
 
@@ -528,7 +449,23 @@ class DataStreamSink(OperatorSettings):
         self._node = node
 
 
-def _declare_side_outputs(stream: DataStream, tags: Iterable[OutputTag[Any]]) -> None:
+def declare_strategy(node: Transformation, strategy: WatermarkStrategy, name: str) -> None:
+    """Check a strategy against the records of a node, and declare its side output."""
+    if not isinstance(strategy, WatermarkStrategy):
+        raise ProgramError(f"{name}: event time needs a WatermarkStrategy, got {strategy!r}")
+    strategy.check_type(node.output_type, f"operator {name!r}")
+    tag = strategy.missing
+    if tag is None:
+        return
+    if not tag.record_type.is_object and tag.record_type != node.output_type:
+        raise ProgramError(
+            f"operator {name!r}: records without a timestamp are {node.output_type.describe()}, but side output "
+            f"{tag.id!r} takes {tag.record_type.describe()}"
+        )
+    node.side_outputs[tag.id] = node.output_type
+
+
+def declare_side_outputs(stream: DataStream, tags: Iterable[OutputTag[Any]]) -> None:
     tags = (tags,) if isinstance(tags, OutputTag) else tuple(tags)
     for tag in tags:
         if not isinstance(tag, OutputTag):
@@ -536,23 +473,3 @@ def _declare_side_outputs(stream: DataStream, tags: Iterable[OutputTag[Any]]) ->
         if tag.id in stream._node.side_outputs:
             raise ProgramError(f"operator {stream._node.name!r} declares the side output {tag.id!r} twice")
         stream._node.side_outputs[tag.id] = tag.record_type
-
-
-def _one_result_type(function: Function, form: str, returns: Any, *, many: bool) -> RecordType:
-    """The type of a co-function's results, which both its methods must give."""
-    first, second = (result_type(function, f"{form}{i}", returns, many=many) for i in (1, 2))
-    if first != second:
-        raise _two_types(function_name(function), (f"{form}1", first), (f"{form}2", second))
-    return first
-
-
-def _two_types(name: str, first: tuple[str, RecordType], second: tuple[str, RecordType]) -> ProgramError:
-    return ProgramError(
-        f"{name}.{first[0]} gives {first[1].describe()} but {second[0]} gives {second[1].describe()}; "
-        f"both must give one type. Change a return hint, or pass returns="
-    )
-
-
-def _broadcast_class(function: BroadcastProcessFunction) -> str:
-    keyed = isinstance(function, KeyedBroadcastProcessFunction)
-    return "KeyedBroadcastProcessFunction" if keyed else "BroadcastProcessFunction"

@@ -162,6 +162,14 @@ class Options(RecoveryOptions):
         aliases=["state.backend.rocksdb.memory.fixed_per_slot"],
     )
 
+    watermark_interval = Option(
+        "watermark.interval",
+        DURATION,
+        200,
+        "Time between the watermarks of a source; 0: one behind every batch.",
+        aliases=["pipeline.auto_watermark_interval"],
+    )
+
     heartbeat_interval = Option(
         "heartbeat.interval",
         at_least(1, DURATION),

@@ -253,6 +253,8 @@ def _push_projections(graph: StreamGraph) -> None:
             if e.tag is None
             for required in (e.target.operation, e.partitioning)
         ]
+        if operation.strategy is not None:
+            needs.append(operation.strategy.required_columns())
         if not needs or any(n is None for n in needs):
             continue
         used = frozenset().union(*(n for n in needs if n is not None))
@@ -261,5 +263,5 @@ def _push_projections(graph: StreamGraph) -> None:
             continue
         narrower = operation.source.with_columns(names)
         if narrower is not None:
-            node.operation = ReadSource(narrower)
+            node.operation = ReadSource(narrower, operation.strategy)
             node.output_type = narrower.record_type

@@ -12,6 +12,7 @@ from tidegate.graph.job_graph import OperatorPayload, OperatorSpec
 from tidegate.operators.broadcast import BroadcastProcessOperator
 from tidegate.operators.co_functions import CO_FORMS
 from tidegate.operators.columns import BatchFunctionOperator, ExpressionFilterOperator, ExpressionOperator
+from tidegate.operators.event_time.assigner import AssignTimestampsOperator
 from tidegate.operators.functions import FORMS
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.rolling import aggregate_operator
@@ -52,6 +53,8 @@ def operator_class(operation: Any) -> type[Operator]:
     match operation:
         case ops.ReadSource():
             return SourceOperator
+        case ops.AssignTimestamps():
+            return AssignTimestampsOperator
         case ops.WriteSink(sink):
             return FunctionSinkOperator if type(sink) is FunctionSink else SinkOperator
         case ops.ApplyFunction(form):

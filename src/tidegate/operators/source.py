@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from tidegate.api.source import Finished, Idle, ReaderContext, SourceReader
 from tidegate.core.errors import SchemaError
 from tidegate.operators.conform import conform
+from tidegate.operators.event_time.event_times import EventTimes
 from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType
 from tidegate.records.batch import Batch
-from tidegate.records.types import RowType
+from tidegate.records.elements import MAX_WATERMARK
+from tidegate.records.types import RowType, record_type_of
+
+_NOTHING: Final = Batch.of_rows(record_type_of(None), [])
+"""What is left of a batch none of whose records has a timestamp."""
 
 SPLITS = "splits"
 """The name of the operator state that holds a source's positions."""
@@ -49,6 +54,8 @@ class SourceOperator(Operator):
                     side_output=c.emit_side,
                 )
             )
+        strategy = self.operation.strategy
+        self._times = None if strategy is None else EventTimes(strategy, c, self.process_watermark)
         restored = c.states.entries(SPLITS)
         if restored:
             self.add_splits(restored)
@@ -61,6 +68,8 @@ class SourceOperator(Operator):
                 self.reader.start()
             polled = self.reader.poll()
             batch = self._checked(polled) if isinstance(polled, Batch) else None
+            if batch is not None and batch.num_rows and self._times is not None:
+                batch = self._times.assign(batch, self.reader.last_split) or _NOTHING
         except OperatorError:
             raise
         except BaseException as e:
@@ -76,6 +85,18 @@ class SourceOperator(Operator):
             f"but returned a {type(polled).__name__}"
         )
 
+    @property
+    def next_processing_time_ms(self) -> int | None:
+        """When a watermark is to be sent."""
+        return None if self._times is None or self.clock_ms == MAX_WATERMARK else self._times.next_ms
+
+    def on_processing_time(self, now_ms: int) -> None:
+        """Send it, of the splits that the reader has now."""
+        assert self._times is not None
+        with blame(self.context.operator_name):
+            splits = None if self.reader.last_split is None else [s.id for s in self.reader.snapshot()]
+            self._times.tell(now_ms, splits)
+
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Hand splits (JSON of the source's split type) to the reader."""
         with blame(self.context.operator_name):
@@ -89,6 +110,8 @@ class SourceOperator(Operator):
     def snapshot(self, checkpoint_id: int) -> None:
         """Keep the positions."""
         self.context.states.put_entries(SPLITS, self.positions())
+        if self._times is not None:
+            self._times.snapshot()
 
     def positions(self) -> list[bytes]:
         """The unfinished splits at their positions, as `add_splits` takes them."""

@@ -45,6 +45,14 @@ WATERMARK: Final = "$watermark"
 """The name of the entry that holds a task's clock, with its head operator."""
 
 
+class StoredClock(msgspec.Struct, frozen=True):
+    """The event time of one subtask, as a checkpoint keeps it."""
+
+    subtask: int
+    parallelism: int
+    watermark_ms: int
+
+
 def _no_event(operator: int, event: object) -> None:
     """Nobody listens outside the chain."""
 
@@ -89,7 +97,7 @@ class OperatorChain:
         self._head_counts = counts[0]
         self.source = head if isinstance(head, SourceOperator) else None
         self._opened = 0
-        self._restored_clocks: list[int] = []
+        self._restored_clocks: list[StoredClock] = []
 
     def open(self) -> None:
         """Open all operators, last first, so that each can emit from the start."""
@@ -98,7 +106,7 @@ class OperatorChain:
             operator.open()
             if operator is self._head:
                 stored = operator.context.states.entries(WATERMARK)
-                self._restored_clocks = [msgspec.json.decode(entry, type=int) for entry in stored]
+                self._restored_clocks = [msgspec.json.decode(entry, type=StoredClock) for entry in stored]
             operator.context.states.check_claimed()
 
     def start(self) -> None:
@@ -166,8 +174,12 @@ class OperatorChain:
         return self._head.clock_ms
 
     def restored_clock_ms(self) -> int:
-        """Where a checkpoint had the head's event time: the minimum of its subtasks'."""
-        return min(self._restored_clocks, default=MIN_TIMESTAMP)
+        """Where a checkpoint had the head's event time; of another parallelism, the minimum of the subtasks'."""
+        context = self._head.context
+        for stored in self._restored_clocks:
+            if (stored.subtask, stored.parallelism) == (context.subtask_index, context.parallelism):
+                return stored.watermark_ms
+        return min((stored.watermark_ms for stored in self._restored_clocks), default=MIN_TIMESTAMP)
 
     def end_input(self, input_index: int) -> None:
         """One input of the head has ended."""
@@ -189,8 +201,9 @@ class OperatorChain:
         """The synchronous part of all operators; their asynchronous parts by operator id."""
         parts = []
         if self.clock_ms != MIN_TIMESTAMP:
-            stored = [msgspec.json.encode(self.clock_ms)]
-            self._head.context.states.put_entries(WATERMARK, stored, "union")
+            context = self._head.context
+            stored = StoredClock(context.subtask_index, context.parallelism, self.clock_ms)
+            context.states.put_entries(WATERMARK, [msgspec.json.encode(stored)], "union")
         for operator in self.operators:
             operator.snapshot(checkpoint_id)
             states = operator.context.states

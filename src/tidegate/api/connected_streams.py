@@ -1,0 +1,128 @@
+"""Two streams side by side, for one function that sees both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.api import partitioning as p
+from tidegate.api.functions import (
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    Function,
+    KeyedBroadcastProcessFunction,
+    OutputTag,
+    function_name,
+    one_result_type,
+    require_keys,
+)
+from tidegate.api.keys import check_key_types_meet
+from tidegate.api.operations import ApplyBroadcastFunction, ApplyCoFunction, Operation
+from tidegate.api.settings import apply_settings
+from tidegate.api.state_checks import check_states
+from tidegate.api.streams import DataStream, declare_side_outputs
+from tidegate.api.transformations import StreamRef
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import RecordType
+
+
+class ConnectedStreams:
+    """Two streams, possibly of different types, for one function that sees both and may share state."""
+
+    def __init__(self, first: DataStream, second: DataStream) -> None:
+        self._first = first
+        self._second = second
+
+    def key_by(self, first: Any, second: Any) -> ConnectedStreams:
+        """Key both streams (a column name, a tuple of them, or a function each), so that equal keys meet."""
+        keys = [k if isinstance(k, tuple) else (k,) for k in (first, second)]
+        return ConnectedStreams(self._first.key_by(*keys[0]), self._second.key_by(*keys[1]))
+
+    def map(self, function: CoMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
+        """Run a `CoMapFunction`."""
+        return self._apply("map", CoMapFunction, function, returns, settings, many=False)
+
+    def flat_map(self, function: CoFlatMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
+        """Run a `CoFlatMapFunction`."""
+        return self._apply("flat_map", CoFlatMapFunction, function, returns, settings, many=True)
+
+    def process(
+        self,
+        function: CoProcessFunction | BroadcastProcessFunction,
+        *,
+        returns: Any = None,
+        side_outputs: tuple[OutputTag[Any], ...] = (),
+        **settings: Any,
+    ) -> DataStream:
+        """Run a `CoProcessFunction`, or a broadcast one where the second stream is; name the tags that it emits to.
+
+        `stream.connect(rules.broadcast()).process(function)` takes a `BroadcastProcessFunction`, or with
+        `stream.key_by(...)` a `KeyedBroadcastProcessFunction`.
+        """
+        if isinstance(function, BroadcastProcessFunction):
+            stream = self._apply_broadcast(function, returns, settings)
+        else:
+            stream = self._apply("process", CoProcessFunction, function, returns, settings, many=True)
+        declare_side_outputs(stream, side_outputs)
+        return stream
+
+    def _apply_broadcast(
+        self, function: BroadcastProcessFunction, returns: Any, settings: dict[str, Any]
+    ) -> DataStream:
+        name = function_name(function)
+        if not all(isinstance(r.partitioning, p.Broadcast) for r in self._second._inputs()):
+            raise ProgramError(
+                f"{name} is a {_broadcast_class(function)}, but the second stream, of "
+                f"{self._second._node.name!r}, is not broadcast. Write connect(other.broadcast())"
+            )
+        key = self._first._key()
+        if isinstance(function, KeyedBroadcastProcessFunction) and key is None:
+            raise ProgramError(
+                f"{name} is a KeyedBroadcastProcessFunction, but the first stream, of {self._first._node.name!r}, has "
+                f"no keys. Call key_by before connect, or derive it from BroadcastProcessFunction"
+            )
+        out = one_result_type(function, ("process", "process_broadcast"), returns, many=True)
+        operation = ApplyBroadcastFunction(function, key)
+        check_states(function, settings.get("name") or f"broadcast-process {name}", key, broadcast=True)
+        return self._node_of(operation, f"broadcast-process {name}", out, settings)
+
+    def _apply(
+        self,
+        form: Any,
+        cls: type[Function],
+        function: Any,
+        returns: Any,
+        settings: dict[str, Any],
+        *,
+        many: bool,
+    ) -> DataStream:
+        if not isinstance(function, cls):
+            raise ProgramError(f"connect().{form} needs a {cls.__name__}, got {function!r}")
+        first, second = self._first, self._second
+        keys = (first._key(), second._key())
+        if (keys[0] is None) != (keys[1] is None):
+            raise ProgramError("connect needs both streams keyed or neither")
+        paired = None
+        if keys[0] is not None and keys[1] is not None:
+            paired = (keys[0], keys[1])
+            check_key_types_meet(*paired)
+        require_keys(function, keys[0], first._node.name)
+        out = one_result_type(function, (f"{form}1", f"{form}2"), returns, many=many)
+        name = f"co-{form} {function_name(function)}"
+        check_states(function, settings.get("name") or name, keys[0])
+        return self._node_of(ApplyCoFunction(form, function, paired), name, out, settings)
+
+    def _node_of(
+        self, operation: Operation, name: str, out: RecordType, settings: dict[str, Any]
+    ) -> DataStream:
+        first, second = self._first, self._second
+        node = first._env._add(operation, name, (first._inputs(), second._inputs()), out)
+        stream = DataStream(first._env, (StreamRef(node),), out)
+        apply_settings(stream, settings)
+        return stream
+
+
+def _broadcast_class(function: BroadcastProcessFunction) -> str:
+    keyed = isinstance(function, KeyedBroadcastProcessFunction)
+    return "KeyedBroadcastProcessFunction" if keyed else "BroadcastProcessFunction"

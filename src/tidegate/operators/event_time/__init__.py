@@ -1,0 +1,1 @@
+"""Event time where it begins: timestamps of records, watermarks of splits."""

@@ -1,0 +1,54 @@
+"""`assign_timestamps_and_watermarks` in the middle of a program."""
+
+from __future__ import annotations
+
+from tidegate.operators.event_time.event_times import EventTimes
+from tidegate.operators.failures import blame
+from tidegate.operators.operator import Operator
+from tidegate.records.batch import Batch
+from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
+
+
+class AssignTimestampsOperator(Operator):
+    """Gives records new timestamps and the stream new watermarks; those from before end here, but for the last."""
+
+    def open(self) -> None:
+        """Restore how far the stream was."""
+        self._times = EventTimes(self.operation.strategy, self.context, self._advance)
+
+    def start(self) -> None:
+        """Say the restored watermark again."""
+        self._times.tell(self.context.clock.now_ms())
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Assign, and pass on."""
+        with blame(self.context.operator_name):
+            stamped = self._times.assign(batch, None)
+        if stamped is not None:
+            self.context.emit(stamped)
+
+    def process_watermark(self, watermark_ms: int) -> None:
+        """Watermarks from before mean other timestamps; the end of input is the end all the same."""
+        if watermark_ms == MAX_WATERMARK:
+            self._advance(watermark_ms)
+
+    def process_status(self, idle: bool) -> None:
+        """Whether this stream is idle is the strategy's to say."""
+
+    @property
+    def next_processing_time_ms(self) -> int | None:
+        """When a watermark is to be sent."""
+        return None if self.clock_ms == MAX_WATERMARK else self._times.next_ms
+
+    def on_processing_time(self, now_ms: int) -> None:
+        """Send it."""
+        with blame(self.context.operator_name):
+            self._times.tell(now_ms)
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Keep how far the stream is."""
+        self._times.snapshot()
+
+    def _advance(self, watermark_ms: int) -> None:
+        self.clock_ms = max(self.clock_ms, watermark_ms, MIN_TIMESTAMP)
+        self.context.emit_watermark(self.clock_ms)

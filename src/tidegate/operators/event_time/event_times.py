@@ -1,0 +1,84 @@
+"""`EventTimes`: what a source and `assign_timestamps_and_watermarks` share: timestamps in, watermarks out, in time.
+
+A watermark is sent every `watermark.interval`, or behind every batch where that is 0, and never in front of a record
+that it was made from: the operator calls `tell` between batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tidegate.api.watermarks import WatermarkStrategy
+from tidegate.operators.event_time.split_watermarks import SplitWatermarks
+from tidegate.operators.event_time.timestamps import TimestampAssigner
+from tidegate.operators.operator import OperatorContext
+from tidegate.records.batch import Batch
+
+GENERATORS: Final = "$generators"
+"""The name of the operator state that holds how far each split is."""
+
+
+class EventTimes:
+    """The event time of one subtask's output. Mailbox thread only."""
+
+    def __init__(
+        self, strategy: WatermarkStrategy, context: OperatorContext, send_watermark: Callable[[int], None]
+    ) -> None:
+        self.watermarks = SplitWatermarks(strategy, context.subtask_index, context.clock.now_ms())
+        self._strategy = strategy
+        self._context = context
+        self._send_watermark = send_watermark
+        self._assigner = TimestampAssigner(strategy, context.operator_name)
+        self._interval_ms = context.options.watermark_interval
+        self._told_ms = context.clock.now_ms()
+        self._refused = 0
+        self.watermarks.restore(context.states.entries(GENERATORS), self._told_ms)
+
+    def assign(self, batch: Batch, split: str | None) -> Batch | None:
+        """The batch with timestamps, which count from now on; None if no record has one. Emit it before `tell`."""
+        stamped, missing = self._assigner.assign(batch)
+        if missing is not None and self._strategy.missing is not None:
+            self._context.counter("records_without_timestamp").inc(missing.num_rows)
+            self._context.emit_side(self._strategy.missing.id, missing)
+        if stamped is None:
+            return None
+        if self.watermarks.is_idle:  # active again, before the record
+            self._context.emit_status(False)
+            self.watermarks.is_idle = False
+        self.watermarks.observe(split, stamped, self._context.clock.now_ms())
+        return stamped
+
+    @property
+    def next_ms(self) -> int | None:
+        """When `tell` has something to do."""
+        times = []
+        if self.watermarks.changed:
+            at_once = not self._interval_ms or self.watermarks.punctuated
+            times.append(self._told_ms if at_once else self._told_ms + self._interval_ms)
+        elif self._strategy.kind == "generator":  # one that goes with the wall clock
+            times.append(self._told_ms + max(1, self._interval_ms))
+        idle_ms = self.watermarks.next_idle_ms()
+        if idle_ms is not None:
+            times.append(idle_ms)
+        return min(times, default=None)
+
+    def tell(self, now_ms: int, splits: Iterable[str] | None = None) -> None:
+        """Send what has changed; `splits` are those that a reader has now."""
+        if splits is not None:
+            self.watermarks.keep(splits, now_ms)
+        self._told_ms = now_ms
+        status, watermark_ms = self.watermarks.advance(now_ms)
+        if self.watermarks.refused > self._refused:
+            self._context.counter("watermarks_refused").inc(self.watermarks.refused - self._refused)
+            self._refused = self.watermarks.refused
+        if status is False:
+            self._context.emit_status(False)
+        if watermark_ms is not None:
+            self._send_watermark(watermark_ms)
+        if status is True:
+            self._context.emit_status(True)
+
+    def snapshot(self) -> None:
+        """Keep how far each split is. All subtasks are given all entries: a split may be read elsewhere then."""
+        self._context.states.put_entries(GENERATORS, self.watermarks.snapshot(), "union")

@@ -1,0 +1,170 @@
+"""Watermarks of a source (or of any stream): one generator per split, the minimum over the splits that are active.
+
+Pure but for the user's generators: records and the time go in, watermarks and changes of the status come out. The
+result never goes back. A generator that goes back is refused, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import pyarrow.compute as pc
+
+from tidegate.api.watermarks import WatermarkGenerator, WatermarkStrategy
+from tidegate.core.errors import ProgramError
+from tidegate.records.batch import Batch
+from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
+
+_WHOLE: Final = "#"
+"""In front of a subtask's number: the split of a stream that has none, or whose reader does not say which it reads."""
+
+
+class StoredSplit(msgspec.Struct, frozen=True):
+    """What a checkpoint keeps of a split's generator."""
+
+    split: str
+    watermark_ms: int
+
+
+class _Split:
+    """One split: its generator's state, and since when it is quiet."""
+
+    __slots__ = ("generator", "idle", "quiet_since_ms", "watermark_ms")
+
+    def __init__(self, generator: WatermarkGenerator | None, now_ms: int) -> None:
+        self.generator = generator
+        self.watermark_ms = MIN_TIMESTAMP
+        self.quiet_since_ms = now_ms
+        self.idle = False
+
+
+class SplitWatermarks:
+    """The watermark of one subtask. Mailbox thread only."""
+
+    def __init__(self, strategy: WatermarkStrategy, subtask: int, now_ms: int) -> None:
+        self._strategy = strategy
+        self._whole = f"{_WHOLE}{subtask}"
+        self._splits: dict[str, _Split] = {}
+        self._started_ms = now_ms
+        self._finished_ms = MIN_TIMESTAMP
+        self.refused = 0
+        """Watermarks that a generator of the user took back."""
+        self.emitted_ms = MIN_TIMESTAMP
+        self.is_idle = False
+        self.changed = False
+        """Whether records came since `advance` was last asked."""
+        self.punctuated = False
+        """Whether a record among them brought a watermark, which is not to wait."""
+
+    def observe(self, split: str | None, batch: Batch, now_ms: int) -> None:
+        """Records of a split (None: of the stream), with timestamps, have come, and not been emitted yet."""
+        state = self._state(self._whole if split is None else split, now_ms)
+        state.quiet_since_ms = now_ms
+        state.idle = False
+        self.changed = True
+        if self._strategy.kind == "bounded":
+            most = pc.max(batch.timestamps).as_py()
+            state.watermark_ms = max(state.watermark_ms, most - self._strategy.out_of_orderness_ms - 1)
+        elif state.generator is not None:
+            before_ms = state.watermark_ms
+            assert batch.timestamps is not None
+            for row, timestamp_ms in zip(batch.rows, batch.timestamps.to_pylist(), strict=True):
+                self._take(state, state.generator.on_event(row, timestamp_ms))
+            self.punctuated = self.punctuated or state.watermark_ms > before_ms
+
+    def keep(self, splits: Iterable[str], now_ms: int) -> None:
+        """These are the splits that the reader has now; others are finished and hold nothing back."""
+        current = set(splits)
+        for split in [s for s in self._splits if s not in current]:
+            self._finished_ms = max(self._finished_ms, self._splits.pop(split).watermark_ms)
+            self.changed = True
+        for split in current:
+            self._state(split, now_ms)
+
+    def advance(self, now_ms: int) -> tuple[bool | None, int | None]:
+        """(a change of the status: idle or not, or None; the new watermark, or None).
+
+        Ask the generators, find what is idle, and combine. A status False comes before the watermark, True behind it.
+        """
+        self.changed = self.punctuated = False
+        for state in self._splits.values():
+            if state.generator is not None:
+                self._take(state, state.generator.on_periodic())
+            idleness = self._strategy.idleness_ms
+            if idleness is not None and now_ms - state.quiet_since_ms >= idleness:
+                state.idle = True
+        active = [s.watermark_ms for s in self._splits.values() if not s.idle]
+        idle = bool(self._splits) and not active
+        if not self._splits and self._strategy.idleness_ms is not None:
+            idle = now_ms - self._started_ms >= self._strategy.idleness_ms
+        watermark_ms: int | None = None
+        if self._strategy.kind != "none":
+            if active:
+                combined = min(active)
+            else:
+                quiet = [s.watermark_ms for s in self._splits.values()]
+                combined = max(quiet, default=self._finished_ms)
+            if combined > self.emitted_ms:
+                watermark_ms = self.emitted_ms = combined
+        status = idle if idle != self.is_idle else None
+        self.is_idle = idle
+        return status, watermark_ms
+
+    def next_idle_ms(self) -> int | None:
+        """When the next split will have been quiet for too long, if nothing comes."""
+        idleness = self._strategy.idleness_ms
+        if idleness is None:
+            return None
+        if not self._splits:
+            return None if self.is_idle else self._started_ms + idleness
+        quiet = [s.quiet_since_ms for s in self._splits.values() if not s.idle]
+        return min(quiet) + idleness if quiet else None
+
+    def holding(self) -> list[str]:
+        """The active splits with the smallest watermark."""
+        active = {name: s.watermark_ms for name, s in self._splits.items() if not s.idle}
+        least = min(active.values(), default=MAX_WATERMARK)
+        return [name for name, mark in active.items() if mark == least]
+
+    def snapshot(self) -> list[bytes]:
+        """What a checkpoint keeps: how far each split is."""
+        return [
+            msgspec.json.encode(StoredSplit(name, s.watermark_ms))
+            for name, s in self._splits.items()
+            if s.watermark_ms != MIN_TIMESTAMP
+        ]
+
+    def restore(self, entries: Iterable[bytes], now_ms: int) -> None:
+        """Go on where a checkpoint was, given the entries of all subtasks.
+
+        Splits that others read now are dropped by the next `keep`. A stream without splits goes on from its own entry,
+        or, where subtasks have become more, from the smallest.
+        """
+        marks = {s.split: s.watermark_ms for s in (msgspec.json.decode(e, type=StoredSplit) for e in entries)}
+        whole = {split: mark for split, mark in marks.items() if split.startswith(_WHOLE)}
+        if whole:
+            self._state(self._whole, now_ms).watermark_ms = whole.get(self._whole, min(whole.values()))
+        for split in marks.keys() - whole.keys():
+            self._state(split, now_ms).watermark_ms = marks[split]
+        self.changed = bool(marks)
+
+    def _state(self, split: str, now_ms: int) -> _Split:
+        found = self._splits.get(split)
+        if found is None:
+            make = self._strategy.generator
+            found = self._splits[split] = _Split(None if make is None else make(), now_ms)
+        return found
+
+    def _take(self, state: _Split, watermark_ms: int | None) -> None:
+        if watermark_ms is None:
+            return
+        if type(watermark_ms) is not int:
+            raise ProgramError(
+                f"the watermark generator returned {watermark_ms!r}; it must return whole milliseconds or None"
+            )
+        if watermark_ms < state.watermark_ms:
+            self.refused += 1
+        else:
+            state.watermark_ms = watermark_ms

@@ -1,0 +1,170 @@
+"""Timestamps of a batch, as its `WatermarkStrategy` says; vectorised for columns and expressions.
+
+Values that are probably a mistake (seconds where milliseconds are meant, times before 1970 or after 9999) are warned of
+once per subtask, with the first one. A value so large that adding a window to it would overflow is an error.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.api.watermarks import WatermarkStrategy, is_time
+from tidegate.core.errors import SchemaError
+from tidegate.operators.failures import OperatorError
+from tidegate.records.batch import Batch
+from tidegate.records.types import brief
+
+logger = logging.getLogger(__name__)
+
+_YEAR_9999: Final = 253_402_300_799_999
+_LIMIT: Final = 1 << 61
+_SECONDS: Final = range(100_000_000, 100_000_000_000)
+"""As milliseconds these are early 1970 to 1973, as seconds 1973 and later."""
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+
+
+class TimestampAssigner:
+    """Finds the timestamps of batches. One per subtask; mailbox thread only."""
+
+    def __init__(self, strategy: WatermarkStrategy, operator: str) -> None:
+        self._strategy = strategy
+        self._operator = operator
+        self._warned = False
+
+    def assign(self, batch: Batch) -> tuple[Batch | None, Batch | None]:
+        """The records with their timestamps, and those that have none; None where there are no such records.
+
+        Raises `OperatorError` for a missing timestamp that no side output takes.
+        """
+        stamps = self._timestamps(batch)
+        if not stamps.null_count:
+            self._look_at(stamps, batch)
+            return Batch(batch.type, *_forms(batch), batch.origin, stamps), None
+        if self._strategy.missing is None:
+            raise self._missing(batch, stamps)
+        has = stamps.is_valid()
+        missing = _part(batch, pc.invert(has), None)
+        if missing.num_rows == batch.num_rows:
+            return None, missing
+        stamps = stamps.drop_null()
+        self._look_at(stamps, batch)
+        return _part(batch, has, stamps), missing
+
+    def _timestamps(self, batch: Batch) -> pa.Int64Array:
+        stamp = self._strategy.timestamp
+        if stamp is None:
+            return pa.nulls(batch.num_rows, pa.int64()) if batch.timestamps is None else batch.timestamps
+        if isinstance(stamp, str):
+            return milliseconds(batch.columns.column(stamp))
+        if isinstance(stamp, pl.Expr):
+            found = pl.DataFrame(batch.plain_columns).select(stamp).to_series().to_arrow()
+            return milliseconds(found)
+        values: list[int | None] = []
+        record: Any = None
+        try:
+            for record in batch.rows:
+                values.append(_milliseconds_of(stamp(record)))
+        except BaseException as e:
+            at = "" if batch.origin is None else batch.origin.at(len(values))
+            raise OperatorError(self._operator, at, brief(record)) from e
+        return pa.array(values, pa.int64())
+
+    def _look_at(self, stamps: pa.Int64Array, batch: Batch) -> None:
+        ends = pc.min_max(stamps)
+        least, most = ends["min"].as_py(), ends["max"].as_py()
+        if least < -_LIMIT or most > _LIMIT:
+            value = least if least < -_LIMIT else most
+            raise self._refused(
+                batch,
+                pc.index(stamps, value).as_py(),
+                f"timestamp {value} is no time in milliseconds since 1970-01-01 UTC",
+            )
+        if not self._warned and (least < 0 or most > _YEAR_9999 or most in _SECONDS):
+            self._warned = True
+            if most in _SECONDS:
+                value, doubt = most, "it looks like seconds; timestamps are milliseconds"
+            elif most > _YEAR_9999:
+                value, doubt = most, "it is after the year 9999; are these microseconds or nanoseconds?"
+            else:
+                value, doubt = least, "it is before 1970"
+            logger.warning(
+                "operator %r: timestamp %d of %s: %s. It is used as it is; this is said once",
+                self._operator,
+                value,
+                _where(batch, pc.index(stamps, value).as_py()),
+                doubt,
+            )
+
+    def _missing(self, batch: Batch, stamps: pa.Int64Array) -> OperatorError:
+        row = pc.index(stamps.is_null(), True).as_py()
+        return self._refused(
+            batch,
+            row,
+            "the record has no timestamp. Give every record one, or send such records to a side output with "
+            "WatermarkStrategy.with_missing_timestamps(tag)",
+        )
+
+    def _refused(self, batch: Batch, row: int, reason: str) -> OperatorError:
+        at = "" if batch.origin is None else batch.origin.at(row)
+        error = OperatorError(self._operator, at, brief(batch.slice(row, 1).rows[0]))
+        error.__cause__ = SchemaError(reason)
+        return error
+
+
+def milliseconds(column: pa.Array) -> pa.Int64Array:
+    """A column of whole numbers, timestamps or dates as milliseconds since 1970-01-01 UTC.
+
+    Finer units are rounded down; a timestamp without a time zone is taken as UTC.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if not is_time(kind):
+        raise SchemaError(f"timestamps must be whole numbers, timestamps or dates, got {kind}")
+    if kind == pa.int64():
+        return column
+    if pa.types.is_integer(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("ms"))
+    elif kind.unit != "ms":
+        if kind.unit in ("us", "ns"):
+            column = pc.floor_temporal(column, unit="millisecond")
+        column = column.cast(pa.timestamp("ms", kind.tz))
+    return column.view(pa.int64())
+
+
+def _milliseconds_of(value: Any) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, datetime.datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+        return (aware - _EPOCH) // _MILLISECOND
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise SchemaError(
+        f"the timestamp function returned a {type(value).__name__}: {brief(value)}. It must return whole milliseconds "
+        f"since 1970-01-01 UTC, or a datetime"
+    )
+
+
+def _forms(batch: Batch) -> tuple[pa.RecordBatch | None, list[Any] | None]:
+    return batch.columns if batch.has_columns else None, batch.rows if batch.has_rows else None
+
+
+def _part(batch: Batch, mask: pa.BooleanArray, stamps: pa.Int64Array | None) -> Batch:
+    if batch.has_columns:
+        return Batch(batch.type, batch.columns.filter(mask), None, None, stamps)
+    rows = [row for row, chosen in zip(batch.rows, mask.to_pylist(), strict=True) if chosen]
+    return Batch(batch.type, None, rows, None, stamps)
+
+
+def _where(batch: Batch, row: int) -> str:
+    return "a record" if batch.origin is None else batch.origin.at(row)

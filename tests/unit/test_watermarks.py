@@ -1,0 +1,286 @@
+"""Timestamps and watermarks: from columns, expressions and functions; per split; idle ones; what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tidegate import Environment, OutputTag, ProgramError, WatermarkGenerator, WatermarkStrategy
+from tidegate.operators.event_time.split_watermarks import SplitWatermarks
+from tidegate.operators.event_time.timestamps import milliseconds
+from tidegate.operators.failures import OperatorError
+from tidegate.records.batch import Batch
+from tidegate.records.elements import MAX_WATERMARK
+from tidegate.records.types import record_type_of
+from tidegate.testing.harness import OperatorHarness
+
+UTC = datetime.UTC
+EVENT = {"app": "a", "ts": 0}
+
+
+def harness(strategy: WatermarkStrategy, **options: Any) -> OperatorHarness:
+    env = Environment(watermark_interval=0)
+    stream = env.from_collection([EVENT]).assign_timestamps_and_watermarks(strategy)
+    return OperatorHarness.of(stream, options=env.options, **options)
+
+
+def push(h: OperatorHarness, *timestamps: int | None) -> None:
+    h.push([("a", t) for t in timestamps])
+    h.advance_clock(0)
+
+
+# ---- timestamps ----
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pa.array([1, None], pa.int64()), [1, None]),
+        (pa.array([1, 2], pa.int32()), [1, 2]),
+        (pa.array([1_999_999, -1], pa.timestamp("ns")), [1, -1]),
+        (pa.array([1_500, -1], pa.timestamp("us", "UTC")), [1, -1]),
+        (pa.array([2], pa.timestamp("s")), [2_000]),
+        (pa.array([7], pa.timestamp("ms", "Europe/Berlin")), [7]),
+        (pa.array([datetime.date(1970, 1, 2)]), [86_400_000]),
+        (pa.array([5, 5]).dictionary_encode(), [5, 5]),
+    ],
+)
+def test_times_of_every_kind_become_milliseconds(column: pa.Array, expected: list[int | None]):
+    assert milliseconds(column).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "ts",
+        pl.col("ts") + 0,
+        lambda row: row.ts,
+        lambda row: datetime.datetime.fromtimestamp(row.ts / 1000, UTC),
+        lambda row: datetime.datetime.fromtimestamp(row.ts / 1000, UTC).replace(tzinfo=None),
+    ],
+)
+def test_a_column_an_expression_and_a_function_give_the_same_timestamps(source: Any):
+    with harness(WatermarkStrategy.bounded("2 s", source)) as h:
+        push(h, 1_000, 9_000, 4_000)
+    assert h.batches[0].timestamps.to_pylist() == [1_000, 9_000, 4_000]
+    assert h.watermarks == [9_000 - 2_000 - 1]
+
+
+@pytest.mark.spec("S3-17")
+def test_a_missing_timestamp_is_an_error_that_names_operator_and_record():
+    with (
+        harness(WatermarkStrategy.monotonous("ts"), name="times") as h,
+        pytest.raises(OperatorError) as caught,
+    ):
+        push(h, 1, None)
+    assert caught.value.operator == "times"
+    assert "None" in caught.value.record
+    assert "has no timestamp" in str(caught.value.__cause__)
+    assert "with_missing_timestamps" in str(caught.value.__cause__)
+
+
+def test_records_without_a_timestamp_go_to_the_side_output_that_was_chosen():
+    tag = OutputTag("no-time")
+    with harness(WatermarkStrategy.monotonous("ts").with_missing_timestamps(tag)) as h:
+        push(h, 5, None, 7)
+        push(h, None)
+    assert [r.ts for r in h.rows] == [5, 7]
+    assert [b.timestamps.to_pylist() for b in h.batches] == [[5, 7]]
+    assert len(h.side_rows("no-time")) == 2
+    assert h.counters["records_without_timestamp"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1_700_000_000, "seconds"), (-5, "before 1970"), (1_700_000_000_000_000, "after the year 9999")],
+)
+def test_doubtful_timestamps_are_warned_of_once_with_the_first_value(value, words, caplog):
+    with caplog.at_level(logging.WARNING), harness(WatermarkStrategy.monotonous("ts"), name="times") as h:
+        push(h, value)
+        push(h, value)
+    (record,) = caplog.records
+    assert words in record.getMessage()
+    assert str(value) in record.getMessage()
+    assert "'times'" in record.getMessage()
+
+
+def test_a_timestamp_beyond_all_time_is_refused():
+    with harness(WatermarkStrategy.monotonous("ts")) as h, pytest.raises(OperatorError) as caught:
+        push(h, (1 << 63) - 1)
+    assert "9223372036854775807 is no time" in str(caught.value.__cause__)
+
+
+def test_a_function_that_gives_no_time_is_blamed_with_its_record():
+    with harness(WatermarkStrategy.monotonous(lambda row: 1.5)) as h, pytest.raises(OperatorError) as caught:
+        push(h, 3)
+    assert "float" in str(caught.value.__cause__)
+    assert "ts=3" in caught.value.record
+
+
+# ---- generators ----
+
+
+@pytest.mark.spec("S3-18")
+def test_watermarks_never_go_back_and_the_last_one_is_the_end_of_time():
+    with harness(WatermarkStrategy.bounded("1 s", "ts")) as h:
+        push(h, 5_000)
+        push(h, 2_000)
+        push(h, 7_000)
+        h.finish()
+    assert h.watermarks == [3_999, 5_999, MAX_WATERMARK]
+
+
+class EveryTenth(WatermarkGenerator):
+    """Periodic: the highest ten so far."""
+
+    top = -1
+
+    def on_event(self, event: Any, timestamp_ms: int) -> None:
+        self.top = max(self.top, timestamp_ms // 10 * 10)
+
+    def on_periodic(self) -> int | None:
+        return self.top
+
+
+def test_a_periodic_generator_of_the_user_is_asked_behind_the_batch():
+    with harness(WatermarkStrategy.periodic(EveryTenth, "ts")) as h:
+        push(h, 7, 23)
+        push(h, 25)
+        push(h, 31)
+    assert h.watermarks == [0, 20, 30] or h.watermarks == [20, 30]
+
+
+def test_a_punctuated_generator_sends_what_a_record_says():
+    env = Environment(watermark_interval="1 h")  # a punctuation does not wait for it
+    strategy = WatermarkStrategy.punctuated(lambda row, ts: ts if row.app == "end" else None, "ts")
+    stream = env.from_collection([EVENT]).assign_timestamps_and_watermarks(strategy)
+    with OperatorHarness.of(stream, options=env.options) as h:
+        h.push([("a", 5)])
+        h.advance_clock(0)
+        assert h.watermarks == []
+        h.push([("end", 9), ("a", 11)])
+        h.advance_clock(0)
+    assert h.watermarks == [9]
+
+
+def test_a_generator_that_goes_back_is_refused_and_counted():
+    with harness(WatermarkStrategy.punctuated(lambda row, ts: ts, "ts")) as h:
+        push(h, 9)
+        push(h, 4)
+        push(h, 12)
+    assert h.watermarks == [9, 12]
+    assert h.counters["watermarks_refused"] == 1
+
+
+def test_a_generator_that_gives_no_number_is_refused_by_name():
+    with harness(WatermarkStrategy.punctuated(lambda row, ts: "soon", "ts"), name="times") as h:
+        with pytest.raises(OperatorError) as caught:
+            push(h, 9)
+    assert caught.value.operator == "times"
+    assert "'soon'" in str(caught.value.__cause__)
+
+
+def test_the_interval_of_watermarks_is_kept():
+    env = Environment(watermark_interval="200 ms")
+    stream = env.from_collection([EVENT]).assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"))
+    with OperatorHarness.of(stream, options=env.options) as h:
+        push(h, 10)
+        push(h, 20)
+        assert h.watermarks == []
+        h.advance_clock(200)
+        assert h.watermarks == [19]
+        assert h.operator.next_processing_time_ms is None  # nothing new: nobody is woken for nothing
+
+
+# ---- splits ----
+
+
+def stamped(*timestamps: int) -> Batch:
+    batch = Batch.of_rows(record_type_of(int), list(timestamps))
+    batch.timestamps = pa.array(timestamps, pa.int64())
+    return batch
+
+
+def test_the_watermark_of_a_source_is_the_minimum_over_its_splits():
+    marks = SplitWatermarks(WatermarkStrategy.monotonous(), 0, 0)
+    marks.keep(["p0", "p1"], 0)
+    marks.observe("p0", stamped(100), 0)
+    assert marks.advance(0) == (None, None)
+    marks.observe("p1", stamped(50), 0)
+    assert marks.advance(0) == (None, 49)
+    assert marks.holding() == ["p1"]
+    marks.keep(["p0"], 0)  # p1 is finished
+    assert marks.advance(0) == (None, 99)
+
+
+@pytest.mark.spec("S3-22")
+def test_an_idle_split_stops_holding_the_clock_back_and_one_without_any_record_is_idle_too():
+    marks = SplitWatermarks(WatermarkStrategy.monotonous().with_idleness("1 s"), 0, 0)
+    marks.keep(["p0", "p1"], 0)
+    marks.observe("p0", stamped(100), 500)
+    assert marks.advance(999) == (None, None)
+    assert marks.next_idle_ms() == 1_000
+    assert marks.advance(1_000) == (None, 99)
+    assert marks.advance(1_500) == (True, None)
+    marks.observe("p1", stamped(10), 2_000)
+    assert marks.advance(2_000) == (False, None)
+    marks.observe("p1", stamped(200), 2_100)
+    assert marks.advance(2_100) == (None, 199)
+
+
+def test_splits_go_on_where_a_checkpoint_was_whoever_reads_them():
+    marks = SplitWatermarks(WatermarkStrategy.monotonous(), 0, 0)
+    marks.observe("p0", stamped(100), 0)
+    marks.observe("p1", stamped(50), 0)
+    restored = SplitWatermarks(WatermarkStrategy.monotonous(), 1, 0)
+    restored.restore(marks.snapshot(), 0)
+    restored.keep(["p0"], 0)
+    assert restored.advance(0) == (None, 99)
+
+
+def test_a_stream_without_splits_goes_on_from_its_own_entry_or_else_from_the_smallest():
+    entries = []
+    for subtask, top in ((0, 100), (1, 50)):
+        marks = SplitWatermarks(WatermarkStrategy.monotonous(), subtask, 0)
+        marks.observe(None, stamped(top), 0)
+        entries += marks.snapshot()
+    for subtask, expected in ((0, 99), (1, 49), (2, 49)):
+        restored = SplitWatermarks(WatermarkStrategy.monotonous(), subtask, 0)
+        restored.restore(entries, 0)
+        assert restored.advance(0) == (None, expected)
+
+
+# ---- plans ----
+
+
+def test_refusals_at_plan_time_say_what_to_do():
+    env = Environment()
+    rows = env.from_collection([{"app": "a", "ts": 1.5}])
+    with pytest.raises(ProgramError, match=r"no column 'time' to take timestamps from"):
+        rows.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("time"))
+    with pytest.raises(ProgramError, match=r"timestamps from ts are double; they must be whole numbers"):
+        rows.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"))
+    with pytest.raises(ProgramError, match=r"out_of_orderness must be at least 0|out_of_orderness"):
+        WatermarkStrategy.bounded("-1 s", "ts")
+    with pytest.raises(ProgramError, match=r"timeout must be at least 1 ms"):
+        WatermarkStrategy.monotonous("ts").with_idleness(0)
+    with pytest.raises(ProgramError, match=r"needs a WatermarkStrategy"):
+        rows.assign_timestamps_and_watermarks("ts")  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match=r"side output 'bad' takes str"):
+        rows.select(pl.col("ts").cast(pl.Int64)).assign_timestamps_and_watermarks(
+            WatermarkStrategy.monotonous("ts").with_missing_timestamps(OutputTag("bad", str))
+        )
+
+
+def test_the_plan_says_where_times_come_from_and_the_source_reads_the_column():
+    env = Environment()
+    stream = env.from_collection([EVENT]).assign_timestamps_and_watermarks(
+        WatermarkStrategy.bounded("2 s", "ts").with_idleness("1 min")
+    )
+    stream.print()
+    assert "timestamps from ts, at most 2 s out of order, idle after 1 min" in " ".join(env.explain().split())
