@@ -1,0 +1,127 @@
+"""Evictors: which elements of a window are left out when it is computed.
+
+With an evictor every element is kept until the window is cleaned up (there is no incremental aggregation). What is
+evicted is gone for the window's later firings too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from tidegate.api.windows import Duration, TimeWindow
+from tidegate.core.durations import format_duration_ms, parse_duration_ms
+from tidegate.core.errors import ProgramError
+
+
+class TimestampedValue(NamedTuple):
+    """An element of a window, with its timestamp (the wall clock's when it came, in processing time)."""
+
+    value: Any
+    timestamp_ms: int
+
+
+class EvictorContext(Protocol):
+    """What an evictor may know."""
+
+    @property
+    def current_watermark_ms(self) -> int:
+        """The operator's event time; -2^63 before the first watermark."""
+        ...
+
+    @property
+    def current_processing_time_ms(self) -> int:
+        """The wall clock."""
+        ...
+
+
+class Evictor(ABC):  # noqa: B024 - each of the two methods may be left as it is
+    """Chooses what stays. Derive from it and define one of the two; both return the elements that stay, in order."""
+
+    def evict_before(
+        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue]:
+        """Called before the window function, which sees what stays."""
+        return elements
+
+    def evict_after(
+        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue]:
+        """Called behind the window function."""
+        return elements
+
+    def describe(self) -> str:
+        """A few words for the plan."""
+        return type(self).__name__
+
+
+class CountEvictor(Evictor):
+    """Keeps the last `count` elements, in the order in which they came."""
+
+    def __init__(self, count: int, *, after: bool = False) -> None:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ProgramError(f"CountEvictor needs a number of elements from 1 on, got {count!r}")
+        self.count = count
+        self.after = after
+
+    @classmethod
+    def of(cls, count: int, *, after: bool = False) -> CountEvictor:
+        """The same as the constructor, as Flink writes it."""
+        return cls(count, after=after)
+
+    def evict_before(
+        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue]:
+        """The last ones, unless it is to be done after."""
+        return elements if self.after else elements[-self.count :]
+
+    def evict_after(
+        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue]:
+        """The last ones, if it is to be done after."""
+        return elements[-self.count :] if self.after else elements
+
+    def describe(self) -> str:
+        """The kind and the count."""
+        return f"CountEvictor({self.count})"
+
+
+class TimeEvictor(Evictor):
+    """Keeps the elements whose timestamp is later than the latest one's minus `duration`."""
+
+    def __init__(self, duration: Duration, *, after: bool = False) -> None:
+        try:
+            self.duration_ms = parse_duration_ms(duration)
+        except ValueError as e:
+            raise ProgramError(f"TimeEvictor({duration!r}): {e}") from None
+        if self.duration_ms <= 0:
+            raise ProgramError(f"TimeEvictor({duration!r}): the time must be longer than 0")
+        self.after = after
+
+    @classmethod
+    def of(cls, duration: Duration, *, after: bool = False) -> TimeEvictor:
+        """The same as the constructor, as Flink writes it."""
+        return cls(duration, after=after)
+
+    def evict_before(
+        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue]:
+        """The latest ones, unless it is to be done after."""
+        return elements if self.after else self._latest(elements)
+
+    def evict_after(
+        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue]:
+        """The latest ones, if it is to be done after."""
+        return self._latest(elements) if self.after else elements
+
+    def _latest(self, elements: Sequence[TimestampedValue]) -> Sequence[TimestampedValue]:
+        if not elements:
+            return elements
+        cut_ms = max(e.timestamp_ms for e in elements) - self.duration_ms
+        return [e for e in elements if e.timestamp_ms > cut_ms]
+
+    def describe(self) -> str:
+        """The kind and the time."""
+        return f"TimeEvictor({format_duration_ms(self.duration_ms)})"

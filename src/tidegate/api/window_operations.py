@@ -1,0 +1,193 @@
+"""The operations of windows: `ApplyWindow` runs the user's functions, `AggregateWindow` built-in aggregates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal
+
+import pyarrow as pa
+
+from tidegate.api.evictors import Evictor
+from tidegate.api.functions import Function, function_name
+from tidegate.api.operations import Key, Operation
+from tidegate.api.state import StateDeclaration, declared_states
+from tidegate.api.triggers import EventTimeTrigger, Trigger
+from tidegate.api.window_aggregates import TopN, WindowAggregate
+from tidegate.api.windows import GlobalWindows, WindowAssigner
+from tidegate.core.durations import format_duration_ms
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, record_type_of
+
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+WINDOW_TIME_TYPE: Final = pa.timestamp("ms", "UTC")
+
+
+def _everything(record: Any) -> int:
+    return 0
+
+
+WHOLE_STREAM: Final = Key((), _everything, record_type_of(int))
+"""The key of the state of `window_all`, where the operation's own key is None."""
+
+
+@dataclass(frozen=True)
+class WindowOperation(Operation):
+    """What all operations on windows have. `trigger` and `evictor` are None where the user gave none."""
+
+    assigner: WindowAssigner
+    key: Key | None
+    """None: all records of the stream together (`window_all`)."""
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    allowed_lateness_ms: int = 0
+    late_tag: str | None = None
+    """The id of the side output for late records; its type is the input's."""
+
+    @cached_property
+    def effective_trigger(self) -> Trigger:
+        """The user's trigger, or the assigner's."""
+        return self.assigner.default_trigger() if self.trigger is None else self.trigger
+
+    @property
+    def needs_event_time(self) -> bool:
+        """Whether the input must have timestamps and watermarks."""
+        return self.assigner.is_event_time
+
+    def state_key(self) -> Key | None:
+        """The key; one for all without keys."""
+        return WHOLE_STREAM if self.key is None else self.key
+
+    def window_words(self) -> str:
+        """The windows, for the plan."""
+        words = self.assigner.describe()
+        if self.key is not None:
+            words += f" per {self.key.describe()}"
+        if self.trigger is not None:
+            words += f", {self.trigger.describe()}"
+        if self.evictor is not None:
+            words += f", {self.evictor.describe()}"
+        if self.allowed_lateness_ms:
+            words += f", lateness {format_duration_ms(self.allowed_lateness_ms)}"
+        return words
+
+
+@dataclass(frozen=True)
+class ApplyWindow(WindowOperation):
+    """Runs the user's functions over windows, record by record.
+
+    `form` says what `function` is: a reduce function, an `AggregateFunction`, or None for "process", where every
+    element is kept. `window_function` is the `ProcessWindowFunction`, or None: then the reduced value or the
+    aggregate's result is the record that is emitted.
+    """
+
+    rows: ClassVar[bool] = True
+    form: Literal["reduce", "aggregate", "process"] = "process"
+    function: Any = None
+    window_function: Any = None
+    accumulator_type: RecordType | None = None
+    """What is kept per window with form "aggregate"."""
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "window"
+
+    def detail(self) -> str:
+        """The functions and the windows."""
+        functions = [function_name(f) for f in (self.function, self.window_function) if f is not None]
+        return f"{self.form} {' + '.join(functions)}, {self.window_words()}"
+
+    def states(self) -> tuple[StateDeclaration, ...]:
+        """The states that its functions declare."""
+        functions = [f for f in (self.function, self.window_function) if isinstance(f, Function)]
+        return tuple(s for f in functions for s in declared_states(f).values())
+
+
+@dataclass(frozen=True)
+class AggregateWindow(WindowOperation):
+    """Built-in aggregates over windows; `aggregates` are (output column, aggregate) in order.
+
+    Results are rows: the key columns, `window_start`, `window_end` (not with `GlobalWindows`), the aggregates; see
+    `aggregate_window_type`. `stage` is "local" for what is done before an exchange, "merge" for what comes behind
+    it, else "whole".
+    """
+
+    aggregates: tuple[tuple[str, WindowAggregate], ...] = ()
+    stage: Literal["whole", "local", "merge"] = "whole"
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "window"
+
+    @property
+    def is_columnar(self) -> bool:
+        """Whether it is of the kind that can be performed by columns: event time, nothing of the user's own in it."""
+        return (
+            self.assigner.is_event_time
+            and not isinstance(self.assigner, GlobalWindows)
+            and type(self.effective_trigger) is EventTimeTrigger
+            and self.evictor is None
+            and not self.has_object_keys
+        )
+
+    @property
+    def has_object_keys(self) -> bool:
+        """Whether keys are Python objects without a type; results are then tuples."""
+        return self.key is not None and self.key.record_type.is_object
+
+    def required_columns(self) -> frozenset[str] | None:
+        """The key columns and the aggregated ones; all where a function of the user sees the record."""
+        mine: set[str] = set()
+        for _, aggregate in self.aggregates:
+            if isinstance(aggregate, TopN) and aggregate.select is None:
+                return None
+            mine.update(aggregate.columns())
+        key = frozenset[str]() if self.key is None else self.key.required_columns()
+        reads_records = self.trigger is not None or self.evictor is not None or self.late_tag is not None
+        if key is None or reads_records or callable(getattr(self.assigner, "gap", None)):
+            return None
+        return key | mine
+
+    def detail(self) -> str:
+        """The aggregates and the windows."""
+        what = ", ".join(
+            a.describe() if name == a.default_output() else f"{name}={a.describe()}"
+            for name, a in self.aggregates
+        )
+        stage = "" if self.stage == "whole" else f", {self.stage}"
+        return f"{what}, {self.window_words()}{stage}"
+
+
+def aggregate_window_type(
+    record_type: RecordType,
+    key: Key | None,
+    assigner: WindowAssigner,
+    aggregates: tuple[tuple[str, WindowAggregate], ...],
+) -> RecordType:
+    """The type of the results: rows, or objects (plain tuples of the same fields) for an untyped key function."""
+    fields = key_fields(key)
+    if not isinstance(assigner, GlobalWindows):
+        fields += [pa.field(name, WINDOW_TIME_TYPE, False) for name in (WINDOW_START, WINDOW_END)]
+    fields += [aggregate.result_field(output, record_type) for output, aggregate in aggregates]
+    names = [f.name for f in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise ProgramError(
+                f"the windows' results would have two columns named {name!r} ({', '.join(names)}). Give the aggregate "
+                f"another name: aggregate(other_name=...)"
+            )
+    if key is not None and key.record_type.is_object:
+        return ObjectType()
+    return RowType(pa.schema(fields))
+
+
+def key_fields(key: Key | None) -> list[pa.Field]:
+    """The key's columns in results: their own names, `key` for a function that returns a scalar; none without keys."""
+    if key is None or key.record_type.is_object:
+        return []
+    return [
+        f.with_name("key") if isinstance(key.record_type, ScalarType) else f for f in key.record_type.schema
+    ]

@@ -1,0 +1,498 @@
+"""Windows and who assigns them: finite pieces of a stream, by event time, by the wall clock, or by hand.
+
+An assigner says which windows a record belongs to; a trigger (`api/triggers.py`) says when a window is computed. Sizes
+are durations ("10 s", a number of milliseconds, a `timedelta`). Windows are half-open, [start, end), and aligned to
+1970-01-01 UTC plus `offset`; with `time_zone`, to that zone's days.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.api.local_days import DAY_MS, LocalDays
+from tidegate.core.durations import format_duration_ms, parse_duration_ms
+from tidegate.core.errors import ProgramError
+from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
+
+if TYPE_CHECKING:
+    from tidegate.api.triggers import Trigger
+
+Duration = str | int | float | timedelta
+Timestamps = npt.NDArray[np.int64]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TimeWindow(NamedTuple):
+    """The time from `start_ms` (inclusive) to `end_ms` (exclusive), in milliseconds since 1970.
+
+    >>> window = TimeWindow(0, 10_000)
+    >>> window.max_timestamp_ms, window.cover(TimeWindow(5_000, 20_000))
+    (9999, TimeWindow(start_ms=0, end_ms=20000))
+    """
+
+    start_ms: int
+    end_ms: int
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The last moment that belongs to it; the window is complete when the watermark is there."""
+        return self.end_ms - 1
+
+    @property
+    def start(self) -> datetime:
+        """The start, in UTC."""
+        return _EPOCH + timedelta(milliseconds=self.start_ms)
+
+    @property
+    def end(self) -> datetime:
+        """The end, in UTC."""
+        return _EPOCH + timedelta(milliseconds=self.end_ms)
+
+    def intersects(self, other: TimeWindow) -> bool:
+        """Whether they overlap or touch."""
+        return self.start_ms <= other.end_ms and self.end_ms >= other.start_ms
+
+    def cover(self, other: TimeWindow) -> TimeWindow:
+        """The smallest window that has both."""
+        return TimeWindow(min(self.start_ms, other.start_ms), max(self.end_ms, other.end_ms))
+
+
+class GlobalWindow(TimeWindow):
+    """The one window of `GlobalWindows`, which has no end."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> GlobalWindow:
+        """The only one there is, as good as any other."""
+        return tuple.__new__(cls, (MIN_TIMESTAMP, MAX_WATERMARK))
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The end of time."""
+        return MAX_WATERMARK
+
+    def __repr__(self) -> str:
+        return "GlobalWindow()"
+
+    def __reduce__(self) -> Any:
+        return GlobalWindow, ()
+
+
+GLOBAL_WINDOW: Final = GlobalWindow()
+
+
+class WindowAssigner(ABC):
+    """Says which windows a record belongs to. Derive from it for windows of your own; it is sent to every slot."""
+
+    is_event_time: ClassVar[bool] = True
+    """Whether `timestamp_ms` is the record's own; else it is the wall clock's."""
+    is_merging: ClassVar[bool] = False
+    """Whether windows of a key that overlap or touch become one (sessions)."""
+
+    @abstractmethod
+    def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
+        """The windows of a record, earliest first; none drops it (and does not count it as late)."""
+
+    def default_trigger(self) -> Trigger:
+        """The trigger of a stream that names none."""
+        from tidegate.api.triggers import EventTimeTrigger, ProcessingTimeTrigger
+
+        return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
+
+    def describe(self) -> str:
+        """A few words for the plan."""
+        return type(self).__name__
+
+
+# ---- tumbling ----
+
+
+@dataclass(frozen=True)
+class TumblingWindows(WindowAssigner):
+    """Windows of one size, one behind the other; every record is in exactly one.
+
+    With `time_zone` a size of whole days means the zone's days, 23 to 25 hours long where the clock is changed. Other
+    sizes must divide a day: each day is cut from its midnight on, so its last window ends at the next midnight.
+    """
+
+    size: Duration
+    offset: Duration = 0
+    time_zone: str | None = None
+    size_ms: int = field(init=False, repr=False)
+    offset_ms: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set(self, "size_ms", _positive(self, "size", self.size))
+        _set(self, "offset_ms", _offset(self, self.offset))
+        if self.time_zone is None:
+            if abs(self.offset_ms) >= self.size_ms:
+                raise ProgramError(
+                    f"{type(self).__name__}: the offset ({self.offset!r}) must be shorter than the size ({self.size!r})"
+                )
+        else:
+            _ = self.days
+            _check_divides_days(self, "size", self.size, self.size_ms)
+
+    @classmethod
+    def of(cls, size: Duration, offset: Duration = 0, time_zone: str | None = None) -> Any:
+        """The same as the constructor, as Flink writes it."""
+        return cls(size, offset, time_zone)
+
+    @cached_property
+    def days(self) -> LocalDays:
+        """The days of the time zone."""
+        assert self.time_zone is not None
+        return LocalDays(self.time_zone, self.offset_ms)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.size, self.offset, self.time_zone)
+
+    def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
+        """The window."""
+        if self.time_zone is None:
+            start = timestamp_ms - (timestamp_ms - self.offset_ms) % self.size_ms
+            return (TimeWindow(start, start + self.size_ms),)
+        starts, ends = self.assign_array(np.array([timestamp_ms], np.int64))
+        return (TimeWindow(int(starts[0]), int(ends[0])),)
+
+    def assign_array(self, timestamps: Timestamps) -> tuple[Timestamps, Timestamps]:
+        """Start and end of the window of each timestamp."""
+        if self.time_zone is None:
+            starts = timestamps - (timestamps - self.offset_ms) % self.size_ms
+            return starts, starts + self.size_ms
+        days = self.days.days_of(timestamps)
+        if self.size_ms % DAY_MS == 0:
+            n = self.size_ms // DAY_MS
+            first = days - days % n
+            return self.days.starts_of(first), self.days.starts_of(first + n)
+        midnights = self.days.starts_of(days)
+        starts = timestamps - (timestamps - midnights) % self.size_ms
+        return starts, np.minimum(starts + self.size_ms, self.days.starts_of(days + 1))
+
+    def describe(self) -> str:
+        """The kind and the size."""
+        return _words(self, "tumbling", [_ms(self.size_ms)], self.offset_ms, self.time_zone)
+
+
+class TumblingEventTimeWindows(TumblingWindows):
+    """Tumbling windows by the records' timestamps.
+
+    >>> hours = TumblingEventTimeWindows("1 h", offset="15 min")
+    >>> hours.assign_windows(None, 7_200_000)
+    (TimeWindow(start_ms=4500000, end_ms=8100000),)
+
+    A day of 25 hours, in Berlin:
+
+    >>> days = TumblingEventTimeWindows("1 d", time_zone="Europe/Berlin")
+    >>> window = days.assign_windows(None, 1_761_440_400_000)[0]
+    >>> f"{window.start:%Y-%m-%d %H:%M} {window.end:%Y-%m-%d %H:%M}"
+    '2025-10-25 22:00 2025-10-26 23:00'
+    """
+
+
+class TumblingProcessingTimeWindows(TumblingWindows):
+    """Tumbling windows by the wall clock of the subtask."""
+
+    is_event_time = False
+
+
+# ---- sliding ----
+
+
+@dataclass(frozen=True)
+class SlidingWindows(WindowAssigner):
+    """Windows of one size that start every `slide`; a record is in about `size / slide` of them.
+
+    The slide need not divide the size (it then costs more slices, see `docs/guide/event-time.md`), and may be longer
+    than the size: then there are gaps, and a record in a gap is in no window. With `time_zone` both are whole days.
+    """
+
+    size: Duration
+    slide: Duration
+    offset: Duration = 0
+    time_zone: str | None = None
+    size_ms: int = field(init=False, repr=False)
+    slide_ms: int = field(init=False, repr=False)
+    offset_ms: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set(self, "size_ms", _positive(self, "size", self.size))
+        _set(self, "slide_ms", _positive(self, "slide", self.slide))
+        _set(self, "offset_ms", _offset(self, self.offset))
+        if self.time_zone is None:
+            if abs(self.offset_ms) >= self.slide_ms:
+                raise ProgramError(
+                    f"{type(self).__name__}: the offset ({self.offset!r}) must be shorter than the slide "
+                    f"({self.slide!r})"
+                )
+        else:
+            _ = self.days
+            if self.size_ms % DAY_MS or self.slide_ms % DAY_MS:
+                raise ProgramError(
+                    f"{type(self).__name__}: with a time_zone size and slide must be whole days, got {self.size!r} "
+                    f"and {self.slide!r}. Leave the time_zone out, or use tumbling windows"
+                )
+
+    @classmethod
+    def of(cls, size: Duration, slide: Duration, offset: Duration = 0, time_zone: str | None = None) -> Any:
+        """The same as the constructor, as Flink writes it."""
+        return cls(size, slide, offset, time_zone)
+
+    @cached_property
+    def days(self) -> LocalDays:
+        """The days of the time zone."""
+        assert self.time_zone is not None
+        return LocalDays(self.time_zone, self.offset_ms)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.size, self.slide, self.offset, self.time_zone)
+
+    def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
+        """The windows, earliest first."""
+        if self.time_zone is not None:
+            return self._assign_days(timestamp_ms)
+        size, slide = self.size_ms, self.slide_ms
+        last = timestamp_ms - (timestamp_ms - self.offset_ms) % slide
+        count = -(
+            (timestamp_ms - size - last) // slide
+        )  # how many starts s <= last have s + size > timestamp
+        return [TimeWindow(s, s + size) for s in range(last - (count - 1) * slide, last + 1, slide)]
+
+    def _assign_days(self, timestamp_ms: int) -> Sequence[TimeWindow]:
+        days, n, slide = self.days, self.size_ms // DAY_MS, self.slide_ms // DAY_MS
+        day = days.day_of(timestamp_ms)
+        last = day - day % slide
+        first = last - (n - 1 - (day - last)) // slide * slide
+        return [TimeWindow(days.start_ms(d), days.start_ms(d + n)) for d in range(first, last + 1, slide)]
+
+    def describe(self) -> str:
+        """The kind, the size and the slide."""
+        return _words(
+            self, "sliding", [_ms(self.size_ms), _ms(self.slide_ms)], self.offset_ms, self.time_zone
+        )
+
+
+class SlidingEventTimeWindows(SlidingWindows):
+    """Sliding windows by the records' timestamps.
+
+    >>> SlidingEventTimeWindows("10 s", "5 s").assign_windows(None, 12_000)
+    [TimeWindow(start_ms=5000, end_ms=15000), TimeWindow(start_ms=10000, end_ms=20000)]
+    """
+
+
+class SlidingProcessingTimeWindows(SlidingWindows):
+    """Sliding windows by the wall clock of the subtask."""
+
+    is_event_time = False
+
+
+# ---- cumulative ----
+
+
+@dataclass(frozen=True)
+class CumulativeWindows(WindowAssigner):
+    """Windows that grow by `step` up to `max_size` and then start anew: the day so far, every hour.
+
+    The step must divide the largest size.
+    """
+
+    max_size: Duration
+    step: Duration
+    offset: Duration = 0
+    max_size_ms: int = field(init=False, repr=False)
+    step_ms: int = field(init=False, repr=False)
+    offset_ms: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set(self, "max_size_ms", _positive(self, "max_size", self.max_size))
+        _set(self, "step_ms", _positive(self, "step", self.step))
+        _set(self, "offset_ms", _offset(self, self.offset))
+        if self.max_size_ms % self.step_ms:
+            raise ProgramError(
+                f"{type(self).__name__}: the step ({self.step!r}) must divide max_size ({self.max_size!r}) without rest"
+            )
+        if abs(self.offset_ms) >= self.max_size_ms:
+            raise ProgramError(
+                f"{type(self).__name__}: the offset ({self.offset!r}) must be shorter than max_size ({self.max_size!r})"
+            )
+
+    @classmethod
+    def of(cls, max_size: Duration, step: Duration, offset: Duration = 0) -> Any:
+        """The same as the constructor, as Flink writes it."""
+        return cls(max_size, step, offset)
+
+    def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
+        """The windows, shortest first."""
+        past = (timestamp_ms - self.offset_ms) % self.max_size_ms
+        start, step = timestamp_ms - past, self.step_ms
+        first = start + (past // step + 1) * step
+        return [TimeWindow(start, end) for end in range(first, start + self.max_size_ms + 1, step)]
+
+    def describe(self) -> str:
+        """The kind, the largest size and the step."""
+        return _words(self, "cumulative", [_ms(self.max_size_ms), _ms(self.step_ms)], self.offset_ms, None)
+
+
+class CumulativeEventTimeWindows(CumulativeWindows):
+    """Cumulative windows by the records' timestamps.
+
+    >>> CumulativeEventTimeWindows("15 s", "5 s").assign_windows(None, 7_000)
+    [TimeWindow(start_ms=0, end_ms=10000), TimeWindow(start_ms=0, end_ms=15000)]
+    """
+
+
+class CumulativeProcessingTimeWindows(CumulativeWindows):
+    """Cumulative windows by the wall clock of the subtask."""
+
+    is_event_time = False
+
+
+# ---- sessions ----
+
+
+@dataclass(frozen=True)
+class SessionWindows(WindowAssigner):
+    """Windows of activity: records of a key that are less than `gap` apart (or exactly that) are in one window.
+
+    `gap` is a duration, or a function of the record that returns one (a dynamic gap).
+    """
+
+    is_merging: ClassVar[bool] = True
+    gap: Duration | Callable[[Any], Duration]
+    gap_ms: int | None = field(init=False, repr=False)
+    """The gap; None if it depends on the record."""
+
+    def __post_init__(self) -> None:
+        _set(self, "gap_ms", None if callable(self.gap) else _positive(self, "gap", self.gap))
+
+    @classmethod
+    def with_gap(cls, gap: Duration) -> Any:
+        """Sessions with one gap for all records."""
+        return cls(gap)
+
+    @classmethod
+    def with_dynamic_gap(cls, gap: Callable[[Any], Duration]) -> Any:
+        """Sessions whose gap behind a record depends on the record."""
+        if not callable(gap):
+            raise ProgramError(f"{cls.__name__}.with_dynamic_gap needs a function of the record, got {gap!r}")
+        return cls(gap)
+
+    def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
+        """The session of this record alone."""
+        gap = self.gap_ms
+        if gap is None:
+            assert callable(self.gap)
+            gap = _positive(self, "gap", self.gap(element))
+        return (TimeWindow(timestamp_ms, timestamp_ms + gap),)
+
+    def describe(self) -> str:
+        """The kind and the gap."""
+        return _words(self, "session", ["dynamic gap" if self.gap_ms is None else _ms(self.gap_ms)], 0, None)
+
+
+class EventTimeSessionWindows(SessionWindows):
+    """Sessions by the records' timestamps.
+
+    >>> EventTimeSessionWindows.with_gap("30 s").assign_windows(None, 5_000)
+    (TimeWindow(start_ms=5000, end_ms=35000),)
+    """
+
+
+class ProcessingTimeSessionWindows(SessionWindows):
+    """Sessions by the wall clock of the subtask."""
+
+    is_event_time = False
+
+
+# ---- global ----
+
+
+@dataclass(frozen=True)
+class GlobalWindows(WindowAssigner):
+    """One window per key that never ends; it is computed only when the trigger says so, so give it one."""
+
+    is_event_time: ClassVar[bool] = False
+
+    @classmethod
+    def create(cls) -> GlobalWindows:
+        """The same as the constructor, as Flink writes it."""
+        return cls()
+
+    def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
+        """The one window."""
+        return (GLOBAL_WINDOW,)
+
+    def default_trigger(self) -> Trigger:
+        """One that never fires."""
+        from tidegate.api.triggers import NeverTrigger
+
+        return NeverTrigger()
+
+    def describe(self) -> str:
+        """The kind."""
+        return "global"
+
+
+# ---- checks ----
+
+
+def _set(target: Any, name: str, value: Any) -> None:
+    object.__setattr__(target, name, value)  # the dataclass is frozen
+
+
+def _positive(assigner: Any, what: str, value: Any) -> int:
+    try:
+        ms = parse_duration_ms(value)
+    except ValueError as e:
+        raise ProgramError(f"{type(assigner).__name__}: {what}={value!r}: {e}") from None
+    if ms <= 0:
+        raise ProgramError(f"{type(assigner).__name__}: {what}={value!r} must be longer than 0")
+    return ms
+
+
+def _offset(assigner: Any, value: Any) -> int:
+    negative = False
+    if isinstance(value, str):
+        text = value.strip()
+        negative, magnitude = text.startswith("-"), text.removeprefix("-")
+    else:
+        magnitude = value
+        if isinstance(value, timedelta):
+            negative = value < timedelta(0)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            negative = value < 0
+        magnitude = -value if negative else value
+    try:
+        ms = parse_duration_ms(magnitude)
+    except ValueError as e:
+        raise ProgramError(f"{type(assigner).__name__}: offset={value!r}: {e}") from None
+    return -ms if negative else ms
+
+
+def _check_divides_days(assigner: Any, what: str, value: Any, ms: int) -> None:
+    if ms % DAY_MS and DAY_MS % ms:
+        raise ProgramError(
+            f"{type(assigner).__name__}: with a time_zone the {what} must be whole days or divide a day, got {value!r}"
+            f". Use such a {what}, or leave the time_zone out"
+        )
+
+
+def _ms(ms: int) -> str:
+    return format_duration_ms(ms)
+
+
+def _words(assigner: WindowAssigner, kind: str, sizes: list[str], offset_ms: int, zone: str | None) -> str:
+    words = f"{kind} {' / '.join(sizes)}"
+    if offset_ms:
+        words += f", offset {'-' if offset_ms < 0 else ''}{_ms(abs(offset_ms))}"
+    if zone is not None:
+        words += f", {zone}"
+    return words if assigner.is_event_time else f"{words}, processing time"
