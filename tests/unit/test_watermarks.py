@@ -284,3 +284,24 @@ def test_the_plan_says_where_times_come_from_and_the_source_reads_the_column():
     )
     stream.print()
     assert "timestamps from ts, at most 2 s out of order, idle after 1 min" in " ".join(env.explain().split())
+
+
+def times(env: Environment) -> Any:
+    return env.from_collection([EVENT]).assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"))
+
+
+@pytest.mark.spec("S3-23")
+def test_the_plan_warns_of_timestamps_that_are_assigned_twice_or_far_from_the_source():
+    env = Environment(parallelism=2)
+    near = times(env)
+    near.print()
+    assert "event time:" not in env.explain()
+    near.rebalance().assign_timestamps_and_watermarks(
+        WatermarkStrategy.monotonous("ts"), name="again"
+    ).print()
+    plan = " ".join(env.explain().split())
+    assert (
+        "'again' overwrites the timestamps and watermarks of 'timestamps'. Assign them once, at the source"
+        in plan
+    )
+    assert "'again' assigns timestamps behind an exchange" in plan

@@ -49,6 +49,11 @@ class Operation:
         """The word that plans use."""
         return "operation"
 
+    @property
+    def needs_event_time(self) -> bool:
+        """Whether it is refused where records have no timestamps."""
+        return False
+
     def required_columns(self) -> frozenset[str] | None:
         """The input columns that it reads, or None for all."""
         return None

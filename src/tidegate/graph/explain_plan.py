@@ -21,6 +21,7 @@ from tidegate.api.state import (
     UnionListState,
 )
 from tidegate.graph.chaining import chains
+from tidegate.graph.event_time import event_time_warnings
 from tidegate.graph.guarantees import Guarantee, describe_checkpoints, guarantees
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from tidegate.records.types import record_type_of
@@ -247,7 +248,7 @@ def _warnings(graph: StreamGraph) -> list[str]:
                 f"slow: keys for {edge.target.name!r} have no schema; "
                 f"give `{function_name(key.function)}` a return type hint"
             ] = None
-    return list(found)
+    return [*found, *event_time_warnings(graph)]
 
 
 def _remedy(node: StreamNode, tag: str | None) -> str:

@@ -15,6 +15,7 @@ from tidegate.core.errors import ProgramError
 from tidegate.core.ids import OperatorId
 from tidegate.core.key_groups import default_max_parallelism
 from tidegate.core.options import DEFAULT_ORIGIN, Options
+from tidegate.graph.event_time import check_event_time
 from tidegate.records.types import RecordType, projected
 
 
@@ -97,6 +98,7 @@ def build_stream_graph(
     _check_targets(graph)
     for planned in graph.nodes:
         check_keys_can_be_stored(planned.operation, planned.name, options)
+    check_event_time(graph)
     _push_projections(graph)
     return graph
 

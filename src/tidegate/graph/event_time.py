@@ -1,0 +1,81 @@
+"""Event time in a plan: operators that need it have it on every path from the sources; doubtful places are warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tidegate.api.operations import AssignTimestamps, ReadSource
+from tidegate.core.errors import ProgramError
+
+if TYPE_CHECKING:
+    from tidegate.graph.stream_graph import StreamGraph, StreamNode
+
+
+def check_event_time(graph: StreamGraph) -> None:
+    """Refuse an operator that needs event time behind a source whose records have no timestamps (S3-17)."""
+    for node in graph.nodes:
+        if not node.operation.needs_event_time:
+            continue
+        for source in _sources_without_times(node):
+            raise ProgramError(
+                f"operator {node.name!r} needs event time, but the records of source {source.name!r} have no "
+                f"timestamps. Give it a WatermarkStrategy: from_source(source, WatermarkStrategy.bounded('2 s', 'ts')), "
+                f"or assign_timestamps_and_watermarks(...) behind it"
+            )
+
+
+def event_time_warnings(graph: StreamGraph) -> list[str]:
+    """Timestamps that are assigned far from the source, or a second time (S3-23)."""
+    return [
+        text for node in graph.nodes if isinstance(node.operation, AssignTimestamps) for text in _doubts(node)
+    ]
+
+
+def _doubts(node: StreamNode) -> Iterator[str]:
+    before = _upstream(node)
+    for one in before:
+        if _gives_times(one):
+            yield (
+                f"event time: {node.name!r} overwrites the timestamps and watermarks of {one.name!r}. Assign them once, "
+                f"at the source"
+            )
+    if any(e.unchained_because for one in (node, *before) for e in one.inputs):
+        yield (
+            f"event time: {node.name!r} assigns timestamps behind an exchange, where the order of the records of a "
+            f"partition is lost. Assign them at the source: from_source(source, strategy)"
+        )
+
+
+def _upstream(node: StreamNode) -> list[StreamNode]:
+    """All nodes before this one, nearest first."""
+    found: dict[int, StreamNode] = {}
+    waiting = [e.source for e in node.inputs]
+    while waiting:
+        one = waiting.pop(0)
+        if one.index not in found:
+            found[one.index] = one
+            waiting += [e.source for e in one.inputs]
+    return list(found.values())
+
+
+def _sources_without_times(node: StreamNode) -> Iterator[StreamNode]:
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        for edge in one.inputs:
+            before = edge.source
+            if before.index in seen or _gives_times(before):
+                continue
+            seen.add(before.index)
+            if isinstance(before.operation, ReadSource):
+                yield before
+            waiting.append(before)
+
+
+def _gives_times(node: StreamNode) -> bool:
+    operation = node.operation
+    return isinstance(operation, AssignTimestamps) or (
+        isinstance(operation, ReadSource) and operation.strategy is not None
+    )
