@@ -30,9 +30,11 @@ class Count(NamedTuple):
 COUNT = record_type_of(Count)
 
 
-def writer(sink: FileSink, subtask: int = 0, record_type: RecordType = COUNT, attempt: int = 0) -> SinkWriter:
+def writer(
+    sink: FileSink, subtask: int = 0, record_type: RecordType = COUNT, attempt: int = 0, job: str = "job"
+) -> SinkWriter:
     context = WriterContext(
-        job_id="job",
+        job_id=job,
         attempt=attempt,
         operator_name="to files",
         subtask_index=subtask,
@@ -198,7 +200,7 @@ def test_append_keeps_what_is_there_and_counts_on(tmp_path):
     one = writer(sink)
     one.write(batch(Count("a", 1)))
     one.flush(end_of_input=True)
-    assert names(tmp_path) == ["part-0-10.json", "part-0-9.json", "thesis.txt"]
+    assert names(tmp_path) == ["part-0-9.json", "part-job-0-10.json", "thesis.txt"]
     assert (tmp_path / "part-0-9.json").read_text() == "old"
 
 
@@ -212,11 +214,31 @@ def test_a_second_attempt_never_writes_over_the_first(tmp_path):
     assert [json.loads((tmp_path / n).read_text())["n"] for n in names(tmp_path)] == [0, 1]
 
 
-def test_leftovers_of_a_job_that_died_are_removed(tmp_path):
-    (tmp_path / ".part-0-0.json.job.a0.inprogress").write_text("half")
-    (tmp_path / ".part-0-1.json.job.a0.pending").write_text("whole")
-    FileSink(tmp_path).prepare(1)
+def test_hidden_files_of_another_job_make_a_directory_one_that_is_not_empty(tmp_path):
+    hidden = [".part-0-0.json.dead.a0.inprogress", ".part-dead-0-1.json.dead.a0.pending"]
+    for name in hidden:
+        (tmp_path / name).write_text("half")
+    with pytest.raises(OutputDirectoryError, match=r"A job that writes there is at work, or died\. Empty it"):
+        FileSink(tmp_path).prepare(1)
+    FileSink(tmp_path, append=True).prepare(1)
+    assert names(tmp_path) == sorted(hidden), "nobody can tell whether that job is at work"
+    FileSink(tmp_path, overwrite=True).prepare(1)
     assert names(tmp_path) == []
+
+
+def test_two_jobs_append_to_one_directory_at_the_same_time(tmp_path):
+    sink = FileSink(tmp_path, append=True)
+    writers = {}
+    for job in ("9c02", "77aa"):
+        sink.prepare(1)
+        writers[job] = writer(sink, job=job)
+        writers[job].write(batch(Count(job, 1)))
+    restarted = writer(sink, job="77aa", attempt=1)
+    assert names(tmp_path) == [".part-9c02-0-0.json.9c02.a0.inprogress"], "it removed what its own job left"
+    restarted.write(batch(Count("77aa", 2)))
+    for one in (writers["9c02"], restarted):
+        one.flush(end_of_input=True)
+    assert names(tmp_path) == ["part-77aa-0-1.json", "part-9c02-0-0.json"]
 
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path):

@@ -18,6 +18,7 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.operators.source import SPLITS
 from tidegate.records.types import record_type_of
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.state.backend import BackendContext, ColumnArray
@@ -163,6 +165,8 @@ class Run:
     def _first(self) -> Beginning:
         self.drivers += 1
         job_id = JobId(f"simulated{self.drivers}")
+        for hidden in Path(self.out).glob(".part-*"):  # the operator does what the sink's refusal says
+            hidden.unlink()
         self.sink.prepare(self.plan.parallelism, False)
         return Beginning(job_id, make_storage(self.options, job_id))
 
@@ -313,7 +317,8 @@ class Run:
         for operator in manifest.operators:
             if operator.name in program.inputs:
                 clicks = program.inputs[operator.name]
-                left = [json.loads(bytes(e)) for s in operator.subtasks for h in s.states for e in h.entries]
+                handles = [h for s in operator.subtasks for h in s.states if h.name == SPLITS]
+                left = [json.loads(bytes(e)) for h in handles for e in h.entries]
                 for unassigned in json.loads(bytes(manifest.enumerators[operator.id])):
                     left += unassigned if isinstance(unassigned, list) else [unassigned]
                 unread = {i for span in left for i in range(span["position"], span["end"])}

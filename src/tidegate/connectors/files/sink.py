@@ -23,8 +23,9 @@ from tidegate.formats import FormatWriter, ParquetFormat, TextFormat
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 
-_PART = re.compile(r"part-(\d+)-(\d+)\.\w+")
-_HIDDEN = re.compile(r"\.part-(\d+)-(\d+)\.\w+\.(\w+)\.a(\d+)\.(inprogress|pending)")
+_NAME = r"part-(?:\w+-)?(?P<subtask>\d+)-(?P<number>\d+)\.\w+"
+_PART = re.compile(_NAME)
+_HIDDEN = re.compile(rf"\.{_NAME}\.(?P<job>\w+)\.a(?P<attempt>\d+)\.(inprogress|pending)")
 
 
 class OutputDirectoryError(TidegateError):
@@ -47,13 +48,17 @@ class FileSink(Sink):
     Without checkpoints a file becomes visible when it is full and at the end of the input. A subtask without records
     makes no file.
 
+    With `append` the names are `part-<job id>-<subtask>-<number>.<format>`, so that several jobs may write into one
+    directory, also at the same time. A job never touches hidden files of another: nobody can tell whether that one died
+    or is at work. Without `append` they make a directory one that is not empty.
+
     Args:
         directory: a local path or a URI of any filesystem of `pyarrow.fs`. Created if missing.
         format: `"json"`, `"csv"`, `"parquet"`, `"text"`, or a format object such as
             `ParquetFormat(compression="zstd")`.
         roll_size: about how large a file gets before the next one is begun.
-        overwrite: remove the part files that are there; other files are refused all the same.
-        append: keep what is there and add files with new numbers.
+        overwrite: remove the part files that are there, hidden ones too; other files are refused all the same.
+        append: keep what is there and add files whose names carry the job's id.
         filesystem: a `pyarrow.fs.FileSystem`, if not told by the directory.
 
     A directory that is not empty is refused, unless `overwrite` or `append` says what to do.
@@ -114,21 +119,23 @@ class FileSink(Sink):
                 return
             parts, others = [], []
             for found in filesystem.get_file_info(pa_fs.FileSelector(directory)):
-                if _HIDDEN.fullmatch(found.base_name):
-                    filesystem.delete_file(found.path)  # left by a job that died
-                elif _PART.fullmatch(found.base_name) and found.is_file:
+                name = found.base_name
+                if found.is_file and (_PART.fullmatch(name) or _HIDDEN.fullmatch(name)):
                     parts.append(found.path)
                 else:
                     others.append(found.path)
             if self.append or not (parts or others):
                 return
             if others or not self.overwrite:
-                name = location.show((others or parts)[0])
+                first = (others or parts)[0]
+                name = location.show(first)
                 advice = (
                     "overwrite=True removes part files only: empty the directory yourself, or name another."
                     if self.overwrite
                     else "Empty it, name another, or set overwrite=True or append=True."
                 )
+                if _HIDDEN.fullmatch(first.rpartition("/")[2]):
+                    advice = f"A job that writes there is at work, or died. {advice}"
                 raise OutputDirectoryError(
                     f"{location.show(directory)} is not empty (it has {name}). {advice}"
                 )
@@ -171,6 +178,7 @@ class _FileWriter(SinkWriter):
     def __init__(self, sink: FileSink, location: Location, context: WriterContext) -> None:
         self._format = sink.format
         self._roll_size_bytes = sink.roll_size_bytes
+        self._prefix = f"part-{context.job_id}-" if sink.append else "part-"
         self._location = location
         self._filesystem = location.filesystem
         self._directory = location.patterns[0].rstrip("/")
@@ -240,7 +248,7 @@ class _FileWriter(SinkWriter):
     def _begin(self) -> _OpenFile:
         if self._number is None:
             self._number = self._first_number()
-        final = f"part-{self._subtask}-{self._number}.{self._format.extension}"
+        final = f"{self._prefix}{self._subtask}-{self._number}.{self._format.extension}"
         self._number += 1
         hidden = f".{final}.{self._context.job_id}.a{self._context.attempt}"
         path = f"{self._directory}/{hidden}.inprogress"
@@ -253,8 +261,8 @@ class _FileWriter(SinkWriter):
         numbers = [-1]
         for found in self._filesystem.get_file_info(pa_fs.FileSelector(self._directory)):
             match = _PART.fullmatch(found.base_name) or _HIDDEN.fullmatch(found.base_name)
-            if match and int(match[1]) == self._subtask:
-                numbers.append(int(match[2]))
+            if match and int(match["subtask"]) == self._subtask:
+                numbers.append(int(match["number"]))
         return max(numbers) + 1
 
     def _roll(self) -> None:
@@ -285,9 +293,9 @@ class _FileWriter(SinkWriter):
         kept = {pending.hidden for pending in c.recovered}
         for found in self._filesystem.get_file_info(pa_fs.FileSelector(self._directory)):
             match = _HIDDEN.fullmatch(found.base_name)
-            if match is None or match[3] != c.job_id or int(match[4]) >= c.attempt or found.base_name in kept:
+            if match is None or match["job"] != c.job_id or found.base_name in kept:
                 continue
-            if int(match[1]) % c.parallelism == c.subtask_index:
+            if int(match["attempt"]) < c.attempt and int(match["subtask"]) % c.parallelism == c.subtask_index:
                 with contextlib.suppress(FileNotFoundError):
                     self._filesystem.delete_file(found.path)
 
