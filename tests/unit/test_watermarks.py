@@ -178,9 +178,9 @@ def test_a_generator_that_goes_back_is_refused_and_counted():
 
 
 def test_a_generator_that_gives_no_number_is_refused_by_name():
-    with harness(WatermarkStrategy.punctuated(lambda row, ts: "soon", "ts"), name="times") as h:
-        with pytest.raises(OperatorError) as caught:
-            push(h, 9)
+    strategy = WatermarkStrategy.punctuated(lambda row, ts: "soon", "ts")
+    with harness(strategy, name="times") as h, pytest.raises(OperatorError) as caught:
+        push(h, 9)
     assert caught.value.operator == "times"
     assert "'soon'" in str(caught.value.__cause__)
 

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.api.job_client import JobClient
+from tidegate.cli.event_time import watermark_lines
 from tidegate.cli.recovery import Recovery, recovery_lines, recovery_parts
 from tidegate.metrics.snapshot import JobMetrics, OperatorCounts, SubtaskMetrics, VertexMetrics
 
@@ -228,7 +229,10 @@ def draw(
     parts: list[RenderableType] = [headline]
     if metrics.progress is not None:
         parts.append(_progress_line(metrics.progress))
-    below = [] if recovery is None else recovery_lines(recovery)
+    below: list[RenderableType] = [
+        Text(line, overflow="ellipsis", no_wrap=True) for line in watermark_lines(metrics)
+    ]
+    below += [] if recovery is None else recovery_lines(recovery)
     return Group(*parts, table, Text("█ busy  ▒ back-pressured  · idle", style="dim"), *below)
 
 

@@ -1,4 +1,4 @@
-"""Event time in a plan: operators that need it have it on every path from the sources; doubtful places are warned of."""
+"""Event time in a plan: operators that need it have it on every path from the sources; doubtful places are named."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def check_event_time(graph: StreamGraph) -> None:
         for source in _sources_without_times(node):
             raise ProgramError(
                 f"operator {node.name!r} needs event time, but the records of source {source.name!r} have no "
-                f"timestamps. Give it a WatermarkStrategy: from_source(source, WatermarkStrategy.bounded('2 s', 'ts')), "
-                f"or assign_timestamps_and_watermarks(...) behind it"
+                f"timestamps. Give it a WatermarkStrategy: from_source(source, WatermarkStrategy.bounded('2 s', "
+                f"'ts')), or assign_timestamps_and_watermarks(...) behind it"
             )
 
 
@@ -37,8 +37,8 @@ def _doubts(node: StreamNode) -> Iterator[str]:
     for one in before:
         if _gives_times(one):
             yield (
-                f"event time: {node.name!r} overwrites the timestamps and watermarks of {one.name!r}. Assign them once, "
-                f"at the source"
+                f"event time: {node.name!r} overwrites the timestamps and watermarks of {one.name!r}. Assign them "
+                f"once, at the source"
             )
     if any(e.unchained_because for one in (node, *before) for e in one.inputs):
         yield (

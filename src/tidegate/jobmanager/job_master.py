@@ -32,6 +32,7 @@ from tidegate.jobmanager.events import Action, Event
 from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.failures import Failure, FailureCollector
 from tidegate.jobmanager.slots import Slot, SlotDescription, SlotState, SlotTable
+from tidegate.jobmanager.watermark_alignment import WatermarkGroups
 from tidegate.protocol import messages as m
 from tidegate.snapshot.assignment import Restore, SubtaskRestore, encode_restore
 from tidegate.snapshot.handles import StateFile
@@ -98,6 +99,7 @@ class JobMaster:
         self._beats = 0
         self._early: list[tuple[SlotId, m.MasterMessage]] = []
         self._collected: dict[tuple[OperatorId, int], int] = {}
+        self._watermarks = WatermarkGroups()
 
     # ---- what others may read, from any thread ----
 
@@ -276,6 +278,11 @@ class JobMaster:
         record.last_heard_ms = now_ms
         record.silent = False
         match message:
+            case m.ReportWatermark(group, operator, subtask, watermark_ms):
+                least_ms = self._watermarks.reported(group, operator, subtask, watermark_ms)
+                if least_ms is not None:
+                    for other in self._slots.living():
+                        self._send(other, m.AlignWatermarks(group, least_ms))
             case m.SlotHeartbeat():
                 record.beat(message)
             case m.TaskStateChanged(vertex, subtask, state):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from operator import index
 
-from tidegate.metrics.snapshot import OperatorCounts, SubtaskMetrics
+from tidegate.metrics.snapshot import EventTime, OperatorCounts, SubtaskMetrics
 
 _NS_PER_MS = 1_000_000
 
@@ -134,6 +134,7 @@ class TaskMetrics:
         "bytes_in",
         "bytes_out",
         "credits",
+        "event_time",
         "records_in",
         "records_out",
         "subtask",
@@ -149,6 +150,7 @@ class TaskMetrics:
         self.bytes_out = 0
         self.backlog = 0
         self.credits = 0
+        self.event_time: EventTime | None = None
         self._operators: list[OperatorMetrics] = []
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
@@ -198,4 +200,5 @@ class TaskMetrics:
             ),
             counters={name: counter.value for name, counter in self._counters.copy().items()},
             gauges={name: gauge.value for name, gauge in self._gauges.copy().items()},
+            time=self.event_time,
         )

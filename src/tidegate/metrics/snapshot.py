@@ -20,6 +20,22 @@ class OperatorCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The last watermark that left it; of several subtasks the smallest. None: none yet."""
 
 
+class EventTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The event time of a subtask, and what holds it back."""
+
+    watermark_ms: int | None = None
+    """None: there has been none yet."""
+    lag_ms: int = 0
+    """How far behind the wall clock it is."""
+    idle: bool = False
+    held_by: tuple[int, int] | None = None
+    """The vertex and the subtask before this one that it waits for."""
+    split: str = ""
+    """Of a source: the split that it waits for; empty if it has none."""
+    quiet_ms: int = 0
+    """Of a source: for how long that split has had no record."""
+
+
 class SubtaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One subtask of a job vertex (a chain of operators), as its slot reports it."""
 
@@ -41,11 +57,35 @@ class SubtaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters that operators registered by name."""
     gauges: dict[str, int] = {}
     """Gauges that operators registered by name."""
+    time: EventTime | None = None
+    """How far event time has come; None before the first watermark."""
 
     @property
     def running_ms(self) -> int:
         """Time since the subtask started, up to this snapshot."""
         return self.busy_ms + self.idle_ms + self.backpressured_ms
+
+
+def event_time_of(
+    watermark_ms: int,
+    now_ms: int,
+    *,
+    idle: bool = False,
+    held_by: tuple[int, int] | None = None,
+    split: str = "",
+    quiet_ms: int = 0,
+) -> EventTime:
+    """The event time at a watermark, which may be none (-2^63) or the end of input (2^63 - 1)."""
+    known = watermark_ms > -(1 << 63)
+    lag_ms = max(0, now_ms - watermark_ms) if known else 0
+    return EventTime(
+        watermark_ms=watermark_ms if known else None,
+        lag_ms=lag_ms,
+        idle=idle,
+        held_by=held_by,
+        split=split,
+        quiet_ms=quiet_ms,
+    )
 
 
 class VertexMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,6 +59,8 @@ class OperatorContext:
     """Say to every output whether this stream is idle."""
     gauge: Callable[[str], Gauge]
     """A named metric of this subtask that goes up and down."""
+    report_watermark: Callable[[str, int | None], None]
+    """Tell the JobManager how far this source is in its alignment group; None: it is idle."""
 
     def runtime_context(self) -> RuntimeContext:
         """The part that user functions see."""

@@ -7,8 +7,9 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from tidegate.api.source import Finished, Idle, ReaderContext, SourceReader
+from tidegate.api.source import IDLE, Finished, Idle, ReaderContext, SourceReader
 from tidegate.core.errors import SchemaError
+from tidegate.metrics.snapshot import EventTime
 from tidegate.operators.conform import conform
 from tidegate.operators.event_time.event_times import EventTimes
 from tidegate.operators.failures import OperatorError, blame, close_blamed
@@ -60,8 +61,19 @@ class SourceOperator(Operator):
         if restored:
             self.add_splits(restored)
 
+    def start(self) -> None:
+        """Join the alignment group, if there is one."""
+        if self._times is not None:
+            self._times.report(self.clock_ms)
+
+    def align(self, group: str, watermark_ms: int) -> bool:
+        """The slowest of a group is so far; returns whether this source may go on now, and could not before."""
+        return self._times is not None and self._times.align(group, watermark_ms)
+
     def advance(self) -> Idle | Finished | None:
         """Poll once. Emits the batch if there is one and returns None (call again); else says why there is none."""
+        if self._times is not None and self._times.is_ahead:
+            return IDLE  # woken by `align`
         try:
             if not self._started:
                 self._started = True
@@ -85,6 +97,11 @@ class SourceOperator(Operator):
             f"but returned a {type(polled).__name__}"
         )
 
+    def on_event_time(self, watermark_ms: int) -> None:
+        """Report it to the alignment group."""
+        if self._times is not None:
+            self._times.report(watermark_ms)
+
     @property
     def next_processing_time_ms(self) -> int | None:
         """When a watermark is to be sent."""
@@ -96,6 +113,10 @@ class SourceOperator(Operator):
         with blame(self.context.operator_name):
             splits = None if self.reader.last_split is None else [s.id for s in self.reader.snapshot()]
             self._times.tell(now_ms, splits)
+
+    def event_time(self) -> EventTime | None:
+        """How far event time is, and the split that holds it back; for the metrics, so from another thread."""
+        return None if self._times is None else self._times.describe(self.clock_ms)
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Hand splits (JSON of the source's split type) to the reader."""

@@ -82,6 +82,15 @@ class RequestSplit(msgspec.Struct, frozen=True, tag=True):
     subtask: int
 
 
+class ReportWatermark(msgspec.Struct, frozen=True, tag=True):
+    """How far a source subtask of an alignment group is; None: it is idle."""
+
+    group: str
+    operator: OperatorId
+    subtask: int
+    watermark_ms: int | None
+
+
 class CollectedBatch(msgspec.Struct, frozen=True, tag=True):
     """Records for the driver (print, collect), as an Arrow stream; acknowledged with `CollectedTaken`."""
 
@@ -169,6 +178,13 @@ class NoMoreSplits(msgspec.Struct, frozen=True, tag=True):
     subtask: int
 
 
+class AlignWatermarks(msgspec.Struct, frozen=True, tag=True):
+    """How far the slowest source subtask of a group is. Goes to every slot."""
+
+    group: str
+    watermark_ms: int
+
+
 class CollectedTaken(msgspec.Struct, frozen=True, tag=True):
     """The driver has taken all batches of this sink subtask up to and with `sequence`."""
 
@@ -224,6 +240,7 @@ SlotMessage = (
     | TaskFailed
     | PeerLost
     | RequestSplit
+    | ReportWatermark
     | CollectedBatch
     | AcknowledgeCheckpoint
     | DeclineCheckpoint
@@ -236,6 +253,7 @@ MasterMessage = (
     Deploy
     | AssignSplits
     | NoMoreSplits
+    | AlignWatermarks
     | CollectedTaken
     | TriggerCheckpoint
     | NotifyCheckpointComplete

@@ -37,6 +37,7 @@ class ChainHost:
     request_split: Callable[[OperatorId, int], None]
     send_to_driver: Callable[[OperatorId, int, Batch], None]
     driver_backlog: Callable[[OperatorId, int], int]
+    report_watermark: Callable[[OperatorId, int, str, int | None], None]
     states: Callable[[JobVertex, OperatorSpec, int], OperatorStates]
     """The state of an operator subtask, restored where there is something to restore."""
 
@@ -275,6 +276,7 @@ def _context(
         times.watermark,
         times.status,
         metrics.gauge,
+        partial(host.report_watermark, spec.id, subtask),
     )
 
 

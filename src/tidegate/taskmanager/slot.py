@@ -101,6 +101,9 @@ class Slot:
             lambda operator, subtask: send_message(m.RequestSplit(operator, subtask)),
             self._send_to_driver,
             self._driver_backlog,
+            lambda operator, subtask, group, ms: send_message(
+                m.ReportWatermark(group, operator, subtask, ms)
+            ),
             self._make_states,
         )
         self.failure: m.TaskFailed | None = None
@@ -220,6 +223,13 @@ class Slot:
         """A message of the JobManager for one of the tasks."""
         if isinstance(message, m.CollectedTaken):
             self._collect_taken[(message.operator, message.subtask)] = message.sequence
+            return
+        if isinstance(message, m.AlignWatermarks):
+            for each in self.tasks:
+                if each.chain.source is not None and each.chain.source.align(
+                    message.group, message.watermark_ms
+                ):
+                    each.wake()
             return
         if isinstance(message, m.TriggerCheckpoint):
             barrier = CheckpointBarrier(
@@ -342,7 +352,9 @@ class Slot:
         chain = OperatorChain(vertex, subtask.index, host, metrics, exchanges, send_event)
         for edge in self._graph.inputs(vertex.id):
             self._input_types[edge.id] = chain.operators[0].input_types[edge.input]
-        task = Task(subtask, vertex.name, chain, self._gates[subtask], partitions, metrics, self._clock)
+        producers = {edge.id: edge.source for edge in self._graph.inputs(vertex.id)}
+        gate = self._gates[subtask]
+        task = Task(subtask, vertex.name, chain, gate, partitions, metrics, self._clock, producers)
         if self._restore.storage is not None and self._options.checkpoint_interval:
             task.join_checkpoints(self._options, self._checkpoint_host(self._restore.storage))
         self.tasks.append(task)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tidegate.api.source import Finished, Idle
 from tidegate.core.clock import Clock
-from tidegate.core.ids import ChannelId, SubtaskId
+from tidegate.core.ids import ChannelId, EdgeId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
 from tidegate.metrics.registry import TaskMetrics, TaskState
-from tidegate.metrics.snapshot import SubtaskMetrics
+from tidegate.metrics.snapshot import EventTime, SubtaskMetrics, event_time_of
 from tidegate.records.batch import Batch
 from tidegate.records.elements import (
     END_OF_INPUT,
@@ -91,7 +91,9 @@ class Task:
         partitions: list[ResultPartition],
         metrics: TaskMetrics,
         clock: Clock,
+        producers: Mapping[EdgeId, VertexId] | None = None,
     ) -> None:
+        """`producers` are the vertices at the other ends of the input edges, for who reads the metrics."""
         self.id = id
         self.name = name
         self.chain = chain
@@ -104,6 +106,7 @@ class Task:
         self.valve = WatermarkValve(gate.channels())
         self._metrics = metrics
         self._clock = clock
+        self._producers = producers or {}
         self._orders: deque[Callable[[], None]] = deque()
         """What the JobManager said behind a trigger that waits for a batch to be done."""
         self._current: ChannelId | None = None
@@ -336,7 +339,21 @@ class Task:
         m.bytes_in = self.gate.bytes_in
         m.backlog = self.gate.backlog + sum(c.backlog for c in self.channels)
         m.credits = sum(c.credits.available for c in self.channels)
+        m.event_time = self._event_time()
         return m.snapshot(now_ns)
+
+    def _event_time(self) -> EventTime | None:
+        source = self.chain.source
+        if source is not None:
+            return source.event_time()
+        clock_ms = self.chain.clock_ms
+        holding = self.valve.holding()
+        if clock_ms == MIN_TIMESTAMP and len(holding) == len(self.gate.channels()):
+            return None  # nobody has a watermark
+        held_by = None
+        if holding and clock_ms != MAX_WATERMARK:
+            held_by = (self._producers[holding[0].edge], holding[0].producer)
+        return event_time_of(clock_ms, self._clock.now_ms(), idle=self.valve.is_idle, held_by=held_by)
 
     def _step_source(self, now_ns: int) -> bool:
         account = self._metrics.time

@@ -69,6 +69,8 @@ class OperatorHarness:
         """The watermarks that came out, in order."""
         self.statuses: list[bool] = []
         """What the operator said about being idle, in order."""
+        self.reports: list[tuple[str, int | None]] = []
+        """How far a source said it is in its alignment group."""
         self.driver_batches: list[Batch] = []
         """What a sink sent to the driver."""
         self.driver_backlog = 0
@@ -121,6 +123,7 @@ class OperatorHarness:
             emit_watermark=self.watermarks.append,
             emit_status=self.statuses.append,
             gauge=lambda gauge: _Gauge(self.gauges, gauge),
+            report_watermark=lambda group, watermark_ms: self.reports.append((group, watermark_ms)),
         )
         self.operator = make_operator(payload, context)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tidegate.api.watermarks import WatermarkStrategy
+from tidegate.metrics.snapshot import EventTime, event_time_of
 from tidegate.operators.event_time.split_watermarks import SplitWatermarks
 from tidegate.operators.event_time.timestamps import TimestampAssigner
 from tidegate.operators.operator import OperatorContext
@@ -33,6 +34,7 @@ class EventTimes:
         self._interval_ms = context.options.watermark_interval
         self._told_ms = context.clock.now_ms()
         self._refused = 0
+        self._limit_ms: int | None = None
         self.watermarks.restore(context.states.entries(GENERATORS), self._told_ms)
 
     def assign(self, batch: Batch, split: str | None) -> Batch | None:
@@ -45,14 +47,43 @@ class EventTimes:
             return None
         if self.watermarks.is_idle:  # active again, before the record
             self._context.emit_status(False)
+            self.report(self.watermarks.emitted_ms)
             self.watermarks.is_idle = False
         self.watermarks.observe(split, stamped, self._context.clock.now_ms())
         return stamped
+
+    # ---- alignment with other sources ----
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether this source must wait for the others of its group."""
+        return self._limit_ms is not None and self.watermarks.emitted_ms > self._limit_ms
+
+    def report(self, watermark_ms: int | None) -> None:
+        """Tell the group how far this source is; None: it is idle."""
+        if self._strategy.alignment is not None:
+            self._context.report_watermark(self._strategy.alignment.group, watermark_ms)
+
+    def align(self, group: str, watermark_ms: int) -> bool:
+        """The slowest of a group is so far; returns whether this source may go on now, and could not before."""
+        alignment = self._strategy.alignment
+        if alignment is None or alignment.group != group:
+            return False
+        was_ahead = self.is_ahead
+        self._limit_ms = watermark_ms + alignment.max_drift_ms
+        if was_ahead and not self.is_ahead:
+            self.watermarks.touch(self._context.clock.now_ms())  # it was quiet because it had to be
+            return True
+        return False
+
+    # ---- watermarks ----
 
     @property
     def next_ms(self) -> int | None:
         """When `tell` has something to do."""
         times = []
+        if self.is_ahead and not self.watermarks.changed:
+            return None
         if self.watermarks.changed:
             at_once = not self._interval_ms or self.watermarks.punctuated
             times.append(self._told_ms if at_once else self._told_ms + self._interval_ms)
@@ -74,10 +105,18 @@ class EventTimes:
             self._refused = self.watermarks.refused
         if status is False:
             self._context.emit_status(False)
+            self.report(self.watermarks.emitted_ms)
         if watermark_ms is not None:
             self._send_watermark(watermark_ms)
         if status is True:
             self._context.emit_status(True)
+            self.report(None)
+
+    def describe(self, clock_ms: int) -> EventTime:
+        """How far event time is, and the split that it waits for."""
+        now_ms = self._context.clock.now_ms()
+        split, quiet_ms = self.watermarks.holder(now_ms)
+        return event_time_of(clock_ms, now_ms, idle=self.watermarks.is_idle, split=split, quiet_ms=quiet_ms)
 
     def snapshot(self) -> None:
         """Keep how far each split is. All subtasks are given all entries: a split may be read elsewhere then."""

@@ -112,6 +112,12 @@ class SplitWatermarks:
         self.is_idle = idle
         return status, watermark_ms
 
+    def touch(self, now_ms: int) -> None:
+        """Nobody was quiet up to now."""
+        self._started_ms = now_ms
+        for state in self._splits.values():
+            state.quiet_since_ms = now_ms
+
     def next_idle_ms(self) -> int | None:
         """When the next split will have been quiet for too long, if nothing comes."""
         idleness = self._strategy.idleness_ms
@@ -127,6 +133,14 @@ class SplitWatermarks:
         active = {name: s.watermark_ms for name, s in self._splits.items() if not s.idle}
         least = min(active.values(), default=MAX_WATERMARK)
         return [name for name, mark in active.items() if mark == least]
+
+    def holder(self, now_ms: int) -> tuple[str, int]:
+        """The split that the watermark waits for, empty if there are none, and how long it is quiet; any thread."""
+        active = [(s.watermark_ms, name, s) for name, s in list(self._splits.items()) if not s.idle]
+        if not active:
+            return "", 0
+        _, name, state = min(active, key=lambda found: found[:2])
+        return "" if name == self._whole else name, max(0, now_ms - state.quiet_since_ms)
 
     def snapshot(self) -> list[bytes]:
         """What a checkpoint keeps: how far each split is."""

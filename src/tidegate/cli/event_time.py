@@ -1,0 +1,90 @@
+"""How event time is shown: each operator's watermark, and what holds it back, followed to the source."""
+
+from __future__ import annotations
+
+import datetime
+
+from tidegate.cli.quantities import brief_duration
+from tidegate.metrics.snapshot import EventTime, JobMetrics, SubtaskMetrics, VertexMetrics
+
+_END = (1 << 63) - 1
+_QUIET_MS = 1_000
+"""From here on it is said that a split has had no record."""
+
+
+def watermark_words(metrics: JobMetrics, vertex: VertexMetrics) -> str:
+    """The watermark of a vertex, its slowest subtask's, and who holds it; empty without event time.
+
+    >>> clicks = VertexMetrics(vertex=0, name="clicks", parallelism=1, subtasks=(SubtaskMetrics(
+    ...     subtask=0, time=EventTime(watermark_ms=43_203_000, split="partition 3", quiet_ms=40_000)),))
+    >>> count = VertexMetrics(vertex=1, name="count", parallelism=1, subtasks=(SubtaskMetrics(
+    ...     subtask=0, time=EventTime(watermark_ms=43_203_000, lag_ms=2_000, held_by=(0, 0))),))
+    >>> job = JobMetrics(name="job", status="RUNNING", elapsed_ms=1, vertices=(clicks, count))
+    >>> watermark_words(job, count)
+    'watermark 1970-01-01 12:00:03, held by clicks/partition 3, without records for 40.0 s'
+    """
+    slowest = _slowest(vertex)
+    if slowest is None or slowest.time is None:
+        return ""
+    words = f"watermark {watermark_time(slowest.time.watermark_ms)}"
+    if slowest.time.idle:
+        return f"{words}, idle"
+    if slowest.time.watermark_ms == _END:
+        return words
+    holder = _holder(metrics, vertex, slowest.time)
+    return f"{words}, held by {holder}" if holder else words
+
+
+def watermark_time(watermark_ms: int | None) -> str:
+    """A watermark as people read it, in UTC.
+
+    >>> watermark_time(None), watermark_time(3_723_500)
+    ('none yet', '1970-01-01 01:02:03.500')
+    """
+    if watermark_ms is None:
+        return "none yet"
+    if watermark_ms == _END:
+        return "at the end"
+    try:
+        moment = datetime.datetime.fromtimestamp(watermark_ms // 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{watermark_ms} ms"
+    fraction = watermark_ms % 1000
+    return f"{moment:%Y-%m-%d %H:%M:%S}" + (f".{fraction:03d}" if fraction else "")
+
+
+def watermark_lines(metrics: JobMetrics) -> list[str]:
+    """A line per vertex that has event time."""
+    found = ((vertex.name, watermark_words(metrics, vertex)) for vertex in metrics.vertices)
+    return [f"{name}: {words}" for name, words in found if words]
+
+
+def _slowest(vertex: VertexMetrics) -> SubtaskMetrics | None:
+    timed = [s for s in vertex.subtasks if s.time is not None]
+    return min(timed, key=_mark, default=None)
+
+
+def _mark(subtask: SubtaskMetrics) -> int:
+    assert subtask.time is not None
+    return -_END if subtask.time.watermark_ms is None else subtask.time.watermark_ms
+
+
+def _holder(metrics: JobMetrics, vertex: VertexMetrics, time: EventTime) -> str:
+    """Follow who waits for whom to the source; a step back in a graph without cycles, so it ends."""
+    vertices = {v.vertex: v for v in metrics.vertices}
+    name, seen = "", 0
+    while time.held_by is not None and seen < len(vertices):
+        seen += 1
+        before = vertices.get(time.held_by[0])
+        if before is None:
+            return name
+        vertex, name = before, f"{before.name}/{time.held_by[1]}"
+        subtask = next((s for s in before.subtasks if s.subtask == time.held_by[1]), None)
+        if subtask is None or subtask.time is None:
+            return name
+        time = subtask.time
+    if time.split:
+        name = f"{vertex.name}/{time.split}"
+    if name and time.quiet_ms >= _QUIET_MS:
+        name += f", without records for {brief_duration(time.quiet_ms)}"
+    return name
