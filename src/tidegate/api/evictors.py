@@ -10,7 +10,7 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from tidegate.api.windows import Duration, TimeWindow
+from tidegate.api.windows import Duration, TimeWindow, check_count
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
 
@@ -26,12 +26,12 @@ class EvictorContext(Protocol):
     """What an evictor may know."""
 
     @property
-    def current_watermark_ms(self) -> int:
+    def current_watermark(self) -> int:
         """The operator's event time; -2^63 before the first watermark."""
         ...
 
     @property
-    def current_processing_time_ms(self) -> int:
+    def current_processing_time(self) -> int:
         """The wall clock."""
         ...
 
@@ -60,8 +60,7 @@ class CountEvictor(Evictor):
     """Keeps the last `count` elements, in the order in which they came."""
 
     def __init__(self, count: int, *, after: bool = False) -> None:
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ProgramError(f"CountEvictor needs a number of elements from 1 on, got {count!r}")
+        check_count("CountEvictor", count)
         self.count = count
         self.after = after
 

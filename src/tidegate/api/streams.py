@@ -47,6 +47,8 @@ from tidegate.records.types import RecordType, record_type_of
 if TYPE_CHECKING:
     from tidegate.api.connected_streams import ConnectedStreams
     from tidegate.api.environment import Environment
+    from tidegate.api.windowed_streams import WindowedStream
+    from tidegate.api.windows import WindowAssigner
 
 Emit = Literal["each", "batch"]
 
@@ -189,6 +191,18 @@ class DataStream(OperatorSettings):
         A key of None is a key like any other. A function without a return hint works, slower.
         """
         return KeyedStream(self._env, self._refs, self._type, make_key(self._type, key, returns))
+
+    def window_all(self, assigner: WindowAssigner) -> WindowedStream:
+        """Cut the whole stream into windows, whatever the keys; it is computed by one subtask."""
+        from tidegate.api.windowed_streams import WindowedStream
+
+        return WindowedStream(DataStream(self._env, self._refs, self._type), assigner)
+
+    def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Windows of `size` records of the whole stream, computed by one subtask."""
+        from tidegate.api.windowed_streams import count_windows
+
+        return count_windows(DataStream(self._env, self._refs, self._type), size, slide)
 
     def union(self, *others: DataStream) -> DataStream:
         """This stream and others of the same type as one; order holds only within each.
@@ -401,6 +415,27 @@ class KeyedStream(DataStream):
     def max(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
         """Running maximum of a column per key."""
         return self._aggregate("max", column, emit, output, settings)
+
+    def window(self, assigner: WindowAssigner) -> WindowedStream:
+        """Cut the records of each key into windows; see `docs/guide/event-time.md`."""
+        from tidegate.api.windowed_streams import WindowedStream
+
+        return WindowedStream(self, assigner)
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Windows of `size` records of a key; with a slide, the last `size` records, every `slide` records.
+
+        What is left when the input ends, less than a window, is not computed.
+
+        >>> from tidegate import Environment
+        >>> env = Environment(runtime="in-process")
+        >>> numbers = env.from_sequence(1, 5).key_by(lambda n: 0, returns=int)
+        >>> [r.sum_value for r in numbers.count_window(2).sum("value").execute_and_collect()]
+        [3, 7]
+        """
+        from tidegate.api.windowed_streams import count_windows
+
+        return count_windows(self, size, slide)
 
     def reduce(self, function: Any, *, emit: Emit | None = None, **settings: Any) -> DataStream:
         """Running reduce per key: `function(so_far, record)` gives a record of the same type.

@@ -12,7 +12,7 @@ from collections.abc import MutableMapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from tidegate.api.windows import Duration, TimeWindow
+from tidegate.api.windows import Duration, TimeWindow, check_count
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
 
@@ -44,12 +44,12 @@ class TriggerContext(Protocol):
     """What a trigger may do; it is about one key and one window."""
 
     @property
-    def current_watermark_ms(self) -> int:
+    def current_watermark(self) -> int:
         """The operator's event time; -2^63 before the first watermark."""
         ...
 
     @property
-    def current_processing_time_ms(self) -> int:
+    def current_processing_time(self) -> int:
         """The wall clock."""
         ...
 
@@ -133,7 +133,7 @@ class EventTimeTrigger(Trigger):
         self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """Wait for the end; at once if it has passed."""
-        if window.max_timestamp_ms <= context.current_watermark_ms:
+        if window.max_timestamp_ms <= context.current_watermark:
             return TriggerResult.FIRE
         context.register_event_time_timer(window.max_timestamp_ms)
         return TriggerResult.CONTINUE
@@ -152,7 +152,7 @@ class EventTimeTrigger(Trigger):
 
     def on_merge(self, window: TimeWindow, context: OnMergeContext) -> None:
         """Wait for the new end; if that has passed, the record that made the windows merge fires it."""
-        if window.max_timestamp_ms > context.current_watermark_ms:
+        if window.max_timestamp_ms > context.current_watermark:
             context.register_event_time_timer(window.max_timestamp_ms)
 
     def clear(self, window: TimeWindow, context: TriggerContext) -> None:
@@ -184,7 +184,7 @@ class ProcessingTimeTrigger(Trigger):
 
     def on_merge(self, window: TimeWindow, context: OnMergeContext) -> None:
         """Wait for the new end."""
-        if window.max_timestamp_ms > context.current_processing_time_ms:
+        if window.max_timestamp_ms > context.current_processing_time:
             context.register_processing_time_timer(window.max_timestamp_ms)
 
     def clear(self, window: TimeWindow, context: TriggerContext) -> None:
@@ -221,8 +221,7 @@ class CountTrigger(Trigger):
     """Fires whenever `count` records have come since the last time."""
 
     def __init__(self, count: int) -> None:
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ProgramError(f"CountTrigger needs a number of records from 1 on, got {count!r}")
+        check_count("CountTrigger", count)
         self.count = count
 
     @classmethod
@@ -346,11 +345,11 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """Wait for the next multiple behind the record, and for the end."""
-        if window.max_timestamp_ms <= context.current_watermark_ms:
+        if window.max_timestamp_ms <= context.current_watermark:
             return TriggerResult.FIRE
         context.register_event_time_timer(window.max_timestamp_ms)
         if "next" not in context.state:
-            self._schedule(max(timestamp_ms, context.current_watermark_ms), window, context)
+            self._schedule(max(timestamp_ms, context.current_watermark), window, context)
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
@@ -359,7 +358,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
             return TriggerResult.FIRE
         if context.state.get("next") != time_ms:
             return TriggerResult.CONTINUE
-        self._schedule(max(time_ms, context.current_watermark_ms), window, context)
+        self._schedule(max(time_ms, context.current_watermark), window, context)
         return TriggerResult.FIRE
 
     def on_processing_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
@@ -368,7 +367,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
     def on_merge(self, window: TimeWindow, context: OnMergeContext) -> None:
         """Go on with the earliest of their times."""
-        if window.max_timestamp_ms > context.current_watermark_ms:
+        if window.max_timestamp_ms > context.current_watermark:
             context.register_event_time_timer(window.max_timestamp_ms)
         times = [s["next"] for s in context.merged_states if "next" in s]
         if times:
@@ -397,7 +396,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     ) -> TriggerResult:
         """Wait for the next multiple."""
         if "next" not in context.state:
-            self._schedule(context.current_processing_time_ms, context)
+            self._schedule(context.current_processing_time, context)
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
@@ -410,7 +409,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
             return TriggerResult.FIRE
         if context.state.get("next") != time_ms:
             return TriggerResult.CONTINUE
-        self._schedule(max(time_ms, context.current_processing_time_ms), context)
+        self._schedule(max(time_ms, context.current_processing_time), context)
         return TriggerResult.FIRE
 
     def on_merge(self, window: TimeWindow, context: OnMergeContext) -> None:

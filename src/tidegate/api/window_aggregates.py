@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from tidegate.api.keys import _aggregate_value_type
+from tidegate.api.windows import check_count
 from tidegate.core.errors import ProgramError
 from tidegate.records.types import RecordType
 
@@ -186,8 +187,7 @@ class TopN(WindowAggregate):
     def __init__(
         self, n: int, by: str, select: Sequence[str] | str | None = None, largest: bool = True
     ) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ProgramError(f"TopN needs a number of records from 1 on, got {n!r}")
+        check_count("TopN", n)
         chosen = (select,) if isinstance(select, str) else None if select is None else tuple(select)
         if chosen == ():
             raise ProgramError("TopN(select=...) needs at least one column, or leave it out for all")

@@ -26,12 +26,12 @@ class WindowContext(Protocol):
         ...
 
     @property
-    def current_watermark_ms(self) -> int:
+    def current_watermark(self) -> int:
         """The operator's event time; -2^63 before the first watermark."""
         ...
 
     @property
-    def current_processing_time_ms(self) -> int:
+    def current_processing_time(self) -> int:
         """The wall clock."""
         ...
 

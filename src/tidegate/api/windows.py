@@ -444,6 +444,12 @@ class GlobalWindows(WindowAssigner):
 # ---- checks ----
 
 
+def check_count(what: str, count: object) -> None:
+    """Refuse what is no number of records."""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ProgramError(f"{what} needs a number of records from 1 on, got {count!r}")
+
+
 def _set(target: Any, name: str, value: Any) -> None:
     object.__setattr__(target, name, value)  # the dataclass is frozen
 

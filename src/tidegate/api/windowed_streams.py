@@ -1,0 +1,373 @@
+"""`WindowedStream`: a stream cut into windows, between `window(...)` and the operation that computes them."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tidegate.api.evictors import CountEvictor, Evictor
+from tidegate.api.functions import OutputTag, ReduceFunction, check_callable, function_name, result_type
+from tidegate.api.operations import Key
+from tidegate.api.settings import apply_settings
+from tidegate.api.state import AggregateFunction
+from tidegate.api.state_checks import check_states
+from tidegate.api.streams import DataStream, declare_side_outputs
+from tidegate.api.transformations import StreamRef
+from tidegate.api.triggers import CountTrigger, PurgingTrigger, Trigger
+from tidegate.api.window_aggregates import (
+    Avg,
+    Count,
+    CountDistinct,
+    First,
+    Last,
+    Max,
+    Min,
+    Sum,
+    TopN,
+    WindowAggregate,
+)
+from tidegate.api.window_functions import ProcessWindowFunction
+from tidegate.api.window_operations import (
+    WHOLE_STREAM,
+    AggregateWindow,
+    ApplyWindow,
+    WindowOperation,
+    aggregate_window_type,
+)
+from tidegate.api.windows import Duration, GlobalWindows, WindowAssigner, check_count
+from tidegate.core.durations import parse_duration_ms
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import RecordType, record_type_of
+
+
+class WindowedStream:
+    """A stream cut into windows. `trigger`, `evictor` and the others each give a new one; the rest computes.
+
+    >>> from tidegate import Environment, TumblingEventTimeWindows, WatermarkStrategy
+    >>> env = Environment(runtime="in-process")
+    >>> clicks = env.from_collection([{"app": "a", "ts": 1_000}, {"app": "b", "ts": 4_000}, {"app": "a", "ts": 12_000}])
+    >>> timed = clicks.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"))
+    >>> counts = timed.key_by("app").window(TumblingEventTimeWindows("10 s")).count()
+    >>> for row in sorted(counts.execute_and_collect()):
+    ...     print(row.app, f"{row.window_start:%H:%M:%S} {row.window_end:%H:%M:%S}", row.count)
+    a 00:00:00 00:00:10 1
+    a 00:00:10 00:00:20 1
+    b 00:00:00 00:00:10 1
+    """
+
+    def __init__(self, stream: DataStream, assigner: WindowAssigner) -> None:
+        if isinstance(assigner, type) and issubclass(assigner, WindowAssigner):
+            raise ProgramError(
+                f"window got the class {assigner.__name__}; give it an instance, with its size"
+            )
+        if not isinstance(assigner, WindowAssigner):
+            raise ProgramError(
+                f"window needs a WindowAssigner, got a {type(assigner).__name__}: {assigner!r}"
+            )
+        self._stream = stream
+        self._windows = WindowOperation(assigner, stream._key())
+        self._late_tag: OutputTag[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<WindowedStream of {self._stream!r}: {self._windows.window_words()}>"
+
+    # ---- what windows do ----
+
+    def trigger(self, trigger: Trigger) -> WindowedStream:
+        """Say when windows are computed; the assigner's own trigger is then gone."""
+        if not isinstance(trigger, Trigger):
+            raise ProgramError(f"trigger needs a Trigger (an instance), got {trigger!r}")
+        return self._changed(trigger=trigger)
+
+    def evictor(self, evictor: Evictor) -> WindowedStream:
+        """Leave elements out when windows are computed; all elements are kept until then."""
+        if not isinstance(evictor, Evictor):
+            raise ProgramError(f"evictor needs an Evictor (an instance), got {evictor!r}")
+        return self._changed(evictor=evictor)
+
+    def allowed_lateness(self, lateness: Duration) -> WindowedStream:
+        """Keep windows so much longer than the watermark; a record that comes in that time fires its window again."""
+        self._event_time_only("allowed_lateness")
+        try:
+            lateness_ms = parse_duration_ms(lateness)
+        except ValueError as e:
+            raise ProgramError(f"allowed_lateness({lateness!r}): {e}") from None
+        return self._changed(allowed_lateness_ms=lateness_ms)
+
+    def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream:
+        """Send records that are too late for all their windows to this side output of the result.
+
+        They are counted as `late_records` in any case.
+        """
+        self._event_time_only("side_output_late_data")
+        if not isinstance(tag, OutputTag):
+            raise ProgramError(f"side_output_late_data needs an OutputTag, got {tag!r}")
+        mine = self._stream.record_type
+        if not tag.record_type.is_object and tag.record_type != mine:
+            raise ProgramError(
+                f"side_output_late_data({tag!r}): late records are of the stream's type, {mine.describe()}. Leave the "
+                f"tag's type out: OutputTag({tag.id!r})"
+            )
+        changed = self._changed(late_tag=tag.id)
+        changed._late_tag = tag
+        return changed
+
+    # ---- what is computed: the user's functions ----
+
+    def reduce(
+        self,
+        function: Any,
+        window_function: ProcessWindowFunction | None = None,
+        *,
+        returns: Any = None,
+        side_outputs: tuple[OutputTag[Any], ...] = (),
+        **settings: Any,
+    ) -> DataStream:
+        """Combine the records of a window, as they come, with `function(so_far, record)`.
+
+        The result is a record of the same type, or what the `window_function` makes of it.
+        """
+        check_callable(function, ReduceFunction, "reduce")
+        check_states(function, settings.get("name") or self._name(function), self._state_key())
+        out = self._stream.record_type
+        if window_function is not None:
+            out = self._process_type(window_function, returns, settings)
+        operation = self._apply("reduce", function, window_function)
+        return self._compute(operation, out, side_outputs, settings, function)
+
+    def aggregate(
+        self,
+        function: AggregateFunction[Any, Any, Any] | WindowAggregate | None = None,
+        window_function: ProcessWindowFunction | None = None,
+        *,
+        returns: Any = None,
+        accumulator_type: Any = None,
+        side_outputs: tuple[OutputTag[Any], ...] = (),
+        **outputs: Any,
+    ) -> DataStream:
+        """Built-in aggregates by the names of their result columns, or an `AggregateFunction` of your own.
+
+        `aggregate(total=Sum("x"), n=Count())` gives rows: the key columns, `window_start`, `window_end`, `total`, `n`.
+
+        With an `AggregateFunction` the types come from the hints of `create_accumulator` and `get_result`, or from
+        `accumulator_type` and `returns`; a `window_function` gets the result together with the window.
+        """
+        built_in = {k: v for k, v in outputs.items() if isinstance(v, WindowAggregate)}
+        settings = {k: v for k, v in outputs.items() if k not in built_in}
+        if isinstance(function, WindowAggregate):
+            built_in = {function.default_output(): function, **built_in}
+            function = None
+        for k, v in settings.items():
+            if isinstance(v, type) and issubclass(v, WindowAggregate):
+                raise ProgramError(f"aggregate({k}={v.__name__}) got the class; give it an instance")
+        if function is None:
+            if not built_in or window_function is not None:
+                raise ProgramError(
+                    'aggregate takes built-in aggregates by name, aggregate(total=Sum("x"), n=Count()), or an '
+                    "AggregateFunction, alone or with a window_function"
+                )
+            return self._aggregate(built_in, settings)
+        if built_in:
+            raise ProgramError("aggregate takes built-in aggregates or an AggregateFunction, not both")
+        if not isinstance(function, AggregateFunction):
+            raise ProgramError(f"aggregate needs an AggregateFunction (an instance), got {function!r}")
+        if self._windows.assigner.is_merging and type(function).merge is AggregateFunction.merge:
+            raise ProgramError(
+                f"{type(function).__name__} has no merge(left, right), which session windows need: two sessions become "
+                f"one when a record comes between them. Define it"
+            )
+        accumulator = _aggregate_type(function, "create_accumulator", 1, accumulator_type)
+        if window_function is None:
+            out = _aggregate_type(function, "get_result", 2, returns)
+        else:
+            out = self._process_type(window_function, returns, settings)
+        operation = self._apply("aggregate", function, window_function, accumulator)
+        return self._compute(operation, out, side_outputs, settings, function)
+
+    def process(
+        self,
+        function: ProcessWindowFunction,
+        *,
+        returns: Any = None,
+        side_outputs: tuple[OutputTag[Any], ...] = (),
+        **settings: Any,
+    ) -> DataStream:
+        """Compute windows from all their elements, which are kept until then."""
+        out = self._process_type(function, returns, settings)
+        return self._compute(self._apply("process", None, function), out, side_outputs, settings, function)
+
+    # ---- what is computed: built-in aggregates ----
+
+    def count(self, *, output: str = "count", **settings: Any) -> DataStream:
+        """How many records each window has."""
+        return self._aggregate({output: Count()}, settings)
+
+    def sum(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+        """The sum of a column."""
+        return self._one(Sum(column), output, settings)
+
+    def min(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+        """The smallest value of a column."""
+        return self._one(Min(column), output, settings)
+
+    def max(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+        """The largest value of a column."""
+        return self._one(Max(column), output, settings)
+
+    def avg(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+        """The mean of a column."""
+        return self._one(Avg(column), output, settings)
+
+    def first(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+        """The value of the earliest record."""
+        return self._one(First(column), output, settings)
+
+    def last(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+        """The value of the latest record."""
+        return self._one(Last(column), output, settings)
+
+    def count_distinct(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+        """How many different values a column has."""
+        return self._one(CountDistinct(column), output, settings)
+
+    def top_n(
+        self,
+        n: int,
+        by: str,
+        *,
+        select: Iterable[str] | None = None,
+        largest: bool = True,
+        output: str | None = None,
+        **settings: Any,
+    ) -> DataStream:
+        """The `n` records with the largest (or smallest) value of a column, as a list of structs."""
+        chosen = select if select is None or isinstance(select, str) else tuple(select)
+        return self._one(TopN(n, by, chosen, largest), output, settings)
+
+    # ---- inside ----
+
+    def _changed(self, **changes: Any) -> WindowedStream:
+        other = WindowedStream(self._stream, self._windows.assigner)
+        other._windows = replace(self._windows, **changes)
+        other._late_tag = self._late_tag
+        return other
+
+    def _event_time_only(self, call: str) -> None:
+        if not self._windows.assigner.is_event_time:
+            raise ProgramError(
+                f"{call} is for event-time windows; nothing is late for {self._windows.assigner.describe()} windows"
+            )
+
+    def _state_key(self) -> Key:
+        return WHOLE_STREAM if self._windows.key is None else self._windows.key
+
+    def _name(self, function: Any) -> str:
+        return f"window {function_name(function)}"
+
+    def _fields(self) -> dict[str, Any]:
+        w = self._windows
+        return {
+            "assigner": w.assigner,
+            "key": w.key,
+            "trigger": w.trigger,
+            "evictor": w.evictor,
+            "allowed_lateness_ms": w.allowed_lateness_ms,
+            "late_tag": w.late_tag,
+        }
+
+    def _apply(
+        self, form: Any, function: Any, window_function: Any, accumulator: RecordType | None = None
+    ) -> ApplyWindow:
+        return ApplyWindow(
+            **self._fields(),
+            form=form,
+            function=function,
+            window_function=window_function,
+            accumulator_type=accumulator,
+        )
+
+    def _process_type(self, function: Any, returns: Any, settings: dict[str, Any]) -> RecordType:
+        if isinstance(function, type) and issubclass(function, ProcessWindowFunction):
+            raise ProgramError(f"the window function is the class {function.__name__}; give it an instance")
+        if not isinstance(function, ProcessWindowFunction):
+            raise ProgramError(
+                f"a window function is a ProcessWindowFunction, got a {type(function).__name__}: {function!r}"
+            )
+        check_states(function, settings.get("name") or self._name(function), self._state_key())
+        return result_type(function, "process", returns, many=True)
+
+    def _one(self, aggregate: WindowAggregate, output: str | None, settings: dict[str, Any]) -> DataStream:
+        return self._aggregate({output or aggregate.default_output(): aggregate}, settings)
+
+    def _aggregate(self, built_in: dict[str, WindowAggregate], settings: dict[str, Any]) -> DataStream:
+        aggregates = tuple(built_in.items())
+        windows = self._windows
+        out = aggregate_window_type(self._stream.record_type, windows.key, windows.assigner, aggregates)
+        operation = AggregateWindow(**self._fields(), aggregates=aggregates)
+        words = ", ".join(a.describe() for a in built_in.values())
+        return self._compute(operation, out, (), settings, None, f"window {words}")
+
+    def _compute(
+        self,
+        operation: WindowOperation,
+        out: RecordType,
+        side_outputs: tuple[OutputTag[Any], ...],
+        settings: dict[str, Any],
+        function: Any,
+        name: str | None = None,
+    ) -> DataStream:
+        stream = self._stream
+        name = name or self._name(function)
+        _check(operation, settings.get("name") or name)
+        node = stream._env._add(operation, name, (stream._inputs(),), out)
+        if operation.key is None:
+            node.fixed_parallelism = 1
+        result = DataStream(stream._env, (StreamRef(node),), out)
+        declare_side_outputs(result, side_outputs)
+        if self._late_tag is not None:
+            declare_side_outputs(result, (self._late_tag,))
+            node.side_outputs[self._late_tag.id] = stream.record_type
+        apply_settings(result, settings)
+        return result
+
+
+def count_windows(stream: DataStream, size: int, slide: int | None) -> WindowedStream:
+    """Windows of `size` records, computed every `slide` records; without a slide they do not overlap."""
+    check_count("count_window(size)", size)
+    if slide is not None:
+        check_count("count_window(slide)", slide)
+    windowed = WindowedStream(stream, GlobalWindows())
+    if slide is None:
+        return windowed.trigger(PurgingTrigger(CountTrigger(size)))
+    return windowed.trigger(CountTrigger(slide)).evictor(CountEvictor(size))
+
+
+def _check(operation: WindowOperation, name: str) -> None:
+    assigner, trigger = operation.assigner, operation.effective_trigger
+    if assigner.is_merging and not trigger.can_merge():
+        raise ProgramError(
+            f"operator {name!r}: {trigger.describe()} cannot follow windows that merge, as "
+            f"{assigner.describe()} windows do. Define can_merge and on_merge, or use other windows"
+        )
+    if isinstance(assigner, GlobalWindows) and operation.trigger is None:
+        raise ProgramError(
+            f"operator {name!r}: GlobalWindows without a trigger would never be computed. Give it one: "
+            f"window(GlobalWindows()).trigger(CountTrigger(100))"
+        )
+
+
+def _aggregate_type(function: Any, method: str, position: int, given: Any) -> RecordType:
+    """The type that is given, or that of the method's hint, or of `AggregateFunction[IN, ACC, OUT]`."""
+    found = result_type(getattr(function, method), method, given, many=False)
+    if given is not None or not found.is_object:
+        return found
+    for cls in type(function).__mro__:
+        for base in getattr(cls, "__orig_bases__", ()):
+            args = typing.get_args(base)
+            if typing.get_origin(base) is AggregateFunction and not isinstance(
+                args[position], typing.TypeVar
+            ):
+                return record_type_of(args[position])
+    return found
