@@ -123,11 +123,11 @@ def test_a_bad_line_is_named_and_its_neighbours_are_kept(bad, reason):
 
 @pytest.mark.parametrize(("bad", "reason"), BAD)
 def test_a_bad_line_is_as_bad_for_a_decoder_that_has_learned_the_values(learned, bad, reason):
-    decoded = learned(GOOD * 2000 + bad + GOOD)
-    assert decoded.columns.num_rows == 2001
+    decoded = learned(GOOD * 3000 + bad + GOOD)
+    assert decoded.columns.num_rows == 3001
     (one,) = decoded.bad
     assert reason in one.reason
-    assert (one.offset, one.rows_before, one.text) == (2000 * len(GOOD), 2000, bad.strip(b" \t\r\n"))
+    assert (one.offset, one.rows_before, one.text) == (3000 * len(GOOD), 3000, bad.strip(b" \t\r\n"))
 
 
 @pytest.fixture(scope="module")

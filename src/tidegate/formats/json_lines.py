@@ -26,6 +26,7 @@ from tidegate.formats.json_columns import (
     struct_fields,
     values_of,
 )
+from tidegate.formats.layout_reader import LayoutReader
 from tidegate.formats.learned_dictionary import FirstValues, LearnedDictionary
 from tidegate.formats.lines import LineDecoder, LinesRefused, LineTable
 
@@ -121,7 +122,9 @@ class JsonLinesFormat(TextFormat):
 
 
 class _JsonDecoder(LineDecoder):
-    """Decodes with one of two parsers: one that gives text, and one that gives the codes of learned dictionaries.
+    """Decodes by the lines' layout where they share one, else with one of two parsers.
+
+    One parser gives text, the other one the codes of learned dictionaries.
 
     The first values of a string column show whether they are few. If so, it is read as a dictionary from then on,
     until they become too many; then it is read as text for good.
@@ -136,10 +139,21 @@ class _JsonDecoder(LineDecoder):
         self._always = [field.name in dictionary_columns for field in schema]
         self._undecided = {i: FirstValues() for i, f in enumerate(schema) if pa.types.is_string(f.type)}
         self._learned: dict[int, LearnedDictionary] = {}
+        self._by_layout = LayoutReader(self._fields)
         self._text_parser = self._make_parser({})
         self._code_parser = self._text_parser
 
     def decode(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
+        if not self._undecided:
+            arrays = self._by_layout.read(chunk, self._learned)
+            if arrays is not None:
+                lines.counted(len(arrays[0]))
+                return self._batch(arrays)
+            if any(dictionary.full for dictionary in self._learned.values()):
+                self._forget_full_ones()
+        return self._parse(chunk, lines)
+
+    def _parse(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
         # Every line starts with { and ends with }: as no valid object has "}" and "{" side by side, each line end
         # is then an end of an object, and with as many objects as lines each line is exactly one.
         whole = lines.enclosed_by(_OPEN, _CLOSE)
@@ -149,7 +163,7 @@ class _JsonDecoder(LineDecoder):
         rows = self._objects(chunk, self._code_parser if learned else self._text_parser)
         if rows is None:
             self._forget_full_ones()
-            return self.decode(chunk, lines)
+            return self._parse(chunk, lines)
         if len(rows) != len(lines):
             raise LinesRefused(f"{len(rows)} objects in one line")
         if not self._fields:
@@ -157,6 +171,10 @@ class _JsonDecoder(LineDecoder):
         arrays = [self._array(i, rows, learned.get(i)) for i in range(len(self._fields))]
         if sum(dictionary.renew() for dictionary in learned.values()):
             self._code_parser = self._make_parser(self._learned)
+        return self._batch(arrays)
+
+    def _batch(self, arrays: list[pa.Array]) -> pa.RecordBatch:
+        arrays = [as_dictionary(a) if always else a for a, always in zip(arrays, self._always, strict=True)]
         fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(self._fields, arrays, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -183,7 +201,7 @@ class _JsonDecoder(LineDecoder):
             raise LinesRefused(f"field {self._fields[index].name!r}: {e}") from None
         if index in self._undecided:
             self._look_at(index, values)
-        return as_dictionary(array) if self._always[index] else array
+        return array
 
     def _look_at(self, index: int, values: list[str | None]) -> None:
         first = self._undecided[index]

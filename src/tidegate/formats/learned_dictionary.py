@@ -9,11 +9,16 @@ is handed to `_missing_`, and gets its code there.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+from tidegate.formats.byte_windows import Positions
+from tidegate.formats.token_codes import LONGEST, TokenCodes
 
 MOST_VALUES = 4_096
 """More values are no dictionary: hashing and sending them would cost as much as the rows of a batch."""
@@ -23,6 +28,9 @@ _ROWS_PER_VALUE = 8
 # All codes are characters of two bytes, and no surrogates: joining such strings is copying.
 _NULL = 0x100
 _FIRST = _NULL + 1
+_NULL_TOKEN = b"null"
+# What never stands as it is in JSON.
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 
 class LearnedDictionary:
@@ -33,6 +41,9 @@ class LearnedDictionary:
         self._codes: dict[str, str] = {}
         self._characters = 0
         self._misses = 0
+        self._longest = 0
+        self._tokens: TokenCodes | None = None
+        self._unfound = 0
         self.full = False
         """Whether a value had no room: the column is no longer to be read with this dictionary."""
         for value in values:
@@ -54,6 +65,44 @@ class LearnedDictionary:
             text = "".join([chr(_NULL) if m is None else m for m in members])
         codes = np.frombuffer(text.encode("utf-16-le"), np.uint16).astype(np.int32)
         codes -= _FIRST
+        return self._column(codes, has_null)
+
+    @property
+    def has_short_values(self) -> bool:
+        """Whether `encode_tokens` can be used."""
+        return self._longest <= LONGEST
+
+    def encode_tokens(self, text: bytes, starts: Positions, ends: Positions) -> pa.Array | None:
+        """The column from JSON strings without escapes, where they are in a text, and nulls.
+
+        None if one of them is something else, or if there is no room for it (then it is `full`).
+        """
+        if self._tokens is None or self._unfound >= len(self._values):
+            self._tokens, self._unfound = TokenCodes(self._plain_tokens()), 0
+        codes, unfound = self._tokens.find(text, starts, ends)
+        self._unfound += len(unfound)
+        for row in unfound.tolist():
+            token = text[starts[row] : ends[row]]
+            if token == _NULL_TOKEN:
+                codes[row] = -1
+                continue
+            if not token.startswith(b'"'):
+                return None
+            value = token[1:-1].decode()
+            code = self._codes.get(value) or self._add(value)
+            if code is None:
+                return None
+            codes[row] = ord(code) - _FIRST
+        return self._column(codes, has_null=bool(codes.min() < 0))
+
+    def _plain_tokens(self) -> dict[bytes, int]:
+        tokens = {_NULL_TOKEN: -1}
+        for code, value in enumerate(self._values):
+            if not _ESCAPED.search(value):
+                tokens[b'"%b"' % value.encode()] = code
+        return tokens
+
+    def _column(self, codes: npt.NDArray[np.int32], has_null: bool) -> pa.Array:
         if len(self._array) < len(self._values):
             self._array = pa.array(self._values, pa.string())
         indices = pa.array(codes, pa.int32(), mask=codes < 0 if has_null else None)
@@ -70,6 +119,7 @@ class LearnedDictionary:
 
     def _add(self, value: str) -> str | None:
         self._characters += len(value)
+        self._longest = max(self._longest, len(value.encode()) + 2)
         if len(self._values) == MOST_VALUES or self._characters > _MOST_CHARACTERS:
             self.full = True
             return None

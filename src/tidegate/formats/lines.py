@@ -31,12 +31,21 @@ class LineTable:
 
     def __init__(self, chunk: bytes) -> None:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(chunk, np.uint8)
-        self._is_newline: npt.NDArray[np.bool_] = self.bytes == _NEWLINE
-        self._newlines = int(np.count_nonzero(self._is_newline))
-        self._unended = len(chunk) > 0 and not self._is_newline[-1]
+        self._unended = len(chunk) > 0 and not chunk.endswith(b"\n")
+        self._count: int | None = None
 
     def __len__(self) -> int:
-        return self._newlines + self._unended
+        if self._count is None:
+            self._count = int(np.count_nonzero(self._is_newline)) + self._unended
+        return self._count
+
+    def counted(self, lines: int) -> None:
+        """Take the number of lines from a decoder that found it out by itself."""
+        self._count = lines
+
+    @cached_property
+    def _is_newline(self) -> npt.NDArray[np.bool_]:
+        return self.bytes == _NEWLINE
 
     def enclosed_by(self, first: int, last: int) -> bool:
         """Whether every line starts with one byte and ends with another (before its line end)."""

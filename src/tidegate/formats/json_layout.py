@@ -1,0 +1,199 @@
+"""The layout that machine-written JSON lines share, and the proof that all lines of a chunk have it.
+
+A program that writes JSON lines writes the same keys in the same order with the same spaces, and only the values
+differ. Where that is so nothing need be parsed: the skeleton of the first line, its text without the values, must be
+that of every line. The proof is strict. `Layout.values` gives the values of a chunk only if
+
+1. it is UTF-8 without backslashes, so that quotes are exactly what begins and ends a string; their number is even;
+2. no string has a control character;
+3. behind each colon outside of strings (and the layout's spaces) there is one value, and nowhere else: a whole string,
+   or a run of the characters of numbers and literals; these runs are numbers of JSON's grammar, or literals;
+4. what is left without the values is the skeleton, as many times as there are lines.
+
+Then each line is the first line with other values, and that one was a flat JSON object. For anything else the
+answer is None, also for much that is valid: an escape, a nested value, a number with an exponent.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.formats.byte_marks import MarkedText, Marks, moved_down, moved_up, quoted, runs_from
+from tidegate.formats.byte_windows import Positions, words_at
+
+_STRING = rb'"[^"\\\x00-\x1f]*"'
+_NUMBER = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
+_MEMBER = re.compile(
+    rb"( *(" + _STRING + rb") *:( *))(?:" + _STRING + rb"|" + _NUMBER + rb"|true|false|null)( *)([,}])"
+)
+_LINE_END = re.compile(rb"\r?\n")
+# Far beyond what programs write.
+_MOST_SPACES = 8
+_MOST_BYTES = 1 << 30
+
+_TRUE, _NULL, _FALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"false"))
+_FOUR_BYTES, _FIVE_BYTES = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What all lines have in common."""
+
+    keys: tuple[str, ...]
+    skeleton: bytes
+    """A line without its values, with its end."""
+    spaces: int
+    """How many spaces there are between a colon and the value."""
+    signs: bool
+    """Whether numbers may have a sign or a fraction; if not, they are shown to have none."""
+    literals: bool
+    """Whether there may be `true`, `false` and `null`; if not, there is none."""
+    _repeated: list[pa.Buffer] = field(default_factory=list, compare=False, repr=False)
+
+    def values(self, chunk: bytes) -> LineValues | None:
+        """The values of a chunk of whole lines; None if it is not shown that all lines have this layout."""
+        if not _is_plain(chunk):
+            return None
+        text = MarkedText(chunk)
+        quotes = text.where('"')
+        inside = quoted(quotes)
+        if inside is None:
+            return None
+        outside = ~inside
+        places = moved_up(text.where(":") & outside, 1 + self.spaces)
+        scalars = self._scalars(text, outside, places)
+        if scalars is None:
+            return None
+        openings = places & quotes & inside
+        scalar_starts = scalars & ~moved_up(scalars, 1)
+        if not np.array_equal(scalar_starts | openings, places):
+            return None
+        values = runs_from(inside, openings) | scalars
+        rest = text.unmarked(values)
+        lines = -(-rest.size // len(self.skeleton))
+        missing_end = 0 if chunk.endswith(b"\n") else 1
+        if not rest.equals(self._skeletons(lines).slice(0, lines * len(self.skeleton) - missing_end)):
+            return None
+        # As many control characters as line ends in the skeletons: there is none in a string.
+        if text.count_controls() != lines - missing_end and (text.where_control() & inside).any():
+            return None
+        return LineValues(self, text, lines, places | (moved_up(values, 1) & ~values))
+
+    def _scalars(self, text: MarkedText, outside: Marks, places: Marks) -> Marks | None:
+        """The numbers and literals, if all of them that start at `places` are right; None if one is not."""
+        digits = text.where_digit() & outside
+        if not self.signs and not self.literals:
+            return None if _has_leading_zero(text, digits, places) else digits
+        none: Marks = np.zeros_like(digits)
+        minus = text.where("-") & outside if self.signs else none
+        dots = text.where(".") & outside if self.signs else none
+        if self.signs:
+            behind_minus = moved_up(minus, 1)
+            if (minus & ~places).any() or (behind_minus & ~digits).any():
+                return None
+            if (dots & ~(moved_up(digits, 1) & moved_down(digits))).any():
+                return None
+            # A fraction goes on to its last digit, and behind that there is no other dot.
+            if (runs_from(digits, moved_up(dots, 1)) & dots).any():
+                return None
+            if _has_leading_zero(text, digits, places | behind_minus):
+                return None
+        elif _has_leading_zero(text, digits, places):
+            return None
+        scalars: Marks = digits | minus | dots
+        if not self.literals:
+            return scalars
+        letters = text.where_letter() & outside
+        behind_letter = moved_up(letters, 1)
+        if (letters & ~(places | behind_letter)).any() or (behind_letter & scalars).any():
+            return None
+        return scalars | letters if _are_literals(text, letters, places) else None
+
+    def _skeletons(self, lines: int) -> pa.Buffer:
+        if not self._repeated or self._repeated[0].size < lines * len(self.skeleton):
+            self._repeated[:] = [pa.py_buffer(self.skeleton * (lines + lines // 8))]
+        return self._repeated[0]
+
+
+class LineValues:
+    """The values of all lines of a chunk: strings with their quotes, numbers and literals, all shown to be right."""
+
+    def __init__(self, layout: Layout, text: MarkedText, lines: int, bounds: Marks) -> None:
+        self.layout = layout
+        self.chunk = text.text
+        self.bytes = text.bytes
+        self.lines = lines
+        self._text = text
+        self._bounds = bounds
+
+    def of(self, key: str) -> tuple[Positions, Positions]:
+        """Where the values of a key start and end."""
+        column = 2 * self.layout.keys.index(key)
+        return self._table[:, column].astype(np.int64), self._table[:, column + 1].astype(np.int64)
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.uint32]:
+        return self._text.positions(self._bounds).reshape(self.lines, 2 * len(self.layout.keys))
+
+
+def learn_layout(chunk: bytes) -> Layout | None:
+    """The layout of a chunk's first line, with what kinds of values the chunk has; None if it is not a simple one."""
+    if not chunk.startswith(b"{") or not _is_plain(chunk):
+        return None
+    keys: list[str] = []
+    skeleton = [b"{"]
+    gaps = set()
+    at = 1
+    while (member := _MEMBER.match(chunk, at)) is not None:
+        keys.append(member[2][1:-1].decode())
+        skeleton += [member[1], member[4], member[5]]
+        gaps.add(len(member[3]))
+        at = member.end()
+        if member[5] == b"}":
+            break
+    end = _LINE_END.match(chunk, at)
+    if not keys or skeleton[-1] != b"}" or end is None:
+        return None
+    if len(set(keys)) < len(keys) or len(gaps) > 1 or max(gaps) > _MOST_SPACES:
+        return None
+    text = MarkedText(chunk)
+    inside = quoted(text.where('"'))
+    if inside is None:
+        return None
+    outside = ~inside
+    signs = bool(((text.where("-") | text.where(".")) & outside).any())
+    literals = bool((text.where_letter() & outside).any())
+    return Layout(tuple(keys), b"".join([*skeleton, end[0]]), gaps.pop(), signs, literals)
+
+
+def _is_plain(chunk: bytes) -> bool:
+    """Whether a text is UTF-8 without a backslash (and not so long that positions would not fit in 32 bits)."""
+    if b"\\" in chunk or len(chunk) > _MOST_BYTES:
+        return False
+    if chunk and np.frombuffer(chunk, np.uint8).max() >= 128:
+        try:
+            chunk.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+def _has_leading_zero(text: MarkedText, digits: Marks, starts: Marks) -> bool:
+    return bool((text.where("0") & starts & moved_down(digits)).any())
+
+
+def _are_literals(text: MarkedText, letters: Marks, places: Marks) -> bool:
+    """Whether runs of letters, each of which starts at a place, are all `true`, `false` or `null`."""
+    starts = text.positions(letters & places).astype(np.int64)
+    words = words_at(text.text, starts, 1)[:, 0]
+    four = words & _FOUR_BYTES
+    fours = np.count_nonzero((four == _TRUE) | (four == _NULL))
+    fives = np.count_nonzero((words & _FIVE_BYTES) == _FALSE)
+    # All runs begin as a literal does; with no more letters than that, none goes on.
+    return fours + fives == len(starts) and 4 * fours + 5 * fives == text.count(letters)

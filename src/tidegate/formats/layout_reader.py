@@ -1,0 +1,101 @@
+"""Reads JSON lines by their layout where they have one, and stops trying where they have none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from tidegate.formats.json_layout import Layout, LineValues, learn_layout
+from tidegate.formats.json_values import ReadColumn, column_reader
+from tidegate.formats.learned_dictionary import LearnedDictionary
+
+# The price of the calls is that of parsing some hundred lines.
+_FEWEST_LINES = 2_048
+_LONGEST_PAUSE_BYTES = 128 << 20
+
+
+class Attempts:
+    """When to try again: the more often it was in vain, the later."""
+
+    def __init__(self) -> None:
+        self._pause_bytes = 0
+        self._left_bytes = 0
+
+    def due(self, size: int) -> bool:
+        """Whether to try with the next chunk, of this size."""
+        if self._left_bytes <= 0:
+            return True
+        self._left_bytes -= size
+        return False
+
+    def failed(self, size: int) -> None:
+        """Wait for as much as this, twice as much the next time."""
+        self._pause_bytes = min(max(2 * self._pause_bytes, size), _LONGEST_PAUSE_BYTES)
+        self._left_bytes = self._pause_bytes
+
+    def succeeded(self) -> None:
+        """Wait for half as much the next time."""
+        self._pause_bytes //= 2
+
+
+class LayoutReader:
+    """Reads chunks whose lines have all the same layout, the one that the last chunk had or a new one.
+
+    What it gives is what the parser would give; None means that the parser has to look.
+    """
+
+    def __init__(self, fields: Sequence[pa.Field], fewest_lines: int = _FEWEST_LINES) -> None:
+        self._fields = fields
+        self._fewest_lines = fewest_lines
+        self._readers: list[ReadColumn] = [r for f in fields if (r := column_reader(f.type)) is not None]
+        self._possible = 0 < len(fields) == len(self._readers)
+        self._layout: Layout | None = None
+        self._attempts = Attempts()
+
+    def read(self, chunk: bytes, learned: Mapping[int, LearnedDictionary]) -> list[pa.Array] | None:
+        """The columns of a chunk of whole lines, those in `learned` with these dictionaries."""
+        if not self._possible or len(chunk) < self._fewest_lines * (chunk.find(b"\n") + 1):
+            return None
+        if not all(dictionary.has_short_values for dictionary in learned.values()):
+            return None
+        # An escape is found at once, so looking for one again costs nothing.
+        if not self._attempts.due(len(chunk)) or b"\\" in chunk:
+            return None
+        values = self._values(chunk)
+        arrays = None if values is None else self._columns(values, learned)
+        if arrays is None:
+            self._attempts.failed(len(chunk))
+        else:
+            self._attempts.succeeded()
+        return arrays
+
+    def _values(self, chunk: bytes) -> LineValues | None:
+        if self._layout is not None:
+            values = self._layout.values(chunk)
+            if values is not None:
+                return values
+        layout = learn_layout(chunk)
+        if layout is None or layout == self._layout:
+            return None
+        self._layout = layout
+        return layout.values(chunk)
+
+    def _columns(self, values: LineValues, learned: Mapping[int, LearnedDictionary]) -> list[pa.Array] | None:
+        arrays = []
+        for i, (field, read) in enumerate(zip(self._fields, self._readers, strict=True)):
+            array = self._column(values, field, read, learned.get(i))
+            if array is None:
+                return None
+            arrays.append(array)
+        return arrays
+
+    def _column(
+        self, values: LineValues, field: pa.Field, read: ReadColumn, learned: LearnedDictionary | None
+    ) -> pa.Array | None:
+        if field.name not in values.layout.keys:
+            return pa.nulls(values.lines, field.type) if field.nullable else None
+        if learned is None:
+            return read(values, field)
+        array = learned.encode_tokens(values.chunk, *values.of(field.name))
+        return None if array is not None and array.null_count and not field.nullable else array
