@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tidegate.api.operations import Key
 from tidegate.core.errors import SchemaError
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.keys import PLAIN_KEYS
+from tidegate.operators.keys import key_position
 from tidegate.operators.latest_values import latest_values
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RETURNED, RowOperator, batch_position
 from tidegate.records.batch import Batch
-from tidegate.records.types import RecordType, TupleType
 from tidegate.state.heap.table import REMOVED
 
 STATE_NAME: Final = "reduce-result"
@@ -30,7 +28,7 @@ class ReduceOperator(RowOperator):
         super().open()
         self._function = self.method("reduce")
         self._latest = latest_values(self.context, self.operation.key, self.output_type, STATE_NAME)
-        self._key_position = _key_position(self.operation.key, self.input_types[0])
+        self._key_position = key_position(self.operation.key, self.input_types[0])
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Reduce each record in order; emit each result, or the latest of each key in the batch."""
@@ -84,14 +82,6 @@ class ReduceOperator(RowOperator):
             return self.results.adopt([result])[0]
         except SchemaError as e:
             raise wrong_type(e, RETURNED) from e
-
-
-def _key_position(key: Key, record_type: RecordType) -> int | None:
-    """Where in a tuple its key is; None if it is not simply there."""
-    if key.function is not None or len(key.columns) != 1 or not isinstance(record_type, TupleType):
-        return None
-    position = record_type.field_index(key.columns[0], "the key")
-    return position if record_type.schema.field(position).type in PLAIN_KEYS else None
 
 
 def _reduce(

@@ -124,12 +124,13 @@ class PaneTable(ABC):
 class KeyedStateBackend(ABC):
     """The keyed state of one operator subtask."""
 
-    current_key: Any = NO_KEY
     current_watermark_ms: int = NO_WATERMARK
     """The operator's watermark, for state with a time to live in event time; it never goes back."""
 
     def __init__(self, context: BackendContext) -> None:
         self.context = context
+        # No default on the class: CPython 3.11 would look there each time, for 20 ns, before it looks here.
+        self.current_key: Any = NO_KEY
         self.claimed: set[str] = set()
         """The names that `state` and `columns` were asked for."""
 

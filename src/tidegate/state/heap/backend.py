@@ -69,7 +69,6 @@ class HeapBackend(KeyedStateBackend):
 
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)
-        self.current_key = NO_KEY
         self._keys = None if context.key_type.is_object else KeySerializer(context.key_type)
         self._stores: dict[str, Store] = {}
         self._chains: dict[str, tuple[StateFile, ...]] = {}

@@ -45,7 +45,7 @@ from tidegate.state.rocksdb.restore import restore_database
 from tidegate.state.rocksdb.state_store import GenerationStore, StateContext
 from tidegate.state.rocksdb.stored_keys import StoredKeys
 from tidegate.state.rocksdb.ttl import EventTime, Expiry
-from tidegate.state.rocksdb.values import RocksDBAggregatingState, RocksDBReducingState, RocksDBValueState
+from tidegate.state.rocksdb.values import RocksDBAggregatingState, RocksDBReducingState, live_value_state
 from tidegate.state.rocksdb.write_back import FrozenWrites, WriteBack
 from tidegate.state.serializers import KeySerializer, ValueSerializer, map_key_serializer, value_serializer
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
@@ -104,7 +104,7 @@ class RocksDBBackend(KeyedStateBackend):
         map_keys: KeySerializer | None,
     ) -> KeyedState:
         if isinstance(declaration, ValueState):
-            return RocksDBValueState(declaration, context, values)
+            return live_value_state(declaration, context, values)
         if isinstance(declaration, ReducingState):
             return RocksDBReducingState(declaration, context, values)
         if isinstance(declaration, AggregatingState):

@@ -26,8 +26,8 @@ from tidegate.state.rocksdb.ttl import Expiry
 from tidegate.state.rocksdb.write_back import Store, WriteBack
 from tidegate.state.serializers import OptInSerializer, ValueSerializer
 
-_INT64_MIN: Final = -(1 << 63)
-_INT64_MAX: Final = (1 << 63) - 1
+INT64_MIN: Final = -(1 << 63)
+INT64_MAX: Final = (1 << 63) - 1
 _MOST_CHANGED: Final = 50_000
 _FEWEST: Final = 16
 _ENTRY_BYTES: Final = 250
@@ -62,6 +62,8 @@ class KeptValues:
         plain = serializer.copier is None and not always_bytes and exact in (int, float, bool, str, bytes)
         self.as_is = exact if plain and exact not in (int, str) else None
         """Values of exactly this class may be kept without `keep`."""
+        self.as_is_in_64_bits = int if plain and exact is int else None
+        """Values of exactly this class may be kept without `keep` if they are from `INT64_MIN` to `INT64_MAX`."""
         self.is_sized = exact in (int, float, bool) and plain
         self.keep: Callable[[Any], Any]
         """What is kept of a value; `SchemaError` if it does not fit."""
@@ -80,7 +82,7 @@ class KeptValues:
             self.to_bytes = self.from_bytes = _itself
 
     def _keep_int(self, value: Any) -> Any:
-        if value.__class__ is int and _INT64_MIN <= value <= _INT64_MAX:
+        if value.__class__ is int and INT64_MIN <= value <= INT64_MAX:
             return value
         return self._keep_checked(value)
 

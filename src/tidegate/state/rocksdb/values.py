@@ -13,7 +13,13 @@ from tidegate.api.state import AggregatingState, ReducingState, ValueState
 from tidegate.state.backend import NO_KEY
 from tidegate.state.rocksdb.database import Entry
 from tidegate.state.rocksdb.expiring import ExpiredScan
-from tidegate.state.rocksdb.state_store import GenerationStore, KeptValues, StateContext
+from tidegate.state.rocksdb.state_store import (
+    INT64_MAX,
+    INT64_MIN,
+    GenerationStore,
+    KeptValues,
+    StateContext,
+)
 from tidegate.state.rocksdb.ttl import STAMP_BYTES, stamp, stamped
 from tidegate.state.serializers import ValueSerializer
 
@@ -27,6 +33,7 @@ class ValueStore(GenerationStore):
     def _open_values(self, context: StateContext, serializer: ValueSerializer) -> None:
         self._values = KeptValues(serializer)
         self._as_is = self._values.as_is
+        self._as_is_in_64_bits = self._values.as_is_in_64_bits
         self._give = self._values.give
         self._open(context, self._values.is_sized)
         self._expired = ExpiredScan(context)
@@ -127,15 +134,7 @@ class RocksDBValueState(ValueState[Any], ValueStore):
 
     def value(self) -> Any:
         """The key's value, or the default."""
-        if self._expiry is None:
-            key = self._backend.current_key
-            kept = self._changed.get(key, _ABSENT)
-            if kept is _ABSENT:
-                if key is NO_KEY:
-                    self._refuse_without_key()
-                kept = self._find(key)
-        else:
-            kept = self._read()
+        kept = self._read()
         if kept is None:
             return self._default()
         give = self._give
@@ -144,20 +143,44 @@ class RocksDBValueState(ValueState[Any], ValueStore):
     def update(self, value: Any) -> None:
         """Set the key's value; None is the same as `clear`."""
         kept = value if value.__class__ is self._as_is or value is None else self._keep(self._values, value)
-        if self._expiry is not None:
-            self._write(kept)
-            return
-        key = self._backend.current_key
-        if key is NO_KEY:
-            self._refuse_without_key()
-        changed = self._changed
-        changed[key] = kept
-        if len(changed) > self._check_at:
-            self._grown()
+        self._write(kept)
 
     def clear(self) -> None:
         """Forget the key's value."""
         self._write(None)
+
+
+class RocksDBPlainValueState(RocksDBValueState):
+    """Live `ValueState` of numbers, text or binary without a time to live: kept as they are, so no call is needed."""
+
+    def value(self) -> Any:
+        """The key's value, or the default."""
+        try:
+            kept = self._changed[self._backend.current_key]
+        except KeyError:
+            kept = self._find(self._current_key())
+        return self.default if kept is None else kept
+
+    def update(self, value: Any) -> None:
+        """Set the key's value; None is the same as `clear`."""
+        cls = value.__class__
+        if cls is not self._as_is and not (cls is self._as_is_in_64_bits and INT64_MIN <= value <= INT64_MAX):
+            value = None if value is None else self._keep(self._values, value)
+        key = self._backend.current_key
+        if key is NO_KEY:
+            self._refuse_without_key()
+        changed = self._changed
+        changed[key] = value
+        if len(changed) > self._check_at:
+            self._grown()
+
+
+def live_value_state(
+    declaration: ValueState[Any], context: StateContext, serializer: ValueSerializer
+) -> RocksDBValueState:
+    """The live state of a declaration; the faster one where it can do it."""
+    plain = context.expiry is None and KeptValues(serializer).give is None
+    return (RocksDBPlainValueState if plain else RocksDBValueState)(declaration, context, serializer)
 
 
 class RocksDBReducingState(ReducingState[Any], ValueStore):
