@@ -35,6 +35,7 @@ class SourceOperator(Operator):
     _reader: SourceReader | None = None
     _started = False
     _finished = False
+    _times: EventTimes | None = None
 
     def open(self) -> None:
         """Make the reader."""
