@@ -19,6 +19,7 @@ from tidegate.operators.rolling import aggregate_operator
 from tidegate.operators.rolling_reduce import ReduceOperator
 from tidegate.operators.sink import FunctionSinkOperator, SinkOperator
 from tidegate.operators.source import SourceOperator
+from tidegate.operators.timed_functions import with_timers
 
 
 def build_operator(spec: OperatorSpec, context: OperatorContext) -> Operator:
@@ -57,12 +58,12 @@ def operator_class(operation: Any) -> type[Operator]:
             return AssignTimestampsOperator
         case ops.WriteSink(sink):
             return FunctionSinkOperator if type(sink) is FunctionSink else SinkOperator
-        case ops.ApplyFunction(form):
-            return FORMS[form]
-        case ops.ApplyCoFunction(form):
-            return CO_FORMS[form]
-        case ops.ApplyBroadcastFunction():
-            return BroadcastProcessOperator
+        case ops.ApplyFunction(form, function):
+            return with_timers(FORMS[form], function)
+        case ops.ApplyCoFunction(form, function):
+            return with_timers(CO_FORMS[form], function)
+        case ops.ApplyBroadcastFunction(function):
+            return with_timers(BroadcastProcessOperator, function)
         case ops.ApplyBatchFunction():
             return BatchFunctionOperator
         case ops.ApplyExpressions(form):

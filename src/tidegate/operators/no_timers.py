@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from tidegate.api.functions import TimedFunction, function_name
+from tidegate.api.functions import TimedFunction, function_name, has_timers
 from tidegate.core.errors import ProgramError
 from tidegate.operators.operator import Operator
 
@@ -51,7 +51,7 @@ class NoTimers:
         elif not isinstance(function, TimedFunction):
             reason = f"{name} has no timers"
             advice = "Derive it from KeyedProcessFunction (KeyedCoProcessFunction for two streams)"
-        elif type(function).on_timer is TimedFunction.on_timer:
+        elif not has_timers(function):
             reason = f"{name} would not hear of it"
             advice = "Define on_timer(timestamp, context)"
         else:

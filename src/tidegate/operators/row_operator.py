@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.api.functions import Function, OutputTag
+from tidegate.api.functions import Function, OutputTag, TimerService
 from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError, blame, close_blamed
-from tidegate.operators.keys import canonical_keys, key_values
+from tidegate.operators.keys import canonical_keys, key_position, key_values
+from tidegate.operators.no_timers import NoTimers
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType, first_misfit, wrong_type
 from tidegate.operators.state_binding import bind_states
@@ -79,6 +80,11 @@ class RowOperator(Operator):
         found: Callable[..., Any] = getattr(function, name) if isinstance(function, Function) else function
         return found
 
+    @property
+    def timer_service(self) -> TimerService:
+        """What the function sees of time: here no timers."""
+        return NoTimers(self)
+
     # ---- the loops ----
 
     def run_map(self, batch: Batch, function: Callable[[Any], Any], key: Key | None = None) -> None:
@@ -106,7 +112,7 @@ class RowOperator(Operator):
             for r in self.with_keys(records, keys):
                 part = function(r)
                 if part.__class__ is not list and part.__class__ is not GeneratorType:
-                    part = _records_of(part)
+                    part = records_of(part)
                 extend(part)
                 if ends is not None:
                     ends.append(len(out))
@@ -125,7 +131,8 @@ class RowOperator(Operator):
     ) -> None:
         """Emit everything in `function(record, context)`, then what went to side outputs, tag by tag."""
         rows = self.rows(batch)
-        keys = rows if key is None else self.keys(batch, key)
+        position = None if key is None or batch.timestamps is not None else key_position(key, batch.type)
+        keys = rows if key is None or position is not None else self.keys(batch, key)
         holder: Any  # whoever is told the current key
         if key is None:
             context = context or UnkeyedContext(self.side_outputs)
@@ -135,23 +142,27 @@ class RowOperator(Operator):
         else:
             context = holder = KeyedContext(self.side_outputs)
         records = iter(rows)
+        context.enter(self, batch, records)
         out: list[Any] = []
         extend = out.extend
         ends: list[int] | None = None if batch.timestamps is None else []
         buffers: dict[str, list[Any]] = context.buffers
         side_ends: dict[str, list[int]] = {tag: [] for tag in buffers}
         try:
-            # The keys come second: zip then has taken the record when it finds the key.
-            for r, holder.current_key in zip(records, keys, strict=True):
-                part = function(r, context)
-                if part is not None:
-                    if part.__class__ is not list and part.__class__ is not GeneratorType:
-                        part = _records_of(part)
-                    extend(part)
-                if ends is not None:
-                    ends.append(len(out))
-                    for tag, values in buffers.items():
-                        side_ends[tag].append(len(values))
+            if position is not None:
+                _process_tuples(records, position, holder, function, context, extend)
+            else:
+                # The keys come second: zip then has taken the record when it finds the key.
+                for r, holder.current_key in zip(records, keys, strict=True):
+                    part = function(r, context)
+                    if part is not None:
+                        if part.__class__ is not list and part.__class__ is not GeneratorType:
+                            part = records_of(part)
+                        extend(part)
+                    if ends is not None:
+                        ends.append(len(out))
+                        for tag, values in buffers.items():
+                            side_ends[tag].append(len(values))
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
         finally:
@@ -159,7 +170,7 @@ class RowOperator(Operator):
         self._emit_many(batch, out, ends)
         for tag, values in buffers.items():
             if values:
-                self._emit_side(tag, values, _repeat(batch.timestamps, side_ends[tag]))
+                self.emit_side(tag, values, _repeat(batch.timestamps, side_ends[tag]))
 
     # ---- keys for state ----
 
@@ -231,7 +242,8 @@ class RowOperator(Operator):
             return
         self.emit_results(out, timestamps=_repeat(batch.timestamps, ends))
 
-    def _emit_side(self, tag: str, values: list[Any], timestamps: Any) -> None:
+    def emit_side(self, tag: str, values: list[Any], timestamps: Any) -> None:
+        """Check and send what the user's function gave to a side output."""
         record_type = self.side_outputs[tag]
         where = f"the function gave side output {tag!r} the wrong type"
         try:
@@ -261,10 +273,31 @@ class RowOperator(Operator):
 class SideOutputs:
     """What a `ProcessContext` has on any stream; one per batch."""
 
-    __slots__ = ("buffers",)
+    __slots__ = ("_batch", "_operator", "_records", "_times", "buffers")
 
     def __init__(self, tags: Iterable[str]) -> None:
         self.buffers: dict[str, list[Any]] = {tag: [] for tag in tags}
+
+    def enter(self, operator: RowOperator, batch: Batch, records: Iterator[Any]) -> None:
+        """The loop over a batch begins; the iterator of its rows tells at any time which record is the current one."""
+        self._operator = operator
+        self._batch = batch
+        self._records = records
+        self._times: list[int] | None = None
+
+    @property
+    def timestamp(self) -> int | None:
+        """The event time of the current record, found when it is asked for."""
+        if self._times is None:
+            if self._batch.timestamps is None:
+                return None
+            self._times = self._batch.timestamps.to_pylist()
+        return self._times[self._batch.num_rows - length_hint(self._records) - 1]
+
+    @property
+    def timer_service(self) -> TimerService:
+        """The time; timers where the function has them."""
+        return self._operator.timer_service
 
     def output(self, tag: OutputTag[Any], value: Any) -> None:
         """Keep a value for a side output; it leaves when the batch is done."""
@@ -322,6 +355,24 @@ class _Nobody:
     __slots__ = ("current_key",)
 
 
+def _process_tuples(
+    records: Iterator[Any],
+    position: int,
+    holder: Any,
+    function: Callable[[Any, Any], Any],
+    context: Any,
+    extend: Callable[[Iterable[Any]], None],
+) -> None:
+    """The loop of `run_process` over tuples without timestamps: it takes the key out of the record by itself."""
+    for r in records:
+        holder.current_key = r[position]
+        part = function(r, context)
+        if part is not None:
+            if part.__class__ is not list and part.__class__ is not GeneratorType:
+                part = records_of(part)
+            extend(part)
+
+
 def _keyed(records: Iterator[Any], keys: list[Any], backend: KeyedStateBackend) -> Iterator[Any]:
     # The record comes first: zip has then taken it when it finds the key.
     for r, backend.current_key in zip(records, keys, strict=True):
@@ -345,7 +396,7 @@ def _at(origin: Origin | None, index: int) -> str:
     return "" if origin is None or index < 0 else origin.at(index)
 
 
-def _records_of(result: Any) -> Iterable[Any]:
+def records_of(result: Any) -> Iterable[Any]:
     """The records that a flat_map or process function returned; what is surely a mistake is refused."""
     if isinstance(result, (str, bytes, dict)) or hasattr(result, "_fields"):
         raise SchemaError(
