@@ -1,0 +1,189 @@
+"""The aggregates of a window side by side, and `Part`: their partial results for some keys, which merge.
+
+A part has its rows either by key (`ids` in order, one row each) or dense: row i is key i, and keys without records have
+0 of them. Dense parts merge at the speed of memory, but only numbers can be dense, and only where most keys occur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.operators.window.accumulators import Accumulator, Column, merge_numbers, reduce_numbers
+from tidegate.operators.window.groups import Groups, grouped
+
+Longs = npt.NDArray[np.int64]
+Columns = list[Column]
+
+
+class WindowAggregates:
+    """The accumulators of one operator. The first column of every partial result is the number of records."""
+
+    def __init__(self, accumulators: Sequence[Accumulator], windows: str = "windows") -> None:
+        """`windows` describes them: it is in checkpoints, so that slices of others are not taken for these."""
+        self.accumulators = list(accumulators)
+        fields = [pa.field(f"records in {windows}", pa.int64(), False)]
+        for i, a in enumerate(self.accumulators):
+            fields += [f.with_name(f"{i} {f.name}") for f in a.fields]
+        self.schema = pa.schema(fields)
+        self._widths = [len(a.fields) for a in self.accumulators]
+        self.can_be_dense = all(a.merging is not None for a in self.accumulators)
+        self.merging: list[np.ufunc] = [np.add]
+        self.initial: list[Any] = [np.int64(0)]
+        if self.can_be_dense:
+            for a in self.accumulators:
+                self.merging += a.merging or []
+                self.initial += a.initial
+        self.dtypes = [np.dtype(f.type.to_pandas_dtype()) for f in self.schema] if self.can_be_dense else []
+
+    def partial(self, groups: Groups, values: Sequence[pa.Array | None], timestamps: Longs) -> Columns:
+        """The partial results of the present groups of records."""
+        columns: Columns = [groups.sizes]
+        for a, v in zip(self.accumulators, values, strict=True):
+            columns += a.partial(groups, v, timestamps)
+        return columns
+
+    def merge(self, groups: Groups, columns: Columns) -> Columns:
+        """Merge partial results by group, in order of arrival."""
+        merged: Columns = [reduce_numbers(groups, columns[0], np.add, np.int64(0))]
+        for a, own in zip(self.accumulators, self._split(columns), strict=True):
+            merged += a.merge(groups, own)
+        return merged
+
+    def results(self, columns: Columns) -> list[pa.Array]:
+        """What is given out, aggregate by aggregate."""
+        records = columns[0]
+        return [
+            a.result(own, records) for a, own in zip(self.accumulators, self._split(columns), strict=True)
+        ]
+
+    def to_arrow(self, columns: Columns) -> list[pa.Array]:
+        """Partial results as checkpoints and exchanges have them."""
+        return [c if isinstance(c, pa.Array) else pa.array(c) for c in columns]
+
+    def from_arrow(self, arrays: Sequence[pa.Array]) -> Columns:
+        """The way back."""
+        columns: Columns = [_numpy(arrays[0])]
+        at = 1
+        for a in self.accumulators:
+            for i in range(len(a.fields)):
+                columns.append(_numpy(arrays[at]) if i < a.numbers else arrays[at])
+                at += 1
+        return columns
+
+    def _split(self, columns: Columns) -> list[Columns]:
+        parts, at = [], 1
+        for width in self._widths:
+            parts.append(columns[at : at + width])
+            at += width
+        return parts
+
+    # ---- parts ----
+
+    def part_of(self, ids: Longs, columns: Columns) -> Part:
+        """A part of rows in any order of ids, each once."""
+        if len(ids) > 1 and bool((ids[1:] < ids[:-1]).any()):
+            order = np.argsort(ids, kind="stable")
+            return Part(ids[order], take(columns, order))
+        return Part(ids, columns)
+
+    def merged(self, parts: Sequence[Part], keys: int) -> Part:
+        """One part of several, earlier first; ids are below `keys`."""
+        if len(parts) == 1:
+            return parts[0]
+        if all(p.ids is None for p in parts):
+            longest = max(parts, key=lambda p: len(p.columns[0]))
+            into = Part(None, [c.copy() for c in parts[0].columns])
+            if longest is not parts[0]:
+                into.columns = self.widened(into.columns, len(longest.columns[0]))
+            for part in parts[1:]:
+                self.add_dense(into, part)
+            return into
+        rows = [p.rows() for p in parts]
+        ids = np.concatenate([r[0] for r in rows])
+        columns = [concat([r[1][i] for r in rows]) for i in range(len(self.schema))]
+        return self.grouped(ids, columns, keys)
+
+    def grouped(self, ids: Longs, columns: Columns, keys: int) -> Part:
+        """A part of rows in order of arrival, in which ids may be repeated."""
+        groups, found = grouped(ids, keys)
+        return self.part_of(found, self.merge(groups, columns))
+
+    def add_dense(self, into: Part, other: Part) -> None:
+        """Merge a dense part into a dense one that is at least as long."""
+        for i, (ufunc, column) in enumerate(zip(self.merging, other.columns, strict=True)):
+            whole = into.columns[i]
+            n = len(column)
+            whole[:n] = merge_numbers(ufunc, whole[:n], column)
+
+    def scatter(self, into: Part, ids: Longs, columns: Columns) -> None:
+        """Merge rows (each id once) into a dense part that is long enough."""
+        for i, (ufunc, column) in enumerate(zip(self.merging, columns, strict=True)):
+            whole = into.columns[i]
+            whole[ids] = merge_numbers(ufunc, whole[ids], column)
+
+    def empty_dense(self, keys: int) -> Part:
+        """A dense part without records."""
+        return Part(None, [np.full(keys, x, d) for x, d in zip(self.initial, self.dtypes, strict=True)])
+
+    def widened(self, columns: Columns, keys: int) -> Columns:
+        """Dense columns for more keys."""
+        wide = self.empty_dense(keys).columns
+        for new, old in zip(wide, columns, strict=True):
+            new[: len(old)] = old
+        return wide
+
+
+class Part:
+    """Partial results of keys; `ids` are in order, or None for a dense part. Shared ones are never changed."""
+
+    __slots__ = ("columns", "ids")
+
+    def __init__(self, ids: Longs | None, columns: Columns) -> None:
+        self.ids = ids
+        self.columns = columns
+
+    def rows(self) -> tuple[Longs, Columns]:
+        """Ids in order, and their rows."""
+        if self.ids is not None:
+            return self.ids, self.columns
+        ids = np.flatnonzero(self.columns[0])
+        if len(ids) == len(self.columns[0]):
+            return ids, self.columns
+        return ids, [c[ids] for c in self.columns]
+
+    def only(self, ids: Longs) -> Part:
+        """The rows of these ids (in order), as far as there are any."""
+        if self.ids is None:
+            some = ids[ids < len(self.columns[0])]
+            some = some[self.columns[0][some] > 0]
+            return Part(some, [c[some] for c in self.columns])
+        at = np.searchsorted(self.ids, ids)
+        at[at == len(self.ids)] = 0
+        if not len(self.ids):
+            return self
+        found = at[self.ids[at] == ids]
+        return Part(self.ids[found], take(self.columns, found))
+
+
+def take(columns: Columns, rows: Longs) -> Columns:
+    """These rows of all columns."""
+    return [c.take(pa.array(rows)) if isinstance(c, pa.Array) else c[rows] for c in columns]
+
+
+def concat(columns: Sequence[Column]) -> Column:
+    """One column behind the other."""
+    if len(columns) == 1:
+        return columns[0]
+    if isinstance(columns[0], pa.Array):
+        return pa.concat_arrays(columns)
+    return np.concatenate(columns)
+
+
+def _numpy(array: pa.Array) -> npt.NDArray[Any]:
+    numbers: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return numbers
