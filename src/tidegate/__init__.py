@@ -1,5 +1,6 @@
 """tidegate: exactly-once stateful streams in Python, on the Spark you already run."""
 
+from tidegate.api.async_io import AsyncFunction, AsyncRetry
 from tidegate.api.connected_streams import ConnectedStreams
 from tidegate.api.environment import Environment
 from tidegate.api.evictors import CountEvictor, Evictor, EvictorContext, TimeEvictor, TimestampedValue
@@ -97,6 +98,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "AsyncFunction",
+    "AsyncRetry",
     "Avg",
     "BadRecordError",
     "BlackholeSink",

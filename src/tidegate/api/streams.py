@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidegate.api import partitioning as p
+from tidegate.api.async_io import AsyncFunction, AsyncRetry, async_operation
 from tidegate.api.basic_sinks import CollectSink, PrintSink
 from tidegate.api.expressions import expression_result_type
 from tidegate.api.functions import (
@@ -132,6 +133,39 @@ class DataStream(OperatorSettings):
         stream = self._apply("process", function, out, settings)
         declare_side_outputs(stream, side_outputs)
         return stream
+
+    def map_async(
+        self,
+        function: Any,
+        *,
+        returns: Any = None,
+        ordered: bool = True,
+        capacity: int = 100,
+        timeout: Any = "30 s",
+        retry: AsyncRetry | None = None,
+        **settings: Any,
+    ) -> DataStream:
+        """Ask the outside for each record with an `async def` function, `capacity` records at a time.
+
+        The function returns one record; an `AsyncFunction` returns any number. Results come in the order of the input,
+        or with `ordered=False` as they are answered (never past a watermark). What is in flight is in checkpoints.
+
+        >>> from tidegate import Environment
+        >>> async def look_up(user: int) -> str:
+        ...     return f"user {user}"
+        >>> env = Environment(runtime="in-process")
+        >>> list(env.from_collection([1, 2]).map_async(look_up).execute_and_collect())
+        ['user 1', 'user 2']
+        """
+        operation = async_operation(
+            function, ordered=ordered, capacity=capacity, timeout=timeout, retry=retry
+        )
+        name = f"async {function_name(function)}"
+        is_class = isinstance(function, AsyncFunction)
+        if is_class:
+            check_states(function, settings.get("name") or name, None)
+        out = result_type(function, "invoke", returns, many=is_class)
+        return self._then(operation, name, out, settings)
 
     # ---- per batch ----
 

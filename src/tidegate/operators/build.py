@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.api import operations as ops
+from tidegate.api.async_io import ApplyAsync
 from tidegate.api.sink import FunctionSink
 from tidegate.core.errors import SerializationError
 from tidegate.graph.blobs import load_blob
 from tidegate.graph.job_graph import OperatorPayload, OperatorSpec
+from tidegate.operators.async_io import AsyncOperator
 from tidegate.operators.broadcast import BroadcastProcessOperator
 from tidegate.operators.co_functions import CO_FORMS
 from tidegate.operators.columns import BatchFunctionOperator, ExpressionFilterOperator, ExpressionOperator
@@ -54,6 +56,8 @@ def operator_class(operation: Any) -> type[Operator]:
     match operation:
         case ops.ReadSource():
             return SourceOperator
+        case ApplyAsync():
+            return AsyncOperator
         case ops.AssignTimestamps():
             return AssignTimestampsOperator
         case ops.WriteSink(sink):

@@ -142,5 +142,10 @@ class Operator(ABC):
         """Whether `process` may be called now; False back-pressures the task. Must not block."""
         return True
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of the input waits inside; asked behind the last watermark, before `finish`."""
+        return True
+
     def close(self) -> None:
         """Release everything; never raises over an earlier failure."""

@@ -138,7 +138,7 @@ class OperatorChain:
         """Whether every operator takes records now."""
         return all(o.is_ready() for o in self._ready_checks)
 
-    # ---- time: only while nothing of a batch waits ----
+    # ---- time ----
 
     def process_watermark(self, watermark_ms: int) -> None:
         """Event time has advanced at the head."""
@@ -156,13 +156,18 @@ class OperatorChain:
     @property
     def next_processing_time_ms(self) -> int | None:
         """When the first operator wants to be called by the wall clock."""
-        times = [t for o in self._timed if (t := o.next_processing_time_ms) is not None]
-        return min(times, default=None)
+        asked = [o for o in self._timed if o is not self.source or not self.has_more]
+        return min((t for o in asked if (t := o.next_processing_time_ms) is not None), default=None)
 
     def on_processing_time(self, now_ms: int) -> bool:
-        """Call the operators that are due, in order; returns whether there were any."""
+        """Call the operators that are due, in order; returns whether there were any.
+
+        A source is not among them while a part of its last batch waits: its watermark would be in front of it.
+        """
         fired = False
         for operator in self._timed:
+            if operator is self.source and self.has_more:
+                continue
             due_ms = operator.next_processing_time_ms
             if due_ms is not None and due_ms <= now_ms:
                 operator.on_processing_time(now_ms)
@@ -185,6 +190,11 @@ class OperatorChain:
     def end_input(self, input_index: int) -> None:
         """One input of the head has ended."""
         self._head.end_input(input_index)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits inside an operator any more; asked at the end."""
+        return all(o.is_settled for o in self.operators)
 
     def finish(self) -> None:
         """All inputs have ended: finish the operators in order, each before the next hears of it."""

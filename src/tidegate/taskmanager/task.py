@@ -111,6 +111,8 @@ class Task:
         """What the JobManager said behind a trigger that waits for a batch to be done."""
         self._current: ChannelId | None = None
         """The channel of the batch that the chain is at work on."""
+        self._ending = False
+        """Whether the input has ended, and an operator still has something of it."""
         self._draining = False
         self._drained = False
         self._may_end = False
@@ -152,7 +154,7 @@ class Task:
             return None
         if self._look_again_ns is not None:
             return self._look_again_ns
-        if self.chain.source is None:
+        if self.chain.source is None or self._ending:
             return None
         return 0 if self._woken else self._wake_at_ns
 
@@ -239,20 +241,27 @@ class Task:
                 self._blocked = True
                 return False
         self._blocked = False
+        for partition in self.partitions:
+            partition.now_ns = now_ns
+        # Before the question whether operators are ready: what makes one ready may be in here.
+        if self.chain.keeps_time and self.chain.on_processing_time(self._clock.now_ms()):
+            account.switch(TaskState.BUSY, now_ns)
+            return True
         if not self.chain.is_ready():
             account.switch(TaskState.BACKPRESSURED, now_ns)
             self._look_again_ns = now_ns + _LOOK_AGAIN_NS
             return False
         self._look_again_ns = None
-        for partition in self.partitions:
-            partition.now_ns = now_ns
         if self.chain.has_more:
             account.switch(TaskState.BUSY, now_ns)
             self.chain.process_more()
             return True
-        if self.chain.keeps_time and self.chain.on_processing_time(self._clock.now_ms()):
-            account.switch(TaskState.BUSY, now_ns)
-            return True
+        if self._ending:
+            if self.chain.is_settled:
+                self._finish()
+                return True
+            account.switch(TaskState.IDLE, now_ns)
+            return False
         if self.chain.source is not None:
             return self._step_source(now_ns)
         found = self.gate.poll()
@@ -377,8 +386,13 @@ class Task:
         return True
 
     def _finish(self) -> None:
-        if self.chain.clock_ms != MAX_WATERMARK:  # a source, whose watermarks are its own
+        if (
+            not self._ending and self.chain.clock_ms != MAX_WATERMARK
+        ):  # a source, whose watermarks are its own
             self.chain.process_watermark(MAX_WATERMARK)
+        self._ending = not self.chain.is_settled
+        if self._ending:
+            return
         self.chain.finish()
         self._end_output()
         if self.checkpoints is not None:

@@ -1,0 +1,116 @@
+"""Async I/O: many requests of one subtask on their way at a time, as `async def` functions.
+
+What was asked for and not answered yet is part of every checkpoint: after a recovery those requests are made again, so
+every record has its answer exactly once in the stream, though the outside may have been asked more than once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tidegate.api.functions import Function, function_name
+from tidegate.api.operations import Operation
+from tidegate.core.durations import parse_duration_ms
+from tidegate.core.errors import ProgramError
+
+
+class AsyncFunction(Function):
+    """Asks the outside for each record. `open` and `close` are called as for every function.
+
+    `invoke` and `timeout` run on the event loop of the subtask, a thread of its own; state cannot be used in them.
+    """
+
+    @abstractmethod
+    async def invoke(self, value: Any) -> Iterable[Any]:
+        """Return the records that a record becomes."""
+
+    def timeout(self, value: Any) -> Iterable[Any]:
+        """What a record becomes that had no answer in time; without a definition of yours it fails the job."""
+        raise TimeoutError(
+            "no answer in time. Raise the timeout, or define timeout(value) to give another result"
+        )
+
+
+@dataclass(frozen=True)
+class AsyncRetry:
+    """How often, and after which errors, a request is made again; the timeout is for all attempts together.
+
+    >>> AsyncRetry(3, "100 ms").delay_ms(2)
+    200
+    """
+
+    attempts: int
+    """Requests in all, the first included."""
+    delay: Any = "100 ms"
+    on: tuple[type[BaseException], ...] = (Exception,)
+    multiplier: float = 2.0
+    """By how much the delay grows."""
+
+    def __post_init__(self) -> None:
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise ProgramError(f"AsyncRetry needs at least one attempt, got {self.attempts!r}")
+        if self.multiplier < 1:
+            raise ProgramError(f"AsyncRetry: the delay cannot shrink (multiplier {self.multiplier!r})")
+        _duration("AsyncRetry: delay", self.delay, least=0)
+
+    def delay_ms(self, attempt: int) -> float:
+        """The wait behind this attempt, counted from 1."""
+        return float(_duration("delay", self.delay, least=0) * self.multiplier ** (attempt - 1))
+
+
+@dataclass(frozen=True)
+class ApplyAsync(Operation):
+    """Runs an async function for every record, `capacity` at a time."""
+
+    rows = True
+    function: Any
+    ordered: bool
+    capacity: int
+    timeout_ms: int
+    retry: AsyncRetry | None
+
+    @property
+    def kind(self) -> Literal["async"]:
+        """The word that plans use."""
+        return "async"
+
+    def detail(self) -> str:
+        """The function, and how many at a time."""
+        order = "in order" if self.ordered else "as they are answered"
+        return f"{function_name(self.function)}, at most {self.capacity} at a time, {order}"
+
+
+def async_operation(
+    function: Any, *, ordered: bool, capacity: int, timeout: Any, retry: AsyncRetry | None
+) -> ApplyAsync:
+    """Check what `map_async` was given."""
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - not whether it can be called, but how
+    )
+    if not isinstance(function, AsyncFunction) and not is_async:
+        hint = "an instance of the class" if isinstance(function, type) else "`async def`"
+        raise ProgramError(
+            f"map_async needs an async function or an AsyncFunction, got {function!r}. Define it with {hint}"
+        )
+    if isinstance(function, AsyncFunction) and not inspect.iscoroutinefunction(function.invoke):
+        raise ProgramError(f"{function_name(function)}.invoke must be `async def`")
+    if type(capacity) is not int or capacity < 1:
+        raise ProgramError(f"map_async: capacity must be at least 1, got {capacity!r}")
+    if retry is not None and not isinstance(retry, AsyncRetry):
+        raise ProgramError(f"map_async: retry must be an AsyncRetry, got {retry!r}")
+    timeout_ms = _duration("map_async: timeout", timeout, least=1)
+    return ApplyAsync(function, bool(ordered), capacity, timeout_ms, retry)
+
+
+def _duration(what: str, value: Any, *, least: int) -> int:
+    try:
+        ms = parse_duration_ms(value)
+    except ValueError as e:
+        raise ProgramError(f"{what}: {e}") from e
+    if ms < least:
+        raise ProgramError(f"{what} must be at least {least} ms, got {value!r}")
+    return ms

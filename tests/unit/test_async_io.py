@@ -1,0 +1,230 @@
+"""Async I/O: order, capacity, timeouts, retries, watermarks, and what is in a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tidegate import AsyncFunction, AsyncRetry, Environment, FileSink, ProgramError, RestartStrategies
+from tidegate.operators.failures import OperatorError
+from tidegate.records.elements import MAX_WATERMARK
+from tidegate.testing.harness import OperatorHarness
+
+
+class Gate:
+    """Answers come when the test says so; created on the loop's thread, opened from the test's."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self._events: dict[int, threading.Event] = {}
+
+    async def __call__(self, n: int) -> int:
+        event = self._events.setdefault(n, threading.Event())
+        self.asked.append(n)
+        while not event.is_set():
+            await asyncio.sleep(0.001)
+        return n * 10
+
+    def open(self, *numbers: int) -> None:
+        for n in numbers:
+            self._events.setdefault(n, threading.Event()).set()
+
+
+def until(condition: Any, harness: OperatorHarness | None = None, timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        if harness is not None:
+            harness.advance_clock(0)
+        time.sleep(0.001)
+
+
+GATES: dict[str, Gate] = {}
+"""By name: an operator gets a copy of its function, so the gate itself cannot be in it."""
+
+
+def harness_of(gate: Gate, key: str, **options: Any) -> OperatorHarness:
+    GATES[key] = gate
+
+    async def ask(n: int) -> int:
+        import sys
+
+        return await sys.modules[name].GATES[key](n)  # type: ignore[no-any-return]
+
+    name = __name__
+    stream = Environment().from_collection([1]).map_async(ask, returns=int, **options)
+    return OperatorHarness.of(stream, name="ask")
+
+
+def test_in_order_a_slow_answer_holds_the_others_back():
+    gate = Gate()
+    with harness_of(gate, "ordered") as h:
+        h.push([1, 2, 3])
+        gate.open(2, 3)
+        until(lambda: len(h.operator._done) == 2)
+        h.advance_clock(0)
+        assert h.rows == []
+        gate.open(1)
+        until(lambda: h.rows == [10, 20, 30], h)
+
+
+def test_unordered_answers_come_as_they_are_but_never_pass_a_watermark():
+    gate = Gate()
+    with harness_of(gate, "unordered", ordered=False) as h:
+        h.push([1, 2], timestamps=[100, 200])
+        h.advance_watermark(250)
+        h.push([3], timestamps=[300])
+        gate.open(2, 3)
+        until(lambda: h.rows == [20], h)
+        until(lambda: gate.asked == [1, 2, 3], h)
+        assert h.watermarks == []
+        gate.open(1)
+        until(lambda: h.rows == [20, 10, 30], h)
+        assert h.watermarks == [250]
+        assert [t for b in h.batches for t in b.timestamps.to_pylist()] == [200, 100, 300]
+
+
+def test_no_more_than_the_capacity_is_asked_for_at_a_time():
+    gate = Gate()
+    with harness_of(gate, "capacity", capacity=2) as h:
+        h.push([1, 2, 3, 4])
+        until(lambda: len(gate.asked) == 2)
+        assert not h.operator.is_ready()
+        gate.open(1)
+        until(lambda: len(gate.asked) == 3, h)
+        gate.open(2, 3, 4)
+        until(lambda: h.operator.is_settled, h)
+        assert h.operator.is_ready()
+        assert h.rows == [10, 20, 30, 40]
+
+
+def test_the_last_watermark_waits_for_the_last_answer():
+    gate = Gate()
+    with harness_of(gate, "end") as h:
+        h.push([1])
+        h.advance_watermark(MAX_WATERMARK)
+        assert not h.operator.is_settled
+        assert h.watermarks == []
+        gate.open(1)
+        until(lambda: h.operator.is_settled, h)
+        assert (h.rows, h.watermarks) == ([10], [MAX_WATERMARK])
+
+
+def test_what_fails_is_blamed_on_the_operator_with_its_record():
+    async def fail(n: int) -> int:
+        raise KeyError(f"no user {n}")
+
+    with OperatorHarness.of(Environment().from_collection([1]).map_async(fail), name="look up") as h:
+        h.push([7])
+        with pytest.raises(OperatorError) as caught:
+            until(lambda: False, h)
+    assert (caught.value.operator, caught.value.record) == ("look up", "7")
+    assert "no user 7" in str(caught.value.__cause__)
+
+
+def test_a_request_is_repeated_as_often_as_was_said():
+    calls: list[int] = []
+    CALLS["retry"] = calls
+
+    name = __name__
+
+    async def flaky(n: int) -> int:
+        import sys
+
+        made = sys.modules[name].CALLS["retry"]
+        made.append(n)
+        if len(made) < 3:
+            raise ConnectionError("again")
+        return n
+
+    retry = AsyncRetry(3, "1 ms", on=(ConnectionError,))
+    with OperatorHarness.of(Environment().from_collection([1]).map_async(flaky, retry=retry)) as h:
+        h.push([5])
+        until(lambda: h.rows == [5], h)
+    assert calls == [5, 5, 5]
+
+
+CALLS: dict[str, list[int]] = {}
+
+
+def test_without_an_answer_in_time_the_job_fails_or_the_function_says_what_instead():
+    async def never(n: int) -> int:
+        await asyncio.sleep(60)
+        return n
+
+    class Patient(AsyncFunction):
+        async def invoke(self, value: int) -> Iterable[int]:
+            await asyncio.sleep(60)
+            return [value]
+
+        def timeout(self, value: int) -> Iterable[int]:
+            return [-value, -value]
+
+    env = Environment()
+    with OperatorHarness.of(env.from_collection([1]).map_async(never, timeout="10 ms")) as h:
+        h.push([1])
+        with pytest.raises(OperatorError) as caught:
+            until(lambda: False, h)
+    assert "no answer within 10 ms" in str(caught.value.__cause__)
+    with OperatorHarness.of(env.from_collection([1]).map_async(Patient(), timeout="10 ms", returns=int)) as h:
+        h.push([1])
+        until(lambda: h.rows == [-1, -1], h)
+
+
+def test_bad_settings_are_refused_where_they_are_written():
+    numbers = Environment().from_collection([1])
+
+    def plain(n: int) -> int:
+        return n
+
+    async def fine(n: int) -> int:
+        return n
+
+    for arguments, message in (
+        ({"function": plain}, "needs an async function"),
+        ({"function": fine, "capacity": 0}, "capacity must be at least 1"),
+        ({"function": fine, "timeout": 0}, "timeout must be at least 1 ms"),
+        ({"function": fine, "retry": 3}, "retry must be an AsyncRetry"),
+    ):
+        with pytest.raises(ProgramError, match=message):
+            numbers.map_async(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="at least one attempt"):
+        AsyncRetry(0)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_with_checkpoints_and_a_crash_has_every_answer_once(tmp_path, ordered: bool, seed: int):
+    crash = tmp_path / "crashed"
+
+    async def ask(n: int) -> int:
+        await asyncio.sleep(0.0005 * (n % 5))
+        if n == 150 and not crash.exists():
+            crash.touch()
+            raise RuntimeError("once")
+        return n * 2
+
+    env = Environment(
+        runtime="in-process",
+        parallelism=2,
+        seed=seed,
+        batch_rows=7,
+        checkpoint_interval="10 ms",
+        checkpoint_dir=str(tmp_path / "checkpoints"),
+        restart_strategy=RestartStrategies.fixed_delay(2, "1 ms"),
+    )
+
+    out = tmp_path / "out"
+    asked = env.from_sequence(1, 300).map_async(ask, ordered=ordered, capacity=10, uid="ask")
+    asked.sink_to(FileSink(out, format="json"), uid="out")
+    env.execute()
+    lines = [line for file in out.glob("part-*") for line in file.read_text().splitlines()]
+    found = sorted(json.loads(line)["value"] for line in lines)
+    assert found == [2 * n for n in range(1, 301)]
+    assert crash.exists()
