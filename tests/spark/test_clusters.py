@@ -13,7 +13,7 @@ import pytest
 from tests.spark.driver import pairs_summed
 from tests.spark.standalone import Cluster, Driver, poll, python_without_tidegate, spark_home_in
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def expected() -> list[list[int]]:
