@@ -6,8 +6,9 @@
 | at least once  | nothing waits; the checkpoint begins when the last channel has its barrier                       |
 | unaligned      | the first one begins the checkpoint; until the others have theirs, what they bring is recorded   |
 
-With a timeout an exactly-once alignment that takes too long becomes an unaligned one on the spot. A channel that has
-ended has every barrier. One checkpoint at a time is aligned (with at least once, several may be counted): a newer
+With a timeout an exactly-once alignment that takes too long becomes an unaligned one on the spot, and a barrier that
+waits too long in its channel overtakes (`SubtaskCheckpoints` looks after that). A channel that has ended has every
+barrier. One checkpoint at a time is aligned (with at least once, several may be counted): a newer
 barrier ends an older alignment, which is declined. Barriers of checkpoints that are over change nothing.
 """
 
@@ -90,6 +91,11 @@ class BarrierAlignment:
         return bool(self._waiting)
 
     @property
+    def is_free(self) -> bool:
+        """Whether no checkpoint waits for barriers, to begin or to have all of its in-flight data."""
+        return not self._waiting and self._recording is None
+
+    @property
     def deadline_ms(self) -> int | None:
         """When `time_passed` turns the alignment into an unaligned one; None: never."""
         if self._timeout_ms is None or self._at_least_once or not self._waiting:
@@ -129,11 +135,18 @@ class BarrierAlignment:
         return self._actions
 
     def triggered(self, barrier: CheckpointBarrier) -> list[Action]:
-        """The JobManager began a checkpoint here itself: the subtask is a source, or all its channels have ended."""
+        """The JobManager began a checkpoint here itself: the subtask is a source, or all its channels have ended.
+
+        With an unaligned barrier, also if the end of every channel has come but waits behind batches.
+        """
         self._actions = []
         id = barrier.checkpoint_id
         if id > self._over and id not in self._aborted and id not in self._waiting:
-            self._begin(_Waiting(barrier, set()))
+            if self._open and barrier.unaligned:
+                self._end_older(id)
+                self._begin_unaligned(_Waiting(barrier, set()))
+            else:
+                self._begin(_Waiting(barrier, set()))
         return self._actions
 
     def checkpoint_aborted(self, checkpoint_id: int) -> list[Action]:
@@ -157,17 +170,17 @@ class BarrierAlignment:
 
     # ---- inside ----
 
-    def _look(self, waiting: _Waiting, channel: ChannelId, unaligned: bool, now_ms: int) -> None:
+    def _look(self, waiting: _Waiting, channel: ChannelId, overtook: bool, now_ms: int) -> None:
         late = self._timeout_ms is not None and now_ms - waiting.barrier.timestamp_ms >= self._timeout_ms
         if waiting.have >= self._open:
             # No channel is recorded, but this barrier may have overtaken what waits in its own, and what overtook
             # further up must go on overtaking further down.
-            if unaligned:
-                waiting.barrier = _unaligned(waiting.barrier)
+            if overtook:
+                waiting.barrier = unaligned(waiting.barrier)
             self._begin(waiting)
         elif self._at_least_once:
             pass
-        elif unaligned or late:
+        elif overtook or late:
             self._begin_unaligned(waiting)
         else:
             self._blocked = True
@@ -183,7 +196,7 @@ class BarrierAlignment:
 
     def _begin_unaligned(self, waiting: _Waiting) -> None:
         id = waiting.barrier.checkpoint_id
-        waiting.barrier = _unaligned(waiting.barrier)
+        waiting.barrier = unaligned(waiting.barrier)
         self._take(id)
         self._recording = waiting
         self._actions.append(BeginCheckpoint(waiting.barrier, frozenset(self._open - waiting.have)))
@@ -230,5 +243,6 @@ class _Waiting:
     have: set[ChannelId]
 
 
-def _unaligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
+def unaligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
+    """The same, from where it begins to overtake."""
     return CheckpointBarrier(barrier.checkpoint_id, barrier.timestamp_ms, unaligned=True)

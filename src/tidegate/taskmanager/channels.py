@@ -18,6 +18,7 @@ from tidegate.core.ids import ChannelId
 from tidegate.records.batch import Batch
 from tidegate.records.elements import CheckpointBarrier, EndOfInput
 from tidegate.records.wire import Event
+from tidegate.taskmanager.alignment import unaligned
 from tidegate.taskmanager.credits import ReceiverCredits, SenderCredits
 
 Deliver = Callable[[ChannelId, "Batch | Event", int], int]
@@ -197,8 +198,12 @@ class InputGate:
         self._blocked: set[ChannelId] = set()
         self._aligned_records = 0
         self._recording: set[ChannelId] = set()
-        self._recorded_checkpoint = 0
-        self._recorded_checkpoint = 0
+        self._recorded: CheckpointBarrier | None = None
+        """The newest checkpoint that recorded channels here."""
+        self._barriers: list[tuple[ChannelId, CheckpointBarrier]] = []
+        """Those that wait in the queues, in the order in which they came."""
+        self._unended = set(channels)
+        """Channels whose end has not come, not even into the queue."""
         self._overtakers: deque[_Overtaker] = deque()
         self._overtaking: _Overtaker | None = None
         self.record: Callable[[ChannelId, Batch], None] = _no_record
@@ -223,16 +228,21 @@ class InputGate:
             self.backlog += 1
             if channel in self._recording:
                 self.record(channel, element)
-        elif isinstance(element, CheckpointBarrier) and (
-            element.unaligned
-            or (channel in self._recording and element.checkpoint_id == self._recorded_checkpoint)
-        ):
-            self._overtakers.append(_Overtaker(channel, element, [e for e in queue if isinstance(e, Batch)]))
-            if element.checkpoint_id >= self._recorded_checkpoint:
-                self._recording.discard(
-                    channel
-                )  # now: what follows may come before the task looks at the barrier
-            return
+        elif isinstance(element, CheckpointBarrier):
+            if element.unaligned or (
+                channel in self._recording and element.checkpoint_id == self._recorded_id
+            ):
+                ahead = [e for e in queue if isinstance(e, Batch)]
+                self._overtakers.append(_Overtaker(channel, element, ahead))
+                if element.checkpoint_id >= self._recorded_id:
+                    self._recording.discard(channel)  # now: what follows may come before the task looks at it
+                return
+            self._barriers.append((channel, element))
+        elif isinstance(element, EndOfInput):
+            self._unended.discard(channel)
+            if channel in self._recording and self._recorded is not None:  # its barrier will not come
+                self._recording.discard(channel)
+                self._overtakers.append(_Overtaker(channel, self._recorded, []))
         if not queue and channel not in self._blocked:
             self._ready.append(channel)
         queue.append(element)
@@ -254,6 +264,8 @@ class InputGate:
         if isinstance(element, Batch):
             self.backlog -= 1
             self._grant_all(self._credits.batch_consumed(channel))
+        elif isinstance(element, CheckpointBarrier):
+            self._barriers.remove((channel, element))
         return self._input_of[channel], channel, element
 
     def channels(self) -> list[ChannelId]:
@@ -290,6 +302,23 @@ class InputGate:
         records, self._aligned_records = self._aligned_records, 0
         return records
 
+    @property
+    def first_barrier(self) -> CheckpointBarrier | None:
+        """The first of the barriers that wait in the queues behind batches."""
+        return self._barriers[0][1] if self._barriers else None
+
+    def hurry_first_barrier(self) -> tuple[ChannelId, CheckpointBarrier]:
+        """Let that barrier overtake what is in front of it; returns it, unaligned from now on, and its channel."""
+        channel, barrier = self._barriers[0]
+        late = unaligned(barrier)
+        self._overtaking = _Overtaker(channel, late, self._take_out(channel, barrier))
+        return channel, late
+
+    @property
+    def only_ends_follow(self) -> bool:
+        """Whether the end of every open channel has come, but not all have been taken: no barrier will come."""
+        return not self._unended and not self.all_ended
+
     def next_overtaker(self) -> tuple[ChannelId, CheckpointBarrier] | None:
         """A barrier that does not wait in its channel's queue, and its channel."""
         self._overtaking = self._overtakers.popleft() if self._overtakers else None
@@ -306,9 +335,10 @@ class InputGate:
         """An unaligned checkpoint begins: the batches in front of its barrier, by channel.
 
         Channels in `recording` have no barrier yet: what waits is overtaken and what comes is recorded, up to the
-        barrier; one that waits in the queue (it was sent aligned) is taken out of it.
+        barrier; one that waits in the queue (it was sent aligned) is taken out of it. A channel whose end has come has
+        every barrier.
         """
-        id = self._recorded_checkpoint = barrier.checkpoint_id
+        self._recorded, id = barrier, barrier.checkpoint_id
         arrived = {o.channel: o.batches for o in self._overtakers if o.barrier.checkpoint_id == id}
         found: dict[ChannelId, list[Batch]] = {}
         for channel, batch in self._restored:  # in flight still, or again
@@ -316,25 +346,34 @@ class InputGate:
         if self._overtaking is not None and self._overtaking.barrier.checkpoint_id == id:
             found.setdefault(self._overtaking.channel, []).extend(self._overtaking.batches)
         for channel in sorted(recording):
-            ahead = arrived[channel] if channel in arrived else self._take_aligned(channel, id)
+            ahead = arrived[channel] if channel in arrived else self._take_aligned(channel, barrier)
             found.setdefault(channel, []).extend(ahead)
         return {channel: batches for channel, batches in found.items() if batches}
 
-    def _take_aligned(self, channel: ChannelId, checkpoint_id: int) -> list[Batch]:
+    def _take_aligned(self, channel: ChannelId, barrier: CheckpointBarrier) -> list[Batch]:
+        for waiting, queued in self._barriers:
+            if waiting == channel and queued.checkpoint_id == barrier.checkpoint_id:
+                self._overtakers.append(_Overtaker(channel, queued, []))
+                return self._take_out(channel, queued)
+        if channel in self._unended:
+            self._recording.add(channel)
+        else:
+            self._overtakers.append(_Overtaker(channel, barrier, []))
+        return [e for e in self._queues[channel] if isinstance(e, Batch)]
+
+    def _take_out(self, channel: ChannelId, barrier: CheckpointBarrier) -> list[Batch]:
+        """Remove a barrier from its queue; returns the batches in front of it."""
         queue = self._queues[channel]
-        ahead: list[Batch] = []
-        for element in queue:
-            if isinstance(element, Batch):
-                ahead.append(element)
-            elif isinstance(element, CheckpointBarrier) and element.checkpoint_id == checkpoint_id:
-                queue.remove(element)
-                if not queue and channel in self._ready:
-                    self._ready.remove(channel)
-                self._overtakers.append(_Overtaker(channel, element, []))
-                return ahead
-        self._recording.add(channel)
-        self._recorded_checkpoint = checkpoint_id
+        ahead = [e for e in list(queue)[: queue.index(barrier)] if isinstance(e, Batch)]
+        queue.remove(barrier)
+        self._barriers.remove((channel, barrier))
+        if not queue and channel in self._ready:
+            self._ready.remove(channel)
         return ahead
+
+    @property
+    def _recorded_id(self) -> int:
+        return 0 if self._recorded is None else self._recorded.checkpoint_id
 
     def stop_recording(self, channel: ChannelId) -> None:
         """The channel's barrier has come."""

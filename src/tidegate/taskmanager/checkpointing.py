@@ -113,9 +113,18 @@ class SubtaskCheckpoints:
         self.look_for_trigger()
 
     def look_for_trigger(self) -> None:
-        """Take the newest triggered checkpoint if no barrier of it can come (any more)."""
+        """Take the newest triggered checkpoint if no barrier of it can come (any more).
+
+        If the end of every input has come but waits behind batches, one that may overtake does so.
+        """
         barrier = self._triggered
-        if barrier is not None and (self._chain.source is not None or self._gate.all_ended):
+        if barrier is None:
+            return
+        waits_behind_batches = self._chain.source is None and not self._gate.all_ended
+        if waits_behind_batches and self._gate.only_ends_follow and self._may_overtake(barrier):
+            waits_behind_batches = False
+            barrier = al.unaligned(barrier)
+        if not waits_behind_batches:
             self._triggered = None
             actions = self._alignment.triggered(barrier)
             if actions:  # else it has taken that checkpoint already
@@ -142,10 +151,15 @@ class SubtaskCheckpoints:
 
     def step(self) -> None:
         """Go on unaligned where that is due."""
+        if self._triggered is not None:
+            self.look_for_trigger()
         if self._timeout_ms is None:
             return
         now_ms = self._wall_ms()
         self._perform(self._alignment.time_passed(now_ms))
+        first = self._gate.first_barrier
+        if first is not None and self._alignment.is_free and self._may_overtake(first):
+            self.barrier_received(*self._gate.hurry_first_barrier())
         for running in list(self._running.values()):
             self._hurry_outputs(running, now_ms)
 
@@ -157,10 +171,20 @@ class SubtaskCheckpoints:
         times = [r.barrier.timestamp_ms + self._timeout_ms for r in self._running.values() if r.stuck]
         if self._alignment.deadline_ms is not None:
             times.append(self._alignment.deadline_ms)
+        waiting = self._gate.first_barrier
+        if waiting is None and self._gate.only_ends_follow:
+            waiting = self._triggered
+        if waiting is not None and self._alignment.is_free:
+            times.append(waiting.timestamp_ms + self._timeout_ms)
         if not times:
             return None
         clock = self._host.clock
         return clock.monotonic_ns() + max(0, min(times) - clock.now_ms()) * 1_000_000
+
+    def _may_overtake(self, barrier: CheckpointBarrier) -> bool:
+        if barrier.unaligned:
+            return True
+        return self._timeout_ms is not None and self._wall_ms() - barrier.timestamp_ms >= self._timeout_ms
 
     def _record(self, checkpoint_id: int, channel: ChannelId, batch: Batch) -> None:
         """A batch came on a channel whose unaligned barrier is still to come."""
@@ -249,9 +273,7 @@ class SubtaskCheckpoints:
             return
         running.stuck = [o for o in running.stuck if o.has_queued(running.barrier)]
         if running.stuck and now_ms - running.barrier.timestamp_ms >= self._timeout_ms:
-            late = CheckpointBarrier(
-                running.barrier.checkpoint_id, running.barrier.timestamp_ms, unaligned=True
-            )
+            late = al.unaligned(running.barrier)
             for output in running.stuck:
                 batches = output.overtake(late, instead_of=running.barrier)
                 running.in_flight += overtaken("out", output.id, batches)

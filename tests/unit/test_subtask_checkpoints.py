@@ -1,0 +1,198 @@
+"""A task's part in a checkpoint when its function is slow: what may overtake does so, and what it overtook is kept."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tidegate.core.clock import ManualClock
+from tidegate.core.ids import ChannelId, EdgeId, SubtaskId, VertexId
+from tidegate.core.options import Options
+from tidegate.metrics.registry import TaskMetrics
+from tidegate.protocol import messages as m
+from tidegate.records.batch import Batch
+from tidegate.records.elements import END_OF_INPUT, CheckpointBarrier
+from tidegate.records.types import record_type_of
+from tidegate.storage.memory import MemoryStorage
+from tidegate.taskmanager.channels import InputGate, OutputChannel
+from tidegate.taskmanager.checkpointing import CheckpointHost
+from tidegate.taskmanager.credits import SenderCredits
+from tidegate.taskmanager.in_flight import decode_in_flight
+from tidegate.taskmanager.task import ResultPartition, Task
+
+INT = record_type_of(int)
+A, B, OUT = (ChannelId(EdgeId(e), s, 0) for e, s in ((0, 0), (0, 1), (1, 0)))
+
+
+class AtOnce:
+    """Uploads that are done when they are submitted."""
+
+    def __init__(self) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        work()
+        while self.posted:
+            self.posted.popleft()()
+
+    def post(self, then: Callable[[], None]) -> None:
+        self.posted.append(then)
+
+
+class Chain(SimpleNamespace):
+    """A function that is so slow that it never gets to the next batch unless the test lets it."""
+
+    source = None
+    has_more = False
+    rest = None
+    keeps_time = False
+    ready = False
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        self.processed.extend(batch.rows)
+
+    def snapshot(self, checkpoint_id: int) -> list[Any]:
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+class Kit:
+    """A task with two inputs and one output, time, and what it sent."""
+
+    def __init__(self, **options: object) -> None:
+        self.clock = ManualClock()
+        self.sent: list[m.SlotMessage] = []
+        self.out: list[object] = []
+        self.chain = Chain(processed=[])
+        gate = InputGate({A: 0, B: 0}, exclusive=8, floating=2)
+        gate.grant = lambda channel, n: None
+        output = OutputChannel(OUT, SenderCredits(10), 1 << 20, self._deliver)
+        partition = ResultPartition(lambda batch: [(0, batch)], [output], False)
+        metrics = TaskMetrics(0, now_ns=0)
+        id = SubtaskId(VertexId(1), 0)
+        self.task = Task(id, "slow", self.chain, gate, [partition], metrics, self.clock)  # type: ignore[arg-type]
+        self.storage = MemoryStorage()
+        host = CheckpointHost(0, self.clock, self.storage, AtOnce(), self.sent.append)
+        self.options = Options().with_keywords(checkpoint_interval="1 s", **options).checked()
+        self.task.join_checkpoints(self.options, host)
+        self.gate = gate
+
+    def _deliver(self, channel: ChannelId, element: object, backlog: int) -> int:
+        self.out.append(element)
+        return 0
+
+    def receive(self, channel: ChannelId, *elements: object) -> None:
+        for element in elements:
+            made = Batch.of_rows(INT, [element]) if isinstance(element, int) else element
+            self.gate.receive(channel, made, 0)
+
+    def trigger(self, id: int) -> CheckpointBarrier:
+        """The JobManager triggers; returns the barrier that sources would send now."""
+        barrier = CheckpointBarrier(id, self.clock.now_ms(), self.options.checkpoint_unaligned)
+        self.task.trigger(barrier)
+        return barrier
+
+    @property
+    def deadline_ns(self) -> int | None:
+        assert self.task.checkpoints is not None
+        return self.task.checkpoints.deadline_ns
+
+    def step(self, times: int = 3) -> None:
+        for _ in range(times):
+            self.task.step(self.clock.monotonic_ns())
+
+    def in_flight(self) -> dict[ChannelId, list[int]] | None:
+        """What the acknowledged checkpoint says was on its way to the task; None: it was not acknowledged."""
+        acknowledged = [x for x in self.sent if isinstance(x, m.AcknowledgeCheckpoint)]
+        if not acknowledged:
+            return None
+        (message,) = acknowledged
+        self.storage.accept(message.attachments)
+        handle = m.decode_snapshot(message.snapshot).in_flight
+        found: dict[ChannelId, list[int]] = {}
+        if handle is not None:
+            for direction, channel, data in decode_in_flight(self.storage.read(handle.file), "in flight"):
+                assert direction == "in"
+                found.setdefault(channel, []).append(len(data))
+        return found
+
+
+def test_a_barrier_that_waits_in_a_long_queue_overtakes_when_the_alignment_timeout_has_passed():
+    kit = Kit(checkpoint_alignment_timeout="100 ms")
+    barrier = kit.trigger(1)
+    kit.receive(A, 1, 2, 3, barrier, 4)
+    kit.step()
+    kit.clock.advance_ns(99 * 1_000_000)
+    kit.step()
+    assert kit.in_flight() is None, "it is aligned for as long as it may be"
+    assert kit.deadline_ns == kit.clock.monotonic_ns() + 1_000_000
+    kit.clock.advance_ns(1 * 1_000_000)
+    kit.step()
+    assert kit.out == [CheckpointBarrier(1, barrier.timestamp_ms, unaligned=True)]
+    kit.receive(B, 5, barrier, 6)
+    kit.step()
+    assert {c: len(b) for c, b in (kit.in_flight() or {}).items()} == {A: 3, B: 1}
+    kit.chain.ready = True
+    kit.step(9)
+    assert sorted(kit.chain.processed) == [1, 2, 3, 4, 5, 6], "what was overtaken is processed all the same"
+
+
+@pytest.mark.parametrize("after_ms", [0, 100])
+def test_a_task_whose_inputs_have_ended_behind_batches_takes_an_unaligned_checkpoint_at_once(after_ms):
+    options = (
+        {"checkpoint_alignment_timeout": f"{after_ms} ms"} if after_ms else {"checkpoint_unaligned": True}
+    )
+    kit = Kit(**options)
+    kit.receive(A, 1, 2, END_OF_INPUT)
+    kit.receive(B, END_OF_INPUT)
+    kit.step()
+    kit.trigger(1)
+    if after_ms:
+        kit.step()
+        assert kit.in_flight() is None
+        assert kit.deadline_ns == kit.clock.monotonic_ns() + after_ms * 1_000_000
+        kit.clock.advance_ns(after_ms * 1_000_000)
+    kit.step()
+    assert {c: len(b) for c, b in (kit.in_flight() or {}).items()} == {A: 2}
+    assert [b.checkpoint_id for b in kit.out] == [1]  # type: ignore[attr-defined]
+    kit.chain.ready = True
+    kit.step(9)
+    assert kit.chain.processed == [1, 2]
+    assert kit.out[-1] is END_OF_INPUT
+
+
+@pytest.mark.parametrize("end_first", [True, False])
+def test_the_end_of_one_input_behind_batches_does_not_hold_up_an_unaligned_checkpoint(end_first):
+    kit = Kit(checkpoint_unaligned=True)
+    if end_first:
+        kit.receive(B, 7, END_OF_INPUT)
+    barrier = kit.trigger(1)
+    kit.receive(A, 1, barrier, 2)
+    kit.step()
+    if not end_first:
+        assert kit.in_flight() is None, "what comes on the other channel belongs to it"
+        kit.receive(B, 7, END_OF_INPUT)
+        kit.step()
+    assert {c: len(b) for c, b in (kit.in_flight() or {}).items()} == {A: 1, B: 1}
+
+
+def test_an_aligned_checkpoint_waits_for_the_batches_in_front_of_the_end():
+    kit = Kit()
+    kit.receive(A, 1, END_OF_INPUT)
+    kit.receive(B, END_OF_INPUT)
+    kit.trigger(1)
+    kit.step()
+    assert kit.in_flight() is None
+    kit.chain.ready = True
+    kit.step(5)
+    assert kit.in_flight() == {}
+    assert kit.chain.processed == [1]
