@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.window_kit import AGGREGATES, NUMBERS, RECORD_TYPE, Record, Result, Window, WindowModel
-from tidegate.api.window_aggregates import WindowAggregate
+from tests.unit.window_kit import (
+    AGGREGATES,
+    NUMBERS,
+    RECORD_TYPE,
+    Aggregates,
+    Record,
+    Result,
+    Window,
+    WindowModel,
+    batches_of_records,
+    columns_of,
+)
 from tidegate.api.window_operations import AggregateWindow
 from tidegate.api.windows import (
     TumblingEventTimeWindows,
@@ -20,8 +28,6 @@ from tidegate.operators.window.declared import column_readers, window_aggregates
 from tidegate.operators.window.slices import SliceState
 from tidegate.operators.window.slicing import Slicing
 from tidegate.records.elements import MAX_WATERMARK
-
-Aggregates = tuple[tuple[str, WindowAggregate], ...]
 
 
 class Windows:
@@ -65,23 +71,6 @@ class Windows:
             yield from zip(keys, [start] * len(ids), [end] * len(ids), *results, strict=True)
 
 
-def columns_of(records: list[Record]) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.int64]]]:
-    columns = pa.RecordBatch.from_pylist([r._asdict() for r in records], schema=RECORD_TYPE.schema)
-    return columns, np.array([r.timestamp for r in records], np.int64)
-
-
-def records(span: int = 60) -> st.SearchStrategy[list[list[Record]]]:
-    record = st.builds(
-        Record,
-        st.sampled_from(["a", "b", "c", None]),
-        st.none() | st.integers(-5, 5),
-        st.none() | st.integers(-3, 3).map(float),
-        st.none() | st.sampled_from(["u", "v", "w"]),
-        st.integers(-span, span),
-    )
-    return st.lists(st.lists(record, min_size=1, max_size=12), max_size=6)
-
-
 def windows_of(
     size: int, step: int, offset: int, timestamp: int, cumulative: bool = False
 ) -> Iterator[Window]:
@@ -110,7 +99,7 @@ def slicings(draw: st.DrawFn) -> Slicing:
     return Slicing(size, step, draw(st.integers(-step + 1, step - 1)), kind == "cumulative")
 
 
-@given(slicings(), records(), st.integers(0, 15), st.data(), st.booleans())
+@given(slicings(), batches_of_records(), st.integers(0, 15), st.data(), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_windows_are_those_of_a_list_of_records_per_window(
     slicing: Slicing, batches: list[list[Record]], lateness: int, data: st.DataObject, dense: bool

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from hypothesis import strategies as st
 
 from tidegate.api.window_aggregates import (
     Avg,
@@ -63,6 +65,7 @@ class Record(NamedTuple):
 
 Window = tuple[int, int]
 Result = tuple[Any, ...]
+Aggregates = tuple[tuple[str, WindowAggregate], ...]
 Session = tuple[int, int, list[tuple[int, "Record"]]]
 
 
@@ -103,6 +106,23 @@ def _result(aggregate: WindowAggregate, records: list[Record]) -> Any:
 
 def _order(number: float) -> float:
     return math.inf if number != number else number
+
+
+def columns_of(records: list[Record]) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.int64]]]:
+    columns = pa.RecordBatch.from_pylist([r._asdict() for r in records], schema=RECORD_TYPE.schema)
+    return columns, np.array([r.timestamp for r in records], np.int64)
+
+
+def batches_of_records(span: int = 60) -> st.SearchStrategy[list[list[Record]]]:
+    record = st.builds(
+        Record,
+        st.sampled_from(["a", "b", "c", None]),
+        st.none() | st.integers(-5, 5),
+        st.none() | st.integers(-3, 3).map(float),
+        st.none() | st.sampled_from(["u", "v", "w"]),
+        st.integers(-span, span),
+    )
+    return st.lists(st.lists(record, min_size=1, max_size=12), max_size=6)
 
 
 class WindowModel:

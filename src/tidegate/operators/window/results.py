@@ -1,0 +1,156 @@
+"""What windows gave so far in a batch or a pass of timers: gathered, and sent a few thousand at a time.
+
+`FunctionResults` has the records of the user's functions, `AggregateResults` those of built-in aggregates, which become
+columns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidegate.api.operations import Key
+from tidegate.api.window_operations import WINDOW_TIME_TYPE
+from tidegate.api.windows import GlobalWindow, TimeWindow
+from tidegate.core.errors import SchemaError
+from tidegate.operators.failures import OperatorError
+from tidegate.operators.results import wrong_type
+from tidegate.operators.row_operator import RowOperator, SideOutputs, records_of
+from tidegate.records.batch import Batch
+from tidegate.records.columns import build_column
+
+MOST_ROWS: Final = 4096
+
+
+class Results(ABC):
+    """Results, each with a timestamp, or (windows without end on a stream without event time) none of them."""
+
+    def __init__(self, operator: RowOperator) -> None:
+        self._operator = operator
+        self._times: list[int | None] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many there are."""
+        return len(self._times)
+
+    @abstractmethod
+    def add(self, key: Any, window: TimeWindow, result: Any, timestamp_ms: int | None) -> None:
+        """Take what a window gave."""
+
+    def send(self) -> None:
+        """Emit what there is."""
+        if self._times:
+            times, self._times = self._times, []
+            self._emit(_stamps(times))
+
+    @abstractmethod
+    def _emit(self, timestamps: Any) -> None:
+        """Emit what there is, with these timestamps."""
+
+
+class FunctionResults(Results):
+    """Records that the user's functions made; what went to side outputs is sent with them."""
+
+    def __init__(self, operator: RowOperator, side_outputs: SideOutputs, many: bool) -> None:
+        super().__init__(operator)
+        self._many = many
+        self._rows: list[Any] = []
+        self._side = side_outputs
+        self._side_times: dict[str, list[int | None]] = {tag: [] for tag in side_outputs.buffers}
+
+    @property
+    def waiting(self) -> int:
+        """How many there are."""
+        return len(self._times) + sum(map(len, self._side.buffers.values()))
+
+    def add(self, key: Any, window: TimeWindow, result: Any, timestamp_ms: int | None) -> None:
+        """Take one record, or all that a process function gave."""
+        rows, times = self._rows, self._times
+        if not self._many:
+            rows.append(result)
+            times.append(timestamp_ms)
+            return
+        if result is not None:
+            rows.extend(result if result.__class__ is list else records_of(result))
+            times.extend([timestamp_ms] * (len(rows) - len(times)))
+        for tag, values in self._side.buffers.items():
+            side_times = self._side_times[tag]
+            side_times.extend([timestamp_ms] * (len(values) - len(side_times)))
+
+    def send(self) -> None:
+        """Emit the records, then the side outputs, tag by tag."""
+        super().send()
+        for tag, values in self._side.buffers.items():
+            if values:
+                times = self._side_times[tag]
+                self._side.buffers[tag], self._side_times[tag] = [], []
+                self._operator.emit_side(tag, values, _stamps(times))
+
+    def _emit(self, timestamps: Any) -> None:
+        rows, self._rows = self._rows, []
+        self._operator.emit_results(rows, timestamps=timestamps)
+
+
+class AggregateResults(Results):
+    """Results of built-in aggregates: key columns, window, aggregates; plain tuples where keys have no type."""
+
+    def __init__(self, operator: RowOperator, key: Key | None, has_windows: bool) -> None:
+        super().__init__(operator)
+        self._key = key
+        self._has_windows = has_windows
+        self._keys: list[Any] = []
+        self._windows: list[TimeWindow] = []
+        self._values: list[list[Any]] = []
+
+    def add(self, key: Any, window: TimeWindow, result: Any, timestamp_ms: int | None) -> None:
+        """Take the results of one window."""
+        self._keys.append(key)
+        self._windows.append(window)
+        self._values.append(result)
+        self._times.append(timestamp_ms)
+
+    def _emit(self, timestamps: Any) -> None:
+        keys, windows, values = self._keys, self._windows, self._values
+        self._keys, self._windows, self._values = [], [], []
+        operator = self._operator
+        if operator.output_type.is_object:
+            rows = [
+                (key, *((w.start, w.end) if self._has_windows else ()), *results)
+                for key, w, results in zip(keys, windows, values, strict=True)
+            ]
+            operator.emit_checked(rows, None, timestamps, None)
+            return
+        arrays = self._key_columns(keys)
+        if self._has_windows:
+            arrays += [pa.array([w[i] for w in windows], pa.int64()).cast(WINDOW_TIME_TYPE) for i in (0, 1)]
+        schema = operator.output_type.schema
+        fields = list(schema)[len(arrays) :]
+        columns = zip(*values, strict=True)
+        arrays += [build_column(f, list(column), None) for f, column in zip(fields, columns, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        operator.context.emit(Batch(operator.output_type, batch, None, None, timestamps))
+
+    def _key_columns(self, keys: list[Any]) -> list[pa.Array]:
+        key = self._key
+        if key is None:
+            return []
+        if key.function is None and len(key.columns) == 1:
+            return [build_column(key.record_type.schema.field(0), keys, None)]
+        try:
+            key.record_type.check_rows(keys)
+            return list(key.record_type.to_columns(keys).columns)
+        except SchemaError as e:
+            reason = wrong_type(e, f"the key function {key.describe()} returned the wrong type")
+            raise OperatorError(self._operator.name) from reason
+
+
+def result_time(window: TimeWindow, fired_at_ms: int | None) -> int | None:
+    """The timestamp of a window's results: its last moment; without an end, when it fired."""
+    return fired_at_ms if window.__class__ is GlobalWindow else window.max_timestamp_ms
+
+
+def _stamps(times: list[int | None]) -> Any:
+    return None if None in times else pa.array(times, pa.int64())

@@ -1,0 +1,305 @@
+"""Session windows per key, by columns: intervals of activity that merge when a record comes between them. Pure.
+
+A batch is sorted by key and time and cut where the gap is exceeded; what that gives is merged with the sessions that
+its keys have, all keys together. A session [first timestamp, last timestamp + gap) is given out when the clock has
+reached its end - 1. Two that touch are one, as in Flink.
+
+A record is late when its session, merged with those it meets, is over (`end - 1 + lateness <= clock`), and it is asked
+record by record, in order of arrival. A session that was given out and changes is given out again, once per batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.operators.window.groups import Groups
+from tidegate.operators.window.parts import WindowAggregates, concat, take
+from tidegate.operators.window.session_pool import SessionPool, Sessions
+from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
+from tidegate.records.key_index import KeyIndex
+from tidegate.records.rolling import RowGroups
+
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_FEW_KEYS: Final = 1 << 16
+_MOST: Final = 1 << 62
+
+
+class SessionState:
+    """The sessions of all keys of one subtask. Mailbox thread; after an error it is not used any more."""
+
+    def __init__(self, gap_ms: int, aggregates: WindowAggregates, lateness_ms: int = 0) -> None:
+        self._gap = gap_ms
+        self.aggregates = aggregates
+        self._lateness = lateness_ms
+        self.index = KeyIndex()
+        self.clock_ms = MIN_TIMESTAMP
+        self._pool = SessionPool(aggregates)
+        self._first_end = MAX_WATERMARK
+        """No session that was not given out ends before."""
+        self._removed: list[tuple[list[pa.Array], Longs]] = []
+
+    def __len__(self) -> int:
+        """How many sessions are open."""
+        return len(self._pool)
+
+    # ---- records in ----
+
+    def add(self, ids: Longs, timestamps: Longs, values: Sequence[pa.Array | None]) -> Sessions | None:
+        """Bring records that are not late into their sessions; returns those that are given out again, if any."""
+        new = self._cut(ids, timestamps, values)
+        different = new.ids[np.concatenate([[True], new.ids[1:] != new.ids[:-1]])]
+        old_slots = self._pool.of_keys(different)
+        merged, touched = (
+            self._merged(self._pool.read(old_slots), new)
+            if len(old_slots)
+            else (new, np.ones(len(new), np.bool_))
+        )
+        self._pool.replace(old_slots, merged, len(self.index))
+        self._first_end = min(self._first_end, int(merged.ends.min()))
+        if int(merged.ends.min()) - 1 > self.clock_ms:
+            return None
+        again = np.flatnonzero(touched & (merged.ends - 1 <= self.clock_ms))
+        return _chosen(merged, again) if len(again) else None
+
+    def late(self, ids: Longs, timestamps: Longs) -> Mask | None:
+        """Which records are late; None: no one is."""
+        last = self.clock_ms - self._lateness - self._gap + 1
+        if int(timestamps.min()) > last:
+            return None
+        candidates = np.flatnonzero(timestamps <= last)
+        doubtful: dict[int, _Intervals] = {}
+        late: list[int] = []
+        slots = self._pool.of_keys(np.unique(ids[candidates]))
+        intervals: dict[int, _Intervals] = {}
+        order = np.argsort(self._pool.starts[slots], kind="stable")
+        for i in slots[order].tolist():
+            key = int(self._pool.ids[i])
+            own = intervals.setdefault(key, _Intervals())
+            own.starts.append(int(self._pool.starts[i]))
+            own.ends.append(int(self._pool.ends[i]))
+        for key, time in zip(ids[candidates].tolist(), timestamps[candidates].tolist(), strict=True):
+            own = intervals.setdefault(key, _Intervals())
+            if key not in doubtful and not own.meets(time, time + self._gap):
+                doubtful[key] = own
+        if not doubtful:
+            return None
+        # Only for keys with a record that meets no session yet it matters what came before it in the batch.
+        rows = np.flatnonzero(np.isin(ids, np.fromiter(doubtful, np.int64)))
+        for row, key, time in zip(rows.tolist(), ids[rows].tolist(), timestamps[rows].tolist(), strict=True):
+            own = doubtful[key]
+            if time <= last and not own.meets(time, time + self._gap):
+                late.append(row)
+            else:
+                own.merge(time, time + self._gap)
+        if not late:
+            return None
+        mask = np.zeros(len(ids), np.bool_)
+        mask[late] = True
+        return mask
+
+    def _cut(self, ids: Longs, timestamps: Longs, values: Sequence[pa.Array | None]) -> Sessions:
+        """The sessions of a batch alone, in order of key and time."""
+        order = sorted_by_key_and_time(ids, timestamps, len(self.index))
+        by_key, by_time = ids[order], timestamps[order]
+        first = np.ones(len(ids), np.bool_)
+        first[1:] = (by_key[1:] != by_key[:-1]) | (by_time[1:] - by_time[:-1] > self._gap)
+        begins = np.flatnonzero(first)
+        lasts = np.append(begins[1:], len(ids)) - 1
+        codes = np.empty(len(ids), np.int64)
+        codes[order] = np.cumsum(first) - 1
+        columns = self.aggregates.partial(Groups(codes, len(begins)), values, timestamps)
+        count = len(begins)
+        return Sessions(
+            by_key[begins],
+            by_time[begins],
+            by_time[lasts] + self._gap,
+            columns,
+            np.ones(count, np.bool_),
+            np.zeros(count, np.bool_),
+        )
+
+    def _merged(self, old: Sessions, new: Sessions) -> tuple[Sessions, Mask]:
+        """Sessions of the same keys as one, in order of key and time, and which of them are touched by new ones."""
+        ids = np.concatenate([old.ids, new.ids])
+        starts = np.concatenate([old.starts, new.starts])
+        ends = np.concatenate([old.ends, new.ends])
+        is_new = np.concatenate([np.zeros(len(old), np.bool_), np.ones(len(new), np.bool_)])
+        order = np.lexsort((starts, ids))
+        s_ids, s_starts, s_ends = ids[order], starts[order], ends[order]
+        same_key = np.zeros(len(order), np.bool_)
+        same_key[1:] = s_ids[1:] == s_ids[:-1]
+        reach = running_ends(same_key, s_starts, s_ends)
+        first = ~same_key
+        first[1:] |= s_starts[1:] > reach[:-1]
+        begins = np.flatnonzero(first)
+        lasts = np.append(begins[1:], len(order)) - 1
+        codes = np.empty(len(order), np.int64)
+        codes[order] = np.cumsum(first) - 1
+        groups = Groups(codes, len(begins))
+        columns = [concat([o, n]) for o, n in zip(old.columns, new.columns, strict=True)]
+        columns = (
+            take(columns, order[begins])
+            if len(begins) == len(order)
+            else self.aggregates.merge(groups, columns)
+        )
+        touched = np.zeros(len(begins), np.bool_)
+        touched[codes[is_new]] = True
+        changed = touched.copy()
+        old_codes = codes[: len(old)]
+        changed[old_codes[old.changed]] = True
+        written = np.zeros(len(begins), np.bool_)
+        stays = old.written & (s_starts[begins][old_codes] == old.starts)
+        written[old_codes[stays]] = True
+        gone = np.flatnonzero(old.written & ~stays)
+        if len(gone):
+            self._removed.append((self.index.keys(old.ids[gone]), old.starts[gone]))
+        merged = Sessions(s_ids[begins], s_starts[begins], reach[lasts], columns, changed, written)
+        return merged, touched
+
+    # ---- sessions out ----
+
+    def advance(self, clock_ms: int) -> Sessions | None:
+        """The clock has advanced: the sessions that end by now, in order of their ends."""
+        before, self.clock_ms = self.clock_ms, clock_ms
+        pool = self._pool
+        due: Sessions | None = None
+        if self._first_end - 1 <= clock_ms:
+            live = pool.live()
+            ends = pool.ends[live]
+            chosen = live[(ends - 1 <= clock_ms) & (ends - 1 > before)]
+            if len(chosen):
+                due = pool.read(chosen[np.argsort(pool.ends[chosen], kind="stable")])
+            ahead = ends[ends - 1 > clock_ms]
+            self._first_end = int(ahead.min()) if len(ahead) else MAX_WATERMARK
+        if due is not None or self._lateness:
+            self._remove_until(clock_ms)
+        return due
+
+    def recover_clock(self, clock_ms: int) -> None:
+        """Go on at the clock of the checkpoint: sessions that end by then were given out before."""
+        self.clock_ms = clock_ms
+        self._remove_until(clock_ms)
+
+    def _remove_until(self, clock_ms: int) -> None:
+        pool = self._pool
+        live = pool.live()
+        over = live[pool.ends[live] - 1 <= clock_ms - self._lateness]
+        if not len(over):
+            return
+        written = over[pool.written[over]]
+        if len(written):
+            self._removed.append((self.index.keys(pool.ids[written]), pool.starts[written]))
+        pool.remove(over)
+        self._forget_keys()
+
+    def _forget_keys(self) -> None:
+        """Number the keys anew when nearly all of them have gone."""
+        keys = len(self.index)
+        if keys <= max(_FEW_KEYS, 4 * len(self._pool)):
+            return
+        ids = np.unique(self._pool.ids[self._pool.live()])
+        index = KeyIndex()
+        new_ids = np.full(keys, -1)
+        if len(ids):
+            new_ids[ids] = index.ids(self.index.keys(ids))
+        self._pool.renumber(new_ids, len(ids))
+        self.index = index
+
+    # ---- snapshots ----
+
+    def take_changes(self) -> Sessions:
+        """What has changed since the last call."""
+        live = self._pool.live()
+        slots = live[self._pool.changed[live]]
+        found = self._pool.read(slots)
+        self._pool.changed[slots] = False
+        self._pool.written[slots] = True
+        return found
+
+    def take_removed(self) -> list[tuple[list[pa.Array], Longs]]:
+        """Keys and starts of what is gone since the last call and that a snapshot had."""
+        removed, self._removed = self._removed, []
+        return removed
+
+    def everything(self) -> Sessions:
+        """All open sessions."""
+        return self._pool.read(self._pool.live())
+
+    def restore(self, sessions: Sessions) -> None:
+        """Take back sessions of a snapshot, of keys that have none here yet."""
+        order = np.lexsort((sessions.starts, sessions.ids))
+        self._pool.replace(np.empty(0, np.int64), _chosen(sessions, order), len(self.index))
+        self._first_end = min(self._first_end, int(sessions.ends.min()))
+
+
+class _Intervals:
+    """The sessions of one key while records are asked one by one."""
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def meets(self, start: int, end: int) -> bool:
+        """Whether one of them overlaps or touches; they are in order and apart from each other."""
+        at = bisect_right(self.starts, end)
+        return at > 0 and self.ends[at - 1] >= start
+
+    def merge(self, start: int, end: int) -> None:
+        """Add one, and make those that it meets one with it."""
+        high = bisect_right(self.starts, end)
+        low = high
+        while low > 0 and self.ends[low - 1] >= start:
+            low -= 1
+        if low < high:
+            start, end = min(start, self.starts[low]), max(end, self.ends[high - 1])
+        self.starts[low:high] = [start]
+        self.ends[low:high] = [end]
+
+
+def sorted_by_key_and_time(ids: Longs, timestamps: Longs, keys: int) -> Longs:
+    """The order of rows by id (below `keys`) and timestamp, stable: by 16 bits at a time, the least first."""
+    past = timestamps - timestamps.min()
+    bits = int(past.max())
+    order = np.argsort(past.astype(np.uint16), kind="stable")
+    while (bits := bits >> 16) > 0:
+        past = past >> 16
+        order = order[np.argsort(past[order].astype(np.uint16), kind="stable")]
+    return order[RowGroups(ids[order], keys).order]
+
+
+def running_ends(same_key: Mask, starts: Longs, ends: Longs) -> Longs:
+    """The largest end of a key up to each row; rows are in order of key and start."""
+    if not same_key.any():
+        return ends
+    low = int(starts.min())
+    span = int(ends.max()) - low + 1
+    rank = np.cumsum(~same_key)
+    if span * (int(rank[-1]) + 1) < _MOST:  # each key's ends lie above those of the keys before
+        shift = rank * span - low
+        reach: Longs = np.maximum.accumulate(ends + shift) - shift
+        return reach
+    reach = ends.copy()
+    for i in np.flatnonzero(same_key).tolist():
+        reach[i] = max(reach[i], reach[i - 1])
+    return reach
+
+
+def _chosen(sessions: Sessions, rows: Longs) -> Sessions:
+    return Sessions(
+        sessions.ids[rows],
+        sessions.starts[rows],
+        sessions.ends[rows],
+        take(sessions.columns, rows),
+        sessions.changed[rows],
+        sessions.written[rows],
+    )
