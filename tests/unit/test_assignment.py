@@ -22,11 +22,12 @@ from tests.unit.manifest_kit import (
     vertices,
 )
 from tidegate.core.errors import ProtocolError, StateCompatibilityError
-from tidegate.core.ids import JobId, SubtaskId, VertexId
+from tidegate.core.ids import EdgeId, JobId, SubtaskId, VertexId
 from tidegate.core.key_groups import key_group_range
+from tidegate.graph.job_graph import JobEdge
 from tidegate.snapshot.assignment import OperatorRestore, Restore, assign, decode_restore, encode_restore
 from tidegate.snapshot.handles import OperatorSnapshot, OperatorStateHandle, SubtaskSnapshot
-from tidegate.snapshot.manifest import Manifest, make_manifest
+from tidegate.snapshot.manifest import Manifest, decode_manifest, make_manifest, manifest_edges
 
 
 def restored(restore: Restore, vertex: int, operator_id: str) -> list[OperatorRestore]:
@@ -262,3 +263,61 @@ def test_in_flight_batches_forbid_other_tasks():
         StateCompatibilityError, match=r"the tasks must be the same: .*'dedupe -> rules -> out' but"
     ):
         assign(manifest(Contents(), in_flight=True), changed)
+
+
+def edge(**changes: object) -> JobEdge:
+    made = JobEdge(EdgeId(0), VertexId(0), 0, None, VertexId(1), 0, "hash", False, b"", ("app", "n"))
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_in_flight_batches_forbid_other_exchanges():
+    stored = msgspec.structs.replace(manifest(in_flight=True), edges=manifest_edges([edge()]))
+    stored = decode_manifest(stored.encode())
+    assign(stored, vertices(), [edge(blob=b"pickled in another way")])
+    for changed, said in (
+        (
+            [edge(partitioning="rebalance")],
+            r"'clicks' -rebalance of app, n-> input 0 of 'dedupe -> rules -> out'",
+        ),
+        ([edge(tag="late")], r"'clicks' side output 'late' -hash"),
+        ([edge(input=1)], r"input 1 of 'dedupe"),
+        ([edge(columns=("app",))], r"-hash of app->"),
+        ([edge(), edge(id=EdgeId(1))], r"; 'clicks' -hash"),
+    ):
+        with pytest.raises(
+            StateCompatibilityError, match=rf"it has 'clicks' -hash of app, n-> .* but the job has .*{said}"
+        ):
+            assign(stored, vertices(), changed)
+
+
+def test_an_aligned_checkpoint_names_no_exchanges_and_takes_any():
+    assert b'"edges"' not in manifest().encode()
+    assign(manifest(), vertices(), [edge(partitioning="rebalance")])
+
+
+def test_an_operator_that_stored_nothing_may_leave_the_job():
+    """A sink without committables, or what the runtime itself keeps with the head of a task."""
+    nothing = OperatorStateHandle("committables", "split", (), rows=0)
+    clock = OperatorStateHandle("$watermark", "union", (msgspec.Raw(b"7"),), rows=1)
+    pending = OperatorStateHandle("committables", "split", (msgspec.Raw(b"{}"),), rows=1)
+    for states, has_state in (((nothing, clock), False), ((nothing, pending), True)):
+        snapshot = SubtaskSnapshot(VertexId(0), 0, (OperatorSnapshot(RULES.id, None, states),))
+        stored = make_manifest(
+            job_id=JobId("9c02"),
+            job_name="pv",
+            attempt=0,
+            checkpoint_id=1,
+            triggered_ms=0,
+            completed_ms=1,
+            vertices=rules_vertex(1),
+            snapshots=[snapshot],
+            enumerators={},
+        )
+        assert stored.has_state(stored.operators[0]) is has_state
+        if has_state:
+            with pytest.raises(
+                StateCompatibilityError, match="has state in checkpoint 1 but is not in the job"
+            ):
+                assign(stored, vertices()[:1])
+        else:
+            assert assign(stored, vertices()[:1]).left_behind == ()

@@ -422,19 +422,22 @@ def test_what_a_checkpoint_under_way_has_acknowledged_stays_though_its_owner_goe
     assert kit.completed.retained[-1].files <= kit.storage.files
 
 
-def test_a_subtask_that_builds_on_a_deleted_checkpoint_fails_the_new_one_instead_of_spoiling_it():
-    kit = CoordinatorKit().begin()
+def test_a_subtask_that_builds_on_a_deleted_checkpoint_ends_the_new_one_which_is_not_counted_as_a_failure():
+    kit = CoordinatorKit(checkpoint_tolerable_failures=0).begin()
     kit.complete(kit.trigger())
     kit.complete(kit.trigger())
     assert kit.storage.discarded == [1]
     kit.enumerators_answer(kit.trigger())
     kit.ack(3, A0, shared(1, A0))
     assert kit.status(3) == "failed"
-    assert (
-        "built on an older checkpoint that was deleted meanwhile (1 files"
-        in kit.found(ce.ReportTrouble)[0].text
-    )
+    failed = kit.coordinator.overview().latest_failed
+    assert failed is not None
+    assert "built on an older checkpoint that was deleted meanwhile (1 files" in failed.reason
     assert kit.retained_ids() == [2]
+    assert kit.coordinator.failures_in_a_row == 0
+    assert kit.found(ce.FailAttempt) == []
+    kit.complete(kit.trigger())
+    assert kit.retained_ids() == [4]
 
 
 def test_files_that_late_writers_leave_behind_are_swept_after_an_abort():

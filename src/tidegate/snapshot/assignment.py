@@ -18,7 +18,15 @@ from tidegate.core.errors import ProtocolError, StateCompatibilityError
 from tidegate.core.ids import OperatorId, SubtaskId, VertexId
 from tidegate.core.key_groups import key_group_range
 from tidegate.snapshot.handles import InFlightHandle, KeyedStateHandle, OperatorStateHandle, StateFile
-from tidegate.snapshot.manifest import Manifest, ManifestOperator, ManifestVertex, VertexLike
+from tidegate.snapshot.manifest import (
+    EdgeLike,
+    Manifest,
+    ManifestEdge,
+    ManifestOperator,
+    ManifestVertex,
+    VertexLike,
+    manifest_edges,
+)
 
 
 class OperatorRestore(msgspec.Struct, frozen=True):
@@ -81,7 +89,11 @@ def decode_restore(data: bytes) -> SubtaskRestore:
 
 
 def assign(
-    manifest: Manifest, vertices: Sequence[VertexLike], *, allow_non_restored_state: bool = False
+    manifest: Manifest,
+    vertices: Sequence[VertexLike],
+    edges: Sequence[EdgeLike] = (),
+    *,
+    allow_non_restored_state: bool = False,
 ) -> Restore:
     """Deal a checkpoint out over the vertices of a job graph.
 
@@ -90,7 +102,7 @@ def assign(
     """
     stored = {o.id: o for o in manifest.operators}
     left_behind = _left_behind(manifest, vertices, allow_non_restored_state)
-    in_flight = _in_flight(manifest, vertices)
+    in_flight = _in_flight(manifest, vertices, edges)
     finished = _finished(manifest, vertices)
     subtasks: dict[SubtaskId, SubtaskRestore] = {}
     for vertex in vertices:
@@ -141,7 +153,7 @@ def _finished(manifest: Manifest, vertices: Sequence[VertexLike]) -> frozenset[t
 
 
 def _in_flight(
-    manifest: Manifest, vertices: Sequence[VertexLike]
+    manifest: Manifest, vertices: Sequence[VertexLike], edges: Sequence[EdgeLike]
 ) -> dict[tuple[VertexId, int], InFlightHandle]:
     """Batches go back into their channels, so there must be the same channels: the same tasks, equally parallel."""
     handles = {(v.id, subtask): handle for v in manifest.vertices for subtask, handle in v.in_flight}
@@ -163,7 +175,26 @@ def _in_flight(
                 f"{begin}, so the parallelism cannot change: that of task {new.name!r} is {old.parallelism} in the "
                 f"checkpoint but {new.parallelism} in the job. Set parallelism={old.parallelism}, {advice}"
             )
+    now = manifest_edges(edges)
+    if manifest.edges and manifest.edges != now:
+        raise StateCompatibilityError(
+            f"{begin}, so the exchanges between tasks must be the same: it has "
+            f"{_exchanges(manifest.edges, manifest.vertices)} but the job has "
+            f"{_exchanges(now, manifest.vertices)}. Undo the change of the program, {advice}"
+        )
     return handles
+
+
+def _exchanges(edges: Sequence[ManifestEdge], vertices: Sequence[ManifestVertex]) -> str:
+    names = {v.id: v.name for v in vertices}
+    said = []
+    for e in edges:
+        side = "" if e.tag is None else f" side output {e.tag!r}"
+        of = "" if e.columns is None else f" of {', '.join(e.columns)}"
+        said.append(
+            f"{names[e.source]!r}{side} -{e.partitioning}{of}-> input {e.input} of {names[e.target]!r}"
+        )
+    return "; ".join(said)
 
 
 def _tasks(vertices: Sequence[VertexLike] | Sequence[ManifestVertex]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from tidegate.core.errors import CheckpointError
-from tidegate.core.ids import JobId, OperatorId, VertexId
+from tidegate.core.ids import EdgeId, JobId, OperatorId, VertexId
 from tidegate.snapshot.checksums import TEXT_LENGTH, checksum
 from tidegate.snapshot.handles import (
     InFlightHandle,
@@ -83,6 +83,27 @@ class VertexLike(Protocol):
     def operators(self) -> Sequence[OperatorLike]: ...
 
 
+class EdgeLike(Protocol):
+    """What is asked of an edge of a job graph."""
+
+    @property
+    def id(self) -> EdgeId: ...
+    @property
+    def source(self) -> VertexId: ...
+    @property
+    def source_operator(self) -> int: ...
+    @property
+    def tag(self) -> str | None: ...
+    @property
+    def target(self) -> VertexId: ...
+    @property
+    def input(self) -> int: ...
+    @property
+    def partitioning(self) -> str: ...
+    @property
+    def columns(self) -> tuple[str, ...] | None: ...
+
+
 class SubtaskState(msgspec.Struct, frozen=True):
     """What one subtask of an operator stored."""
 
@@ -119,6 +140,22 @@ class ManifestVertex(msgspec.Struct, frozen=True):
     in_flight: tuple[tuple[int, InFlightHandle], ...] = ()
 
 
+class ManifestEdge(msgspec.Struct, frozen=True):
+    """An exchange between two tasks. In-flight batches can only go back into the same."""
+
+    id: EdgeId
+    source: VertexId
+    source_operator: int
+    """Which operator of the source's chain feeds it."""
+    tag: str | None
+    """The side output; None: the main one."""
+    target: VertexId
+    input: int
+    partitioning: str
+    columns: tuple[str, ...] | None
+    """Those that cross it; None: all."""
+
+
 class SubtaskStatistics(msgspec.Struct, frozen=True):
     """How a subtask's part of the checkpoint went."""
 
@@ -147,6 +184,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     statistics: tuple[SubtaskStatistics, ...]
     files: tuple[StateFile, ...]
     """Every file that the handles name, once, by path: for those who check or copy without knowing handles."""
+    edges: tuple[ManifestEdge, ...] = ()
+    """Where there are in-flight batches: the exchanges of the job."""
 
     @property
     def duration_ms(self) -> int:
@@ -159,8 +198,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(f.path for f in self.files)
 
     def has_state(self, operator: ManifestOperator) -> bool:
-        """Whether anything would be lost without an operator."""
-        return bool(operator.subtasks) or operator.id in self.enumerators
+        """Whether anything would be lost without an operator. What the runtime itself keeps with it would not."""
+        return operator.id in self.enumerators or any(
+            subtask.keyed is not None
+            or any((s.entries or s.rows) and not s.name.startswith("$") for s in subtask.states)
+            for subtask in operator.subtasks
+        )
 
     def encode(self) -> bytes:
         """As a document; a manifest that could not be read back is refused."""
@@ -189,6 +232,7 @@ def make_manifest(
     enumerators: Mapping[OperatorId, bytes],
     metrics: Mapping[tuple[VertexId, int], SubtaskCheckpointMetrics] | None = None,
     kind: Kind = "checkpoint",
+    edges: Sequence[EdgeLike] = (),
 ) -> Manifest:
     """The manifest of what all subtasks of a job graph acknowledged; the order of `snapshots` does not matter."""
     by_vertex: dict[VertexId, list[SubtaskSnapshot]] = {v.id: [] for v in vertices}
@@ -212,6 +256,15 @@ def make_manifest(
         enumerators={id: msgspec.Raw(enumerators[id]) for id in sorted(enumerators)},
         statistics=tuple(SubtaskStatistics(v, subtask, m) for (v, subtask), m in statistics),
         files=_unique_files(f for s in ordered for f in s.files()),
+        edges=manifest_edges(edges) if any(s.in_flight is not None for s in ordered) else (),
+    )
+
+
+def manifest_edges(edges: Sequence[EdgeLike]) -> tuple[ManifestEdge, ...]:
+    """The exchanges of a job graph as a manifest has them."""
+    return tuple(
+        ManifestEdge(e.id, e.source, e.source_operator, e.tag, e.target, e.input, e.partitioning, e.columns)
+        for e in edges
     )
 
 
@@ -267,7 +320,7 @@ _HEAD_LONGEST: Final = len(_HEAD_TEXT) + TEXT_LENGTH + 32
 _END: Final = b"\n}\n"
 _decoder = msgspec.json.Decoder(Manifest)
 _encoder = msgspec.json.Encoder()
-_ONE_PER_LINE: Final = frozenset({"vertices", "operators", "statistics", "files"})
+_ONE_PER_LINE: Final = frozenset({"vertices", "operators", "statistics", "files", "edges"})
 
 
 def _document(manifest: Manifest) -> bytes:
@@ -275,6 +328,8 @@ def _document(manifest: Manifest) -> bytes:
     fields = []
     for field in manifest.__struct_fields__:
         value: Any = getattr(manifest, field)
+        if field == "edges" and not value:  # came later than the others, and few have them
+            continue
         if field in _ONE_PER_LINE and value:
             text = b"[\n  " + b",\n  ".join(map(_encoder.encode, value)) + b"\n]"
         else:

@@ -61,6 +61,7 @@ class AcknowledgedCheckpoint(msgspec.Struct, frozen=True):
             snapshots=self.subtasks,
             enumerators=self.enumerators,
             metrics={(subtask.vertex, subtask.subtask): m for subtask, m in metrics},
+            edges=job_graph.edges,
         )
 
 

@@ -107,7 +107,10 @@ class StorageOrders:
             if damage:
                 return fe.CheckpointDamaged(id, tuple(damage))
             restore = assign(
-                manifest, self._graph.vertices, allow_non_restored_state=self._allow_non_restored_state
+                manifest,
+                self._graph.vertices,
+                self._graph.edges,
+                allow_non_restored_state=self._allow_non_restored_state,
             )
             if restore.left_behind:
                 logger.warning(
