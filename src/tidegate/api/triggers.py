@@ -235,7 +235,7 @@ class CountTrigger(Trigger):
         """Count."""
         seen = context.state.get("count", 0) + 1
         if seen >= self.count:
-            context.state["count"] = 0
+            context.state.pop("count", None)
             return TriggerResult.FIRE
         context.state["count"] = seen
         return TriggerResult.CONTINUE
@@ -254,7 +254,9 @@ class CountTrigger(Trigger):
 
     def on_merge(self, window: TimeWindow, context: OnMergeContext) -> None:
         """Add the counts; if that is enough, the next record fires."""
-        context.state["count"] = sum(s.get("count", 0) for s in context.merged_states)
+        count = sum(s.get("count", 0) for s in context.merged_states)
+        if count:
+            context.state["count"] = count
 
     def describe(self) -> str:
         """The kind and the count."""

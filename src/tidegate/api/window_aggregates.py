@@ -130,7 +130,7 @@ class Avg(_OfColumn):
 class First(_OfColumn):
     """The value of the record with the earliest timestamp; of several, of the one that came first.
 
-    In processing time, and without timestamps, the record that came first.
+    In windows that are not in event time, the record that came first.
     """
 
     kind = "first"
@@ -144,7 +144,7 @@ class First(_OfColumn):
 class Last(_OfColumn):
     """The value of the record with the latest timestamp; of several, of the one that came last.
 
-    In processing time, and without timestamps, the record that came last.
+    In windows that are not in event time, the record that came last.
     """
 
     kind = "last"

@@ -6,7 +6,9 @@ from typing import Any
 
 from tidegate.api import operations as ops
 from tidegate.api.async_io import ApplyAsync
+from tidegate.api.join_operations import IntervalJoin
 from tidegate.api.sink import FunctionSink
+from tidegate.api.window_operations import WindowOperation
 from tidegate.core.errors import SerializationError
 from tidegate.graph.blobs import load_blob
 from tidegate.graph.job_graph import OperatorPayload, OperatorSpec
@@ -16,12 +18,14 @@ from tidegate.operators.co_functions import CO_FORMS
 from tidegate.operators.columns import BatchFunctionOperator, ExpressionFilterOperator, ExpressionOperator
 from tidegate.operators.event_time.assigner import AssignTimestampsOperator
 from tidegate.operators.functions import FORMS
+from tidegate.operators.join.interval_join import IntervalJoinOperator
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.rolling import aggregate_operator
 from tidegate.operators.rolling_reduce import ReduceOperator
 from tidegate.operators.sink import FunctionSinkOperator, SinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.operators.timed_functions import with_timers
+from tidegate.operators.window.build import window_operator
 
 
 def build_operator(spec: OperatorSpec, context: OperatorContext) -> Operator:
@@ -68,6 +72,8 @@ def operator_class(operation: Any) -> type[Operator]:
             return with_timers(CO_FORMS[form], function)
         case ops.ApplyBroadcastFunction(function):
             return with_timers(BroadcastProcessOperator, function)
+        case IntervalJoin():
+            return IntervalJoinOperator
         case ops.ApplyBatchFunction():
             return BatchFunctionOperator
         case ops.ApplyExpressions(form):
@@ -76,4 +82,6 @@ def operator_class(operation: Any) -> type[Operator]:
             return aggregate_operator(operation)
         case ops.RollingReduce():
             return ReduceOperator
+        case WindowOperation():
+            return window_operator(operation)
     raise TypeError(f"no operator performs a {type(operation).__name__}")

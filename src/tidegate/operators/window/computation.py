@@ -1,0 +1,174 @@
+"""`WindowComputation`: what windows hold, and what becomes of it when one is computed.
+
+The operator says which window of the current key, and when; here are the accumulators or elements, the evictor, the
+user's functions and their states, and the results that wait to be sent. Mailbox thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tidegate.api.evictors import Evictor, TimestampedValue
+from tidegate.api.window_functions import ProcessWindowFunction
+from tidegate.api.window_operations import AggregateWindow, ApplyWindow, WindowOperation
+from tidegate.api.windows import GlobalWindows, TimeWindow
+from tidegate.core.errors import ProgramError
+from tidegate.operators.row_operator import RowOperator, UnkeyedContext
+from tidegate.operators.window.contents import NOTHING, AccumulatedContents, Contents, ListedContents
+from tidegate.operators.window.contexts import LiveWindowContext, TimeContext
+from tidegate.operators.window.remembered import RememberedByKey, RememberedByWindow
+from tidegate.operators.window.results import AggregateResults, FunctionResults, Results
+from tidegate.operators.window.row_accumulators import Accumulators, FunctionAccumulators, ReduceAccumulators
+from tidegate.operators.window.row_aggregates import BuiltInAccumulators
+from tidegate.records.batch import Batch
+from tidegate.records.types import RecordType
+from tidegate.state.backend import KeyedStateBackend
+
+WINDOW_STATE: Final = "$window_state"
+GLOBAL_STATE: Final = "$global_state"
+
+
+class WindowComputation:
+    """All windows of one subtask; `place` is where the contents of a window are: for most, the window itself."""
+
+    results: Results
+    """What waits to be sent."""
+
+    def __init__(self, operator: RowOperator, operation: WindowOperation, backend: KeyedStateBackend) -> None:
+        self._operation = operation
+        self._backend = backend
+        self._record_type = operator.input_types[0]
+        self._is_event_time = operation.assigner.is_event_time
+        self._evictor: Evictor | None = operation.evictor
+        self._evictor_context = TimeContext(operator)
+        self._accumulators = _accumulators(operation, self._record_type)
+        self.contents: Contents = self._make_contents()
+        self._function: ProcessWindowFunction | None = None
+        self._window_state: RememberedByWindow | None = None
+        self._global_state: RememberedByKey | None = None
+        self._make_results(operator)
+        self.contents.count_restored()
+
+    def _make_contents(self) -> Contents:
+        if self._accumulators is None or self._evictor is not None:
+            return ListedContents(self._backend, self._record_type, timestamped=self._evictor is not None)
+        return AccumulatedContents(self._backend, self._accumulators)
+
+    def _make_results(self, operator: RowOperator) -> None:
+        operation = self._operation
+        if isinstance(operation, AggregateWindow):
+            has_windows = not isinstance(operation.assigner, GlobalWindows)
+            self.results = AggregateResults(operator, operation.key, has_windows)
+            return
+        assert isinstance(operation, ApplyWindow)
+        side = UnkeyedContext([tag for tag in operator.side_outputs if tag != operation.late_tag])
+        if operation.window_function is not None:
+            self._function = operation.window_function
+            if not operation.assigner.is_merging:
+                self._window_state = RememberedByWindow(self._backend, WINDOW_STATE, operator.name)
+            self._global_state = RememberedByKey(self._backend, GLOBAL_STATE, operator.name)
+            self._context = LiveWindowContext(operator, self._window_state, self._global_state, side)
+        self.results = FunctionResults(operator, side, many=self._function is not None)
+
+    # ---- records in ----
+
+    def values(self, batch: Batch) -> list[Any]:
+        """What `add` takes of each record."""
+        if isinstance(self._accumulators, BuiltInAccumulators) and self._evictor is None:
+            return self._accumulators.values(batch)
+        return batch.rows
+
+    def add(self, place: TimeWindow, value: Any, timestamp_ms: int) -> bool:
+        """Take a record into a window; whether the window is new. Without event time, first and last are by arrival."""
+        if not self._is_event_time and self._evictor is None:
+            timestamp_ms = 0
+        return self.contents.add(place, value, timestamp_ms)
+
+    # ---- results out ----
+
+    def fire(self, window: TimeWindow, place: TimeWindow, timestamp_ms: int | None) -> None:
+        """Compute a window, if it holds something; its results have this timestamp."""
+        if self._evictor is None:
+            held = self.contents.get(place)
+            if held is not NOTHING:
+                accumulators = self._accumulators
+                self._emit(window, held if accumulators is None else accumulators.result(held), timestamp_ms)
+            return
+        assert isinstance(self.contents, ListedContents)
+        elements = self.contents.timestamped(place)
+        if not elements:
+            return
+        left = list(self._evictor.evict_before(elements, window, self._evictor_context))
+        if self._accumulators is None:
+            self._emit(window, [e.value for e in left], timestamp_ms)
+        elif left:
+            self._emit(window, self._result_of(self._accumulators, left), timestamp_ms)
+        left = list(self._evictor.evict_after(left, window, self._evictor_context))
+        if len(left) != len(elements) or any(a is not b for a, b in zip(left, elements, strict=True)):
+            self.contents.replace(place, left)
+
+    def clear(self, window: TimeWindow, place: TimeWindow) -> None:
+        """The window is over: forget everything of it."""
+        self.contents.clear(place)
+        if self._function is None:
+            return
+        context = self._context
+        context.window, context.is_clearing = window, True
+        self._function.clear(context)
+        context.is_clearing = False
+        if self._window_state is not None:
+            self._window_state.remove(window)
+
+    def flush(self) -> None:
+        """Put everything into the state. Changes the current key."""
+        self.contents.flush()
+        for part in (self._window_state, self._global_state):
+            if part is not None:
+                part.flush()
+
+    def _emit(self, window: TimeWindow, result: Any, timestamp_ms: int | None) -> None:
+        key = None if self._operation.key is None else self._backend.current_key
+        if self._function is not None:
+            self._context.window = window
+            elements: Sequence[Any] = result if self._accumulators is None else [result]
+            result = self._function.process(key, self._context, elements)
+        self.results.add(key, window, result, timestamp_ms)
+
+    def _result_of(self, accumulators: Accumulators, elements: list[TimestampedValue]) -> Any:
+        values = [e.value for e in elements]
+        if isinstance(accumulators, BuiltInAccumulators):
+            values = accumulators.values(Batch.of_rows(self._record_type, values))
+        stamps = [e.timestamp_ms if self._is_event_time else 0 for e in elements]
+        return accumulators.result(accumulators.of_all(zip(values, stamps, strict=True)))
+
+
+def _accumulators(operation: WindowOperation, record_type: RecordType) -> Accumulators | None:
+    if isinstance(operation, AggregateWindow):
+        return BuiltInAccumulators(operation.aggregates, record_type)
+    assert isinstance(operation, ApplyWindow)
+    if operation.form == "reduce":
+        function = operation.function
+        reduce: Callable[[Any, Any], Any] = getattr(function, "reduce", function)
+        return ReduceAccumulators(reduce, record_type)
+    if operation.form == "aggregate":
+        assert operation.accumulator_type is not None
+        return FunctionAccumulators(operation.function, operation.accumulator_type)
+    return None
+
+
+def refuse_untyped(operation: WindowOperation, record_type: RecordType, operator: str) -> None:
+    """Refuse Python objects without a type as contents of windows; asked where checkpoints are on."""
+    if not isinstance(operation, ApplyWindow):
+        return
+    if operation.form == "aggregate" and operation.evictor is None:
+        kept, what = operation.accumulator_type, "the accumulator"
+        advice = "Give create_accumulator a return type hint, or pass accumulator_type="
+    else:
+        kept, what = record_type, "a record"
+        advice = "Give the function that makes the records a return type hint"
+    if kept is not None and kept.is_object:
+        raise ProgramError(
+            f"operator {operator!r} keeps windows that cannot be stored in a checkpoint: {what} is a Python object "
+            f"without a type. {advice}; or switch checkpoints off"
+        )

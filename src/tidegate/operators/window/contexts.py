@@ -1,0 +1,124 @@
+"""What triggers, evictors and window functions see: one object each per operator, which is told the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, Final
+
+from tidegate.api.functions import OutputTag
+from tidegate.api.windows import GLOBAL_WINDOW, TimeWindow
+from tidegate.core.errors import ProgramError
+from tidegate.operators.operator import Operator
+from tidegate.operators.row_operator import SideOutputs
+from tidegate.operators.window.remembered import RememberedByKey, RememberedByWindow
+from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.timers import TimerService
+
+_INT64: Final = 1 << 63
+
+
+class TimeContext:
+    """The time; all that an `EvictorContext` has."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    @property
+    def current_watermark(self) -> int:
+        """The operator's event time."""
+        return self._operator.clock_ms
+
+    @property
+    def current_processing_time(self) -> int:
+        """The wall clock."""
+        return self._operator.context.clock.now_ms()
+
+
+class LiveTriggerContext(TimeContext):
+    """The `TriggerContext` and `OnMergeContext`."""
+
+    window: TimeWindow = GLOBAL_WINDOW
+
+    def __init__(
+        self,
+        operator: Operator,
+        backend: KeyedStateBackend,
+        timers: TimerService,
+        remembered: RememberedByWindow | None,
+    ) -> None:
+        super().__init__(operator)
+        self._backend = backend
+        self._timers = timers
+        self._remembered = remembered
+        self.merged_states: Sequence[MutableMapping[str, Any]] = ()
+
+    @property
+    def state(self) -> MutableMapping[str, Any]:
+        """What the trigger remembers of this key and window."""
+        assert self._remembered is not None
+        return self._remembered.of(self.window)
+
+    def register_event_time_timer(self, time_ms: int) -> None:
+        """Fire when the watermark reaches this."""
+        self._timers.register_event_time(self._backend.current_key, _checked(time_ms), self.window)
+
+    def register_processing_time_timer(self, time_ms: int) -> None:
+        """Fire when the wall clock reaches this."""
+        self._timers.register_processing_time(self._backend.current_key, _checked(time_ms), self.window)
+
+    def delete_event_time_timer(self, time_ms: int) -> None:
+        """Do not fire."""
+        self._timers.delete_event_time(self._backend.current_key, time_ms, self.window)
+
+    def delete_processing_time_timer(self, time_ms: int) -> None:
+        """Do not fire."""
+        self._timers.delete_processing_time(self._backend.current_key, time_ms, self.window)
+
+
+class LiveWindowContext(TimeContext):
+    """The `WindowContext` of a `ProcessWindowFunction`."""
+
+    window: TimeWindow = GLOBAL_WINDOW
+
+    def __init__(
+        self,
+        operator: Operator,
+        by_window: RememberedByWindow | None,
+        by_key: RememberedByKey,
+        side_outputs: SideOutputs,
+    ) -> None:
+        super().__init__(operator)
+        self._by_window = by_window
+        self._by_key = by_key
+        self._put: Callable[[OutputTag[Any], Any], None] = side_outputs.output
+        self.is_clearing = False
+
+    @property
+    def window_state(self) -> MutableMapping[str, Any]:
+        """What the function remembers of this key and window."""
+        if self._by_window is None:
+            raise ProgramError(
+                "context.window_state: windows that merge have no state of their own. Use context.global_state, which "
+                "is that of the key"
+            )
+        return self._by_window.of(self.window)
+
+    @property
+    def global_state(self) -> MutableMapping[str, Any]:
+        """What the function remembers of this key."""
+        return self._by_key.of_key()
+
+    def output(self, tag: OutputTag[Any], value: Any) -> None:
+        """Emit to a side output."""
+        if self.is_clearing:
+            raise ProgramError("context.output: a window that is cleared can emit nothing. Emit in process")
+        self._put(tag, value)
+
+
+def _checked(time_ms: int) -> int:
+    if time_ms.__class__ is not int or not -_INT64 <= time_ms < _INT64:
+        raise ProgramError(
+            f"a timer's time is a whole number of milliseconds (int, 64 bits), got a {type(time_ms).__name__}: "
+            f"{time_ms!r}"
+        )
+    return time_ms

@@ -1,0 +1,101 @@
+"""Accumulators of windows: the reduced value, or that of the user's `AggregateFunction`.
+
+Those of the built-in aggregates are in `row_aggregates.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tidegate.api.state import AggregateFunction
+from tidegate.records.types import RecordType
+
+
+class Accumulators(ABC):
+    """How values become an accumulator, and that a result. `dump` and `load` are for the state."""
+
+    stored_type: RecordType
+
+    @abstractmethod
+    def create(self, value: Any, timestamp_ms: int) -> Any:
+        """The accumulator of one value."""
+
+    @abstractmethod
+    def add(self, accumulator: Any, value: Any, timestamp_ms: int) -> Any:
+        """The accumulator with one more; may change the given one."""
+
+    @abstractmethod
+    def merge(self, left: Any, right: Any) -> Any:
+        """Two accumulators as one; may change both."""
+
+    @abstractmethod
+    def result(self, accumulator: Any) -> Any:
+        """The result, which is the caller's own."""
+
+    def dump(self, accumulator: Any) -> Any:
+        """What is stored."""
+        return accumulator
+
+    def load(self, stored: Any) -> Any:
+        """The accumulator back."""
+        return stored
+
+    def of_all(self, values: Iterable[tuple[Any, int]]) -> Any:
+        """The accumulator of values with timestamps; None of none."""
+        accumulator: Any = None
+        for i, (value, timestamp_ms) in enumerate(values):
+            accumulator = (
+                self.add(accumulator, value, timestamp_ms) if i else self.create(value, timestamp_ms)
+            )
+        return accumulator
+
+
+class ReduceAccumulators(Accumulators):
+    """The reduced value itself."""
+
+    def __init__(self, function: Callable[[Any, Any], Any], record_type: RecordType) -> None:
+        self._function = function
+        self._copy = record_type.copy_row if record_type.is_mutable else None
+        self.stored_type = record_type
+
+    def create(self, value: Any, timestamp_ms: int) -> Any:
+        """The value, copied where the function could change it for others too."""
+        return value if self._copy is None else self._copy(value)
+
+    def add(self, accumulator: Any, value: Any, timestamp_ms: int) -> Any:
+        """Reduce."""
+        return self._function(accumulator, value)
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """Reduce."""
+        return self._function(left, right)
+
+    def result(self, accumulator: Any) -> Any:
+        """The value, copied where it can change later."""
+        return accumulator if self._copy is None else self._copy(accumulator)
+
+
+class FunctionAccumulators(Accumulators):
+    """Those of the user's `AggregateFunction`."""
+
+    def __init__(self, function: AggregateFunction[Any, Any, Any], accumulator_type: RecordType) -> None:
+        self._function = function
+        self.stored_type = accumulator_type
+
+    def create(self, value: Any, timestamp_ms: int) -> Any:
+        """A new one with the value."""
+        return self._function.add(value, self._function.create_accumulator())
+
+    def add(self, accumulator: Any, value: Any, timestamp_ms: int) -> Any:
+        """Add."""
+        return self._function.add(value, accumulator)
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """Merge."""
+        return self._function.merge(left, right)
+
+    def result(self, accumulator: Any) -> Any:
+        """The function's result."""
+        return self._function.get_result(accumulator)
