@@ -25,6 +25,7 @@ from tidegate.api.functions import (
     TimerService,
 )
 from tidegate.api.job_client import JobClient
+from tidegate.api.joins import JoinContext, JoinFunction, ProcessJoinFunction
 from tidegate.api.restart_strategies import RestartStrategies
 from tidegate.api.sink import BlackholeSink, Sink
 from tidegate.api.source import Source
@@ -139,6 +140,8 @@ __all__ = [
     "JobError",
     "JobFailedError",
     "JobStatus",
+    "JoinContext",
+    "JoinFunction",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
@@ -156,6 +159,7 @@ __all__ = [
     "PickleSerializer",
     "ProcessContext",
     "ProcessFunction",
+    "ProcessJoinFunction",
     "ProcessWindowFunction",
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",

@@ -48,6 +48,7 @@ from tidegate.records.types import RecordType, record_type_of
 if TYPE_CHECKING:
     from tidegate.api.connected_streams import ConnectedStreams
     from tidegate.api.environment import Environment
+    from tidegate.api.joins import IntervalJoinStreams
     from tidegate.api.windowed_streams import WindowedStream
     from tidegate.api.windows import WindowAssigner
 
@@ -481,6 +482,25 @@ class KeyedStream(DataStream):
         name = f"reduce {function_name(function)}"
         check_states(function, settings.get("name") or name, self._key_spec)
         return self._then(operation, name, self._type, settings)
+
+    def interval_join(self, other: KeyedStream) -> IntervalJoinStreams:
+        """Pair the records of this stream with those of another, of the same key, whose times are near.
+
+        >>> from tidegate import Environment, WatermarkStrategy
+        >>> env = Environment(runtime="in-process")
+        >>> def timed(*records: tuple[str, int]) -> DataStream:
+        ...     stream = env.from_collection(list(records), type=tuple[str, int])
+        ...     return stream.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("f1"))
+        >>> orders = timed(("a", 1_000), ("b", 2_000)).key_by("f0")
+        >>> payments = timed(("a", 5_000), ("b", 60_000)).key_by("f0")
+        >>> def wait(order: tuple[str, int], payment: tuple[str, int]) -> tuple[str, int]:
+        ...     return order[0], payment[1] - order[1]
+        >>> list(orders.interval_join(payments).between("0 s", "10 s").apply(wait).execute_and_collect())
+        [('a', 4000)]
+        """
+        from tidegate.api.joins import IntervalJoinStreams
+
+        return IntervalJoinStreams(self, other)
 
     def _key(self) -> Key | None:
         return self._key_spec

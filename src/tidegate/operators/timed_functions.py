@@ -8,11 +8,8 @@ others run in the plain operators, which know nothing of timers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import repeat
 from operator import index
 from typing import Any, Final, Literal, NoReturn
-
-import pyarrow as pa
 
 from tidegate.api.functions import TimerService as UserTimers
 from tidegate.api.functions import has_timers
@@ -23,7 +20,8 @@ from tidegate.operators.failures import OperatorError
 from tidegate.operators.functions import ProcessOperator
 from tidegate.operators.no_timers import NoTimers
 from tidegate.operators.operator import Operator
-from tidegate.operators.row_operator import RowOperator, StatefulContext, records_of
+from tidegate.operators.row_operator import RowOperator, StatefulContext
+from tidegate.operators.stamped_results import MOST_ROWS, StampedResults
 from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.types import brief
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
@@ -31,7 +29,6 @@ from tidegate.state.timers import Timer, TimerService
 
 TimeDomain = Literal["event", "processing"]
 
-_MOST_ROWS: Final = 4096
 _RUNAWAY: Final = 1_000_000
 _INT64: Final = 1 << 63
 
@@ -86,15 +83,15 @@ class TimedOperator(RowOperator):
     def _fire(self, due: Iterable[Timer], domain: TimeDomain) -> None:
         """Call `on_timer` for each, and emit what it gives a few thousand records at a time."""
         backend, function = self.backend, self._on_timer
-        fired = Fired(self, domain)
         context = TimerContext(self.side_outputs, backend, self._service, domain)
+        fired = StampedResults(self, context, has_times=domain == "event")
         is_last = domain == "event" and self.clock_ms == MAX_WATERMARK
         most = max(_RUNAWAY, 100 * self._timers.pending)
         count = 0
         try:
             for context.timestamp, backend.current_key, _ in due:
                 try:
-                    fired.add(context, function(context.timestamp, context))
+                    fired.add(context.timestamp, function(context.timestamp, context))
                     count += 1
                     if is_last and count > most:
                         _refuse_runaway(count)
@@ -103,11 +100,11 @@ class TimedOperator(RowOperator):
                         f"the {domain}-time timer for {context.timestamp} of key {brief(backend.current_key)}"
                     )
                     raise OperatorError(self.name, where) from e
-                if fired.waiting >= _MOST_ROWS:
-                    fired.emit(context)
+                if fired.waiting >= MOST_ROWS:
+                    fired.emit()
         finally:
             self.leave_keys()
-        fired.emit(context)
+        fired.emit()
 
 
 def _refuse_runaway(count: int) -> NoReturn:
@@ -115,49 +112,6 @@ def _refuse_runaway(count: int) -> NoReturn:
         f"{count:,} timers have fired since the input ended, and on_timer registers more. Register none when "
         f"context.timer_service.current_watermark is {MAX_WATERMARK} (2^63 - 1)"
     )
-
-
-class Fired:
-    """What timers gave so far, with the timers' times."""
-
-    def __init__(self, operator: TimedOperator, domain: TimeDomain) -> None:
-        self._operator = operator
-        self._has_times = domain == "event"
-        self.waiting = 0
-        """How many records there are."""
-        self._rows: list[Any] = []
-        self._times: list[int] = []
-        self._side_times: dict[str, list[int]] = {tag: [] for tag in operator.side_outputs}
-
-    def add(self, context: TimerContext, part: Any) -> None:
-        """Take what one timer gave."""
-        rows = self._rows
-        if part is not None:
-            rows.extend(part if part.__class__ is list else records_of(part))
-            self._times.extend(repeat(context.timestamp, len(rows) - len(self._times)))
-        waiting = len(rows)
-        for tag, values in context.buffers.items():
-            times = self._side_times[tag]
-            times.extend(repeat(context.timestamp, len(values) - len(times)))
-            waiting += len(values)
-        self.waiting = waiting
-
-    def emit(self, context: TimerContext) -> None:
-        """Send what is there."""
-        self.waiting = 0
-        operator = self._operator
-        if self._rows:
-            rows, times = self._rows, self._times
-            self._rows, self._times = [], []
-            operator.emit_results(rows, timestamps=self._stamps(times))
-        for tag, values in context.buffers.items():
-            if values:
-                times = self._side_times[tag]
-                context.buffers[tag], self._side_times[tag] = [], []
-                operator.emit_side(tag, values, self._stamps(times))
-
-    def _stamps(self, times: list[int]) -> Any:
-        return pa.array(times, pa.int64()) if self._has_times else None
 
 
 class TimerContext(StatefulContext):

@@ -1,0 +1,88 @@
+"""The operations of joins by time, and of deduplication within a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from tidegate.api.functions import function_name
+from tidegate.api.operations import Key, Operation
+from tidegate.api.state import MapState, StateDeclaration
+from tidegate.core.durations import format_duration_ms
+from tidegate.records.types import RecordType, ScalarType, TupleType
+
+How = Literal["inner", "left", "right", "full"]
+Sides = tuple[bool, bool]
+
+BUFFERS = ("$join.left", "$join.right")
+"""The names in checkpoints of the records that wait; no state that a function declares has such a name."""
+
+
+@dataclass(frozen=True)
+class IntervalJoin(Operation):
+    """Pairs records of two keyed streams whose times are near: right - left in [lower_ms, upper_ms].
+
+    With `form` "apply" the function makes one record of each pair, with "process" any number.
+    """
+
+    rows: ClassVar[bool] = True
+    form: Literal["apply", "process"]
+    function: Any
+    keys: tuple[Key, Key]
+    types: tuple[RecordType, RecordType]
+    lower_ms: int
+    upper_ms: int
+    how: How = "inner"
+    late_tags: tuple[str | None, str | None] = (None, None)
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "interval-join"
+
+    @property
+    def needs_event_time(self) -> bool:
+        """Both streams must have timestamps and watermarks."""
+        return True
+
+    @property
+    def outer(self) -> Sides:
+        """Whether records of the left and of the right are emitted without a partner."""
+        return self.how in ("left", "full"), self.how in ("right", "full")
+
+    @property
+    def reach_ms(self) -> tuple[int, int]:
+        """How long, in event time, a record of either side waits for partners."""
+        return max(0, self.upper_ms), max(0, -self.lower_ms)
+
+    def detail(self) -> str:
+        """The function, the key and the bounds."""
+        key = self.keys[0].describe()
+        bounds = f"[{_signed(self.lower_ms)}, {_signed(self.upper_ms)}]"
+        return f"{self.how} {function_name(self.function)} per {key}, right within {bounds} of left"
+
+    def states(self) -> tuple[StateDeclaration, ...]:
+        """The states of the function, and the records that wait."""
+        waiting = [buffer_state(n, t) for n, t in zip(BUFFERS, self.types, strict=True) if not t.is_object]
+        return (*super().states(), *waiting)
+
+    def state_key(self) -> Key | None:
+        """That of the left; the right's are equal to it."""
+        return self.keys[0]
+
+
+def buffer_state(name: str, record_type: RecordType) -> MapState[tuple[int, int, bool], Any]:
+    """The records of one side that wait: by time, number and whether they have had a partner."""
+    if is_boxed(record_type):  # None is a record here, but in a state it is the absence of one
+        assert isinstance(record_type, ScalarType)
+        record_type = TupleType([(record_type._codec, True)])
+    return MapState(tuple[int, int, bool], record_type, name=name)
+
+
+def is_boxed(record_type: RecordType) -> bool:
+    """Whether records are stored as tuples of one."""
+    return isinstance(record_type, ScalarType) and record_type.schema.field(0).nullable
+
+
+def _signed(ms: int) -> str:
+    return f"{'-' if ms < 0 else '+' if ms else ''}{format_duration_ms(abs(ms))}"

@@ -1,0 +1,249 @@
+"""Joins of two streams by key and time, as the user writes them.
+
+    orders.key_by("id").interval_join(payments.key_by("order")).between("0 s", "10 min").apply(pay)
+    a.join(b).where("id").equal_to("id").window(TumblingEventTimeWindows("1 min")).apply(f)
+
+Each call gives a new builder; `apply` and `process` add the operator. In an outer join (`how`) the side that is missing
+is None.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final, Protocol, get_args
+
+from tidegate.api.functions import Function, OutputTag, check_callable, function_name, result_type
+from tidegate.api.join_operations import How, IntervalJoin
+from tidegate.api.keys import check_key_types_meet
+from tidegate.api.settings import apply_settings
+from tidegate.api.state_checks import check_states
+from tidegate.api.streams import DataStream, KeyedStream, declare_side_outputs
+from tidegate.api.transformations import StreamRef
+from tidegate.core.durations import parse_duration_ms
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import RecordType
+
+HOWS: Final = get_args(How)
+
+
+class JoinContext(Protocol):
+    """What a `ProcessJoinFunction` gets beside each pair."""
+
+    @property
+    def left_timestamp(self) -> int | None:
+        """The event time of the left record; None if it is missing (in an outer join)."""
+        ...
+
+    @property
+    def right_timestamp(self) -> int | None:
+        """The event time of the right record; None if it is missing (in an outer join)."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """The event time of what is emitted: the later of the two."""
+        ...
+
+    @property
+    def current_key(self) -> Any:
+        """The key of both."""
+        ...
+
+    def output(self, tag: OutputTag[Any], value: Any) -> None:
+        """Emit a value to a side output."""
+        ...
+
+
+class JoinFunction(Function):
+    """Makes one record of each pair; for a join that needs `open`."""
+
+    @abstractmethod
+    def join(self, left: Any, right: Any) -> Any:
+        """Return the record of a pair; in an outer join one of the two may be None."""
+
+
+class ProcessJoinFunction(Function):
+    """Makes any number of records of each pair, also for side outputs."""
+
+    @abstractmethod
+    def process(self, left: Any, right: Any, context: JoinContext) -> Iterable[Any] | None:
+        """Return or yield records; in an outer join one of the two may be None."""
+
+
+@dataclass(frozen=True, eq=False)
+class IntervalJoinStreams:
+    """Two keyed streams, to be joined by the distance of their times; `between` says which."""
+
+    left: KeyedStream
+    right: KeyedStream
+
+    def __post_init__(self) -> None:
+        for stream in (self.left, self.right):
+            if not isinstance(stream, KeyedStream):
+                raise ProgramError(
+                    f"interval_join needs two keyed streams, got {stream!r}. Write "
+                    f"a.key_by(...).interval_join(b.key_by(...))"
+                )
+        if self.left._env is not self.right._env:
+            raise ProgramError("interval_join needs streams of one environment")
+        check_key_types_meet(self.left._key_spec, self.right._key_spec)
+
+    def between(self, lower: Any, upper: Any) -> IntervalJoinedStreams:
+        """Pair records with left + lower <= right <= left + upper; a bound may be negative: "-5 s"."""
+        bounds = (_signed_ms("lower", lower), _signed_ms("upper", upper))
+        if bounds[0] > bounds[1]:
+            raise ProgramError(
+                f"between({lower!r}, {upper!r}): the lower bound is above the upper one, so nothing could meet"
+            )
+        return IntervalJoinedStreams(self, *bounds)
+
+
+@dataclass(frozen=True, eq=False)
+class IntervalJoinedStreams:
+    """An interval join, before the function that makes records of the pairs."""
+
+    streams: IntervalJoinStreams
+    lower_ms: int
+    upper_ms: int
+    kind: How = "inner"
+    late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = field(default=(None, None))
+
+    def lower_bound_exclusive(self) -> IntervalJoinedStreams:
+        """Leave out pairs with right = left + lower."""
+        return replace(self, lower_ms=self.lower_ms + 1)
+
+    def upper_bound_exclusive(self) -> IntervalJoinedStreams:
+        """Leave out pairs with right = left + upper."""
+        return replace(self, upper_ms=self.upper_ms - 1)
+
+    def how(self, how: How) -> IntervalJoinedStreams:
+        """Also emit records without a partner: of the "left", of the "right", or of both ("full").
+
+        Such a record is emitted once, when the watermark shows that no partner can come. So that it is not late for
+        those behind, an outer join holds watermarks back by the time that its records wait.
+        """
+        return replace(self, kind=checked_how(how))
+
+    def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoinedStreams:
+        """Send late records of the left to this side output. They are counted as `late_records` in any case."""
+        check_late_tag(tag, self.streams.left, "side_output_left_late_data")
+        return replace(self, late_tags=(tag, self.late_tags[1]))
+
+    def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoinedStreams:
+        """Send late records of the right to this side output. They are counted as `late_records` in any case."""
+        check_late_tag(tag, self.streams.right, "side_output_right_late_data")
+        return replace(self, late_tags=(self.late_tags[0], tag))
+
+    def apply(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
+        """Make one record of each pair with `function(left, right)` (or a `JoinFunction`)."""
+        check_callable(function, JoinFunction, "apply")
+        out = result_type(function, "join", returns, many=False)
+        return self._joined("apply", function, out, (), settings)
+
+    def process(
+        self,
+        function: ProcessJoinFunction,
+        *,
+        returns: Any = None,
+        side_outputs: tuple[OutputTag[Any], ...] = (),
+        **settings: Any,
+    ) -> DataStream:
+        """Make any number of records of each pair, also for the `side_outputs` named here."""
+        check_callable(function, ProcessJoinFunction, "process")
+        out = result_type(function, "process", returns, many=True)
+        return self._joined("process", function, out, side_outputs, settings)
+
+    def _joined(
+        self,
+        form: Any,
+        function: Any,
+        out: RecordType,
+        tags: tuple[OutputTag[Any], ...],
+        settings: dict[str, Any],
+    ) -> DataStream:
+        if self.lower_ms > self.upper_ms:
+            raise ProgramError(
+                f"interval_join: with the bounds excluded nothing is between {self.lower_ms - 1} and "
+                f"{self.upper_ms + 1} ms"
+            )
+        left, right = self.streams.left, self.streams.right
+        operation = IntervalJoin(
+            form,
+            function,
+            (left._key_spec, right._key_spec),
+            (left.record_type, right.record_type),
+            self.lower_ms,
+            self.upper_ms,
+            self.kind,
+            (_tag_id(self.late_tags[0]), _tag_id(self.late_tags[1])),
+        )
+        name = f"interval-join {function_name(function)}"
+        check_states(function, settings.get("name") or name, left._key_spec)
+        return joined_stream((left, right), operation, name, out, (tags, self.late_tags), settings)
+
+
+# ---- shared by the joins ----
+
+
+def joined_stream(
+    streams: tuple[KeyedStream, KeyedStream],
+    operation: Any,
+    name: str,
+    out: RecordType,
+    tags: tuple[tuple[OutputTag[Any], ...], tuple[OutputTag[Any] | None, OutputTag[Any] | None]],
+    settings: dict[str, Any],
+) -> DataStream:
+    """Add the operator of a join; `tags` are those of the function, and those for late records of each side."""
+    env = streams[0]._env
+    node = env._add(operation, name, tuple(s._inputs() for s in streams), out)
+    stream = DataStream(env, (StreamRef(node),), out)
+    declare_side_outputs(stream, tags[0])
+    for late, side in zip(tags[1], streams, strict=True):
+        if late is not None:
+            declare_side_outputs(stream, (late,))
+            node.side_outputs[late.id] = side.record_type
+    apply_settings(stream, settings)
+    return stream
+
+
+def checked_how(how: Any) -> How:
+    """One of the four words."""
+    if how not in HOWS:
+        raise ProgramError(f"how is one of {', '.join(map(repr, HOWS))}, got {how!r}")
+    found: How = how
+    return found
+
+
+def check_late_tag(tag: Any, stream: DataStream, call: str) -> None:
+    """Refuse a tag of another type than the stream's."""
+    if not isinstance(tag, OutputTag):
+        raise ProgramError(f"{call} needs an OutputTag, got {tag!r}")
+    if not tag.record_type.is_object and tag.record_type != stream.record_type:
+        raise ProgramError(
+            f"{call}({tag!r}): late records are {stream.record_type.describe()}. Leave the tag's type out: "
+            f"OutputTag({tag.id!r})"
+        )
+
+
+def _tag_id(tag: OutputTag[Any] | None) -> str | None:
+    return None if tag is None else tag.id
+
+
+def _signed_ms(which: str, value: Any) -> int:
+    """A duration that may be negative, in milliseconds."""
+    negative = False
+    if isinstance(value, str):
+        text = value.strip()
+        negative, value = text.startswith("-"), text.removeprefix("-").removeprefix("+")
+    elif isinstance(value, timedelta):
+        negative, value = value < timedelta(0), abs(value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        negative, value = value < 0, abs(value)
+    try:
+        ms = parse_duration_ms(value)
+    except ValueError as e:
+        raise ProgramError(f"between: the {which} bound {value!r}: {e}") from None
+    return -ms if negative else ms

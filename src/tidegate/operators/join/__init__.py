@@ -1,0 +1,1 @@
+"""Joins of two keyed streams by time."""

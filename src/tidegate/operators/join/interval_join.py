@@ -1,0 +1,239 @@
+"""The interval join: records of two keyed streams whose times are near, in pairs; outer joins emit the others too.
+
+Each record looks for partners among those of the other side that wait, and then waits itself until the watermark shows
+that no more can come. A record behind the watermark is late: counted, sent to its side output, and not joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.api.join_operations import BUFFERS, IntervalJoin
+from tidegate.core.errors import ProgramError
+from tidegate.operators.failures import OperatorError
+from tidegate.operators.functions import keep
+from tidegate.operators.join.buffers import JoinBuffer, StoredEntries
+from tidegate.operators.latest_values import not_storable
+from tidegate.operators.row_operator import RowOperator, StatefulContext, batch_position
+from tidegate.operators.stamped_results import MOST_ROWS, StampedResults
+from tidegate.records.batch import Batch
+from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
+from tidegate.records.types import brief
+from tidegate.state.backend import KeyedStateBackend
+
+
+class IntervalJoinOperator(RowOperator):
+    """Mailbox thread only. State: the records that wait, see `JoinBuffer`."""
+
+    operation: IntervalJoin
+    backend: KeyedStateBackend
+
+    def open(self) -> None:
+        """Open the function, and take up the records that waited."""
+        super().open()
+        operation = self.operation
+        key = operation.keys[0]
+        self.backend = self.context.states.keyed(key.record_type)
+        self._function = self.method("join" if operation.form == "apply" else "process")
+        self._refusal = next(
+            (
+                not_storable(self.name, key, t)
+                for t in self.input_types
+                if t.is_object or key.record_type.is_object
+            ),
+            None,
+        )
+        if self.context.options.checkpoint_interval:
+            self._check_storable()
+        outer = operation.outer
+        self._outer = outer
+        self._buffers = tuple(
+            JoinBuffer(
+                operation.reach_ms[side],
+                is_exact=outer[side],
+                store=None
+                if self._refusal is not None
+                else StoredEntries(self.backend, BUFFERS[side], self.input_types[side]),
+            )
+            for side in (0, 1)
+        )
+        self._delay_ms = max(
+            (reach for reach, is_outer in zip(operation.reach_ms, outer, strict=True) if is_outer), default=0
+        )
+        self._late = self.context.counter("late_records")
+        self._buffered = self.context.gauge("buffered_records")
+        self._show_buffered()
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Pair each record with those of the other side, and let it wait for more."""
+        times = _times(batch, self.name)
+        batch, times = self._without_late(batch, times, input_index)
+        if not batch.num_rows:
+            return
+        rows = self.rows(batch)
+        keys = self.keys(batch, self.operation.keys[input_index])
+        context = PairContext(self.side_outputs, self.backend)
+        results = StampedResults(self, context)
+        pair = self._pairing(input_index, context, results)
+        records = iter(rows)
+        backend = self.backend
+        mine, others = self._buffers[input_index], self._buffers[1 - input_index]
+        copy_row = self.input_types[input_index].copy_row
+        operation = self.operation
+        first, last = (
+            (operation.lower_ms, operation.upper_ms)
+            if input_index == 0
+            else (-operation.upper_ms, -operation.lower_ms)
+        )
+        try:
+            for row, backend.current_key, time in zip(records, keys, times, strict=True):
+                key = backend.current_key
+                found = others.between(key, time + first, time + last)
+                # Kept before the function sees it, and as a copy if it can change.
+                mine.add(key, time, copy_row(row), bool(found))
+                try:
+                    for entry in found:
+                        if not entry.is_matched:
+                            others.matched(key, entry)
+                        pair(row, time, entry.row, entry.timestamp_ms)
+                except BaseException as e:
+                    raise self.failure(batch, rows, records) from e
+                if results.waiting >= MOST_ROWS:
+                    results.emit()
+        finally:
+            self.leave_keys()
+            self._show_buffered()
+        results.emit()
+
+    def process_watermark(self, watermark_ms: int) -> None:
+        """An outer join holds watermarks back: what it emits when they come is as old as the time that records wait."""
+        self.clock_ms = watermark_ms
+        self.on_event_time(watermark_ms)
+        if watermark_ms != MAX_WATERMARK:
+            watermark_ms = max(MIN_TIMESTAMP, watermark_ms - self._delay_ms)
+        self.context.emit_watermark(watermark_ms)
+
+    def on_event_time(self, watermark_ms: int) -> None:
+        """Forget records that can meet nobody any more; an outer join emits those that never did, in order of time."""
+        super().on_event_time(watermark_ms)
+        alone: list[tuple[int, int, Any, Any]] = []
+        for side, buffer in enumerate(self._buffers):
+            gone = buffer.advance(watermark_ms)
+            if self._outer[side]:
+                alone += [(e.timestamp_ms, side, key, e.row) for e, key in gone if not e.is_matched]
+        if self._outer == (True, True):
+            alone.sort(key=lambda one: one[:2])
+        if alone:
+            self._emit_alone(alone)
+        self._show_buffered()
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Put the records that wait into the backend."""
+        self._check_storable()
+        for buffer in self._buffers:
+            buffer.snapshot()
+
+    # ---- inside ----
+
+    def _pairing(self, side: int, context: PairContext, results: StampedResults) -> Any:
+        """Calls the function with a record of `side` and one of the other, and takes what it gives."""
+        function, add = self._function, results.add
+        copy_other = self.input_types[1 - side].copy_row
+
+        if self.operation.form == "apply":
+
+            def pair(row: Any, time: int, other: Any, other_time: int) -> None:
+                other = copy_other(other)
+                joined = function(row, other) if side == 0 else function(other, row)
+                add(time if time > other_time else other_time, [joined])
+
+        else:
+
+            def pair(row: Any, time: int, other: Any, other_time: int) -> None:
+                other = copy_other(other)
+                context.timestamp = time if time > other_time else other_time
+                if side == 0:
+                    context.left_timestamp, context.right_timestamp = time, other_time
+                    add(context.timestamp, function(row, other, context))
+                else:
+                    context.left_timestamp, context.right_timestamp = other_time, time
+                    add(context.timestamp, function(other, row, context))
+
+        return pair
+
+    def _emit_alone(self, alone: Iterable[tuple[int, int, Any, Any]]) -> None:
+        backend, function = self.backend, self._function
+        context = PairContext(self.side_outputs, backend)
+        results = StampedResults(self, context)
+        is_apply = self.operation.form == "apply"
+        try:
+            for time, side, backend.current_key, row in alone:
+                pair = (row, None) if side == 0 else (None, row)
+                try:
+                    if is_apply:
+                        part = [function(*pair)]
+                    else:
+                        context.timestamp = time
+                        context.left_timestamp = time if side == 0 else None
+                        context.right_timestamp = time if side == 1 else None
+                        part = function(*pair, context)
+                    results.add(time, part)
+                except BaseException as e:
+                    where = f"a record of the {('left', 'right')[side]} without a partner"
+                    raise OperatorError(self.name, where, brief(row)) from e
+                if results.waiting >= MOST_ROWS:
+                    results.emit()
+        finally:
+            self.leave_keys()
+        results.emit()
+
+    def _without_late(self, batch: Batch, times: Any, side: int) -> tuple[Batch, list[int]]:
+        late = times < self.clock_ms
+        count = int(np.count_nonzero(late))
+        if not count:
+            return batch, times.tolist()
+        self._late.inc(count)
+        tag = self.operation.late_tags[side]
+        if tag is not None:
+            self.context.emit_side(tag, keep(batch, _chosen(batch, late), pa.array(late)))
+        in_time = ~late
+        return keep(batch, _chosen(batch, in_time), pa.array(in_time)), times[in_time].tolist()
+
+    def _check_storable(self) -> None:
+        if self._refusal is not None:
+            raise ProgramError(self._refusal)
+
+    def _show_buffered(self) -> None:
+        self._buffered.set(sum(buffer.size for buffer in self._buffers))
+
+
+class PairContext(StatefulContext):
+    """The `JoinContext`; one per batch."""
+
+    __slots__ = ("left_timestamp", "right_timestamp", "timestamp")
+    timestamp: int
+    left_timestamp: int | None
+    right_timestamp: int | None
+
+
+def _times(batch: Batch, operator: str) -> Any:
+    """The event times of a batch, as an array."""
+    stamps = batch.timestamps
+    if stamps is None or stamps.null_count:
+        cause = ProgramError(
+            "records have no event time, which this join goes by. Give the sources of both streams a WatermarkStrategy"
+        )
+        raise OperatorError(operator, batch_position(batch)) from cause
+    return stamps.to_numpy()
+
+
+def _chosen(batch: Batch, mask: Any) -> list[Any] | None:
+    return (
+        [row for row, is_in in zip(batch.rows, mask.tolist(), strict=True) if is_in]
+        if batch.has_rows
+        else None
+    )
