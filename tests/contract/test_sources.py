@@ -178,8 +178,6 @@ class Run:
         self.clock = ManualClock()
         self.batch_rows = batch_rows
         self.woken = threading.Event()
-        self.lost: dict[int, list[Any]] = {}
-        """Readers that are dead, with the splits that were sent to them since."""
         self.waiting: set[int] = set()
         self.ended: set[int] = set()
         self._outbox: list[Callable[[], None]] = []
@@ -206,16 +204,12 @@ class Run:
         arrived = [_through_json(s, self.source.split_type) for s in splits]
         assert all(isinstance(s, SourceSplit) and s.id for s in arrived)
         self.waiting.discard(subtask)
-        if subtask in self.lost:
-            self.lost[subtask] += arrived
-        else:
-            self._outbox.append(lambda: self.readers[subtask].add_splits(arrived))
+        self._outbox.append(lambda: self.readers[subtask].add_splits(arrived))
 
     def no_more_splits(self, subtask: int) -> None:
         self.ended.add(subtask)
         self.waiting.discard(subtask)
-        if subtask not in self.lost:
-            self._outbox.append(self.readers[subtask].no_more_splits)
+        self._outbox.append(self.readers[subtask].no_more_splits)
 
     # ReaderContext
 
@@ -424,23 +418,6 @@ def test_a_checkpoint_of_a_finished_job_holds_nothing_more(case):
         assert checkpoint[1] == []
     with Run(case.make(), 3, restored=checkpoint) as again:
         assert again.read() == []
-
-
-@for_each(*BOUNDED)
-def test_splits_that_come_back_are_given_out_again(case):
-    """A reader dies before it has read anything: its splits go back to the enumerator, and its successor reads them."""
-    with Run(case.make(), 2) as run:
-        run.lost[0] = lost = []
-        run.readers[0].poll()
-        run.deliver()
-        del run.lost[0]
-        run.ended.discard(0)
-        run.waiting.discard(0)
-        run.readers[0].close()
-        run.readers[0] = run.source.create_reader(run._reader_context(0))
-        if lost:
-            run.enumerator.add_splits_back(lost, 0)
-        assert_same(case.expected, run.read())
 
 
 @for_each(*CASES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -45,9 +44,6 @@ class Scripted(SplitEnumerator):
     def handle_split_request(self, subtask: int) -> None:
         self._call("request")
         self.context.assign([SourceSplit(id="a"), SourceSplit(id="b")], subtask)
-
-    def add_splits_back(self, splits: Sequence[Any], subtask: int) -> None:
-        raise AssertionError
 
     def poll(self) -> None:
         self._call("poll")

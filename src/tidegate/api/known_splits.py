@@ -89,10 +89,6 @@ class AssignedSplitsEnumerator(SplitEnumerator):
             self._context.assign(own, subtask)
         self._context.no_more_splits(subtask)
 
-    def add_splits_back(self, splits: Sequence[Any], subtask: int) -> None:
-        """Keep them for the same reader."""
-        self._pending[subtask][:0] = splits
-
     def snapshot(self) -> Any:
         """The splits not yet assigned, by reader."""
         return [list(own) for own in self._pending]

@@ -155,10 +155,6 @@ class SplitEnumerator(ABC):
     def handle_split_request(self, subtask: int) -> None:
         """A reader is out of work: `assign` something, call `no_more_splits`, or remember that it waits."""
 
-    @abstractmethod
-    def add_splits_back(self, splits: Sequence[Any], subtask: int) -> None:
-        """Splits of a failed reader that no completed checkpoint covers come back."""
-
     def poll(self) -> None:
         """Look for new splits; called every `poll_interval_ms`."""
 
@@ -236,10 +232,6 @@ class FixedSplitsEnumerator(SplitEnumerator):
             self._context.assign([self._pending.pop(0)], subtask)
         else:
             self._context.no_more_splits(subtask)
-
-    def add_splits_back(self, splits: Sequence[Any], subtask: int) -> None:
-        """Put them first, in their order."""
-        self._pending[:0] = splits
 
     def snapshot(self) -> Any:
         """The splits not yet assigned."""

@@ -258,7 +258,6 @@ class JobMaster:
         return msgspec.structs.replace(
             deploy,
             restore=tuple(encode_restore(subtask) for subtask in restored),
-            restored_checkpoint=0 if self._restore is None else self._restore.checkpoint_id,
             storage=storage,
         )
 

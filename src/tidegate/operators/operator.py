@@ -7,8 +7,8 @@ One thread (the slot's mailbox thread) makes every call, in this order: construc
 Between batches: `process_watermark` when event time advances (the last one, before `finish`, is `MAX_WATERMARK`),
 `process_status` when the stream becomes idle or active, and `on_processing_time` when `next_processing_time_ms` is due.
 
-With checkpoints, at any time between `open` and `close` (also after `finish`): `before_barrier` and `snapshot` of a
-checkpoint, then later its `checkpoint_completed` or `checkpoint_aborted`. State lives in `context.states`: what is
+With checkpoints, at any time between `open` and `close` (also after `finish`): `snapshot` of a checkpoint,
+then later its `checkpoint_completed` or `checkpoint_aborted`. State lives in `context.states`: what is
 there when `snapshot` returns is in the checkpoint, and is there again in `open` of the next attempt.
 """
 
@@ -125,9 +125,6 @@ class Operator(ABC):
 
     def finish(self) -> None:
         """Nothing follows on any input: emit and flush what is left."""
-
-    def before_barrier(self, checkpoint_id: int) -> None:
-        """The barrier is about to be forwarded: emit what must be in front of it. Operators before this one have."""
 
     def snapshot(self, checkpoint_id: int) -> None:
         """Put what is not in `context.states` already there; short. Raising declines the checkpoint."""

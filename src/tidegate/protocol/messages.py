@@ -157,8 +157,6 @@ class Deploy(msgspec.Struct, frozen=True, tag=True):
     addresses: tuple[SlotAddress, ...]
     restore: tuple[bytes, ...] = ()
     """A `SubtaskRestore` for each of `subtasks`, in their order, encoded; empty: there is nothing to restore."""
-    restored_checkpoint: int = 0
-    """The checkpoint that `restore` comes from; the first increment may build on it. 0: none."""
     storage: bytes = b""
     """The description of the `CheckpointStorage`; empty: checkpoints are off."""
 
@@ -196,12 +194,11 @@ class CollectedTaken(msgspec.Struct, frozen=True, tag=True):
 class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
     """Take a checkpoint: for source subtasks, and for those whose inputs have all ended. Goes to every slot.
 
-    `timestamp_ms` is the JobManager's wall clock at the trigger. `final`: every task had drained before it.
+    `timestamp_ms` is the JobManager's wall clock at the trigger.
     """
 
     checkpoint_id: int
     timestamp_ms: int
-    final: bool = False
 
 
 class NotifyCheckpointComplete(msgspec.Struct, frozen=True, tag=True):

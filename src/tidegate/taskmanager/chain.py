@@ -203,11 +203,6 @@ class OperatorChain:
                 operator.end_input(0)
             operator.finish()
 
-    def before_barrier(self, checkpoint_id: int) -> None:
-        """Let every operator, in order, emit what must be in front of the barrier."""
-        for operator in self.operators:
-            operator.before_barrier(checkpoint_id)
-
     def snapshot(self, checkpoint_id: int) -> list[tuple[str, OperatorAsyncPart]]:
         """The synchronous part of all operators; their asynchronous parts by operator id."""
         parts = []

@@ -1,6 +1,6 @@
 """A subtask's part in checkpoints: what the alignment decides is done here. Mailbox thread, but for the upload.
 
-1. What must be in front of the barrier is emitted, then the barrier is forwarded.
+1. The barrier is forwarded.
 2. The synchronous part: every operator freezes its state.
 3. The asynchronous part, on the slot's upload thread: the frozen state is written.
 4. Back on the mailbox thread: the acknowledgement with the handles, or a decline with the reason.
@@ -228,7 +228,6 @@ class SubtaskCheckpoints:
             finished=self.output_ended,
         )
         self._running[barrier.checkpoint_id] = running
-        self._chain.before_barrier(barrier.checkpoint_id)
         self._forward(running)
         try:
             if barrier.unaligned:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -66,10 +66,6 @@ class FileEnumerator(SplitEnumerator):
     def handle_split_request(self, subtask: int) -> None:
         if subtask not in self._waiting:
             self._waiting.append(subtask)
-        self._serve()
-
-    def add_splits_back(self, splits: Sequence[SourceSplit], subtask: int) -> None:
-        self._pending[:0] = splits
         self._serve()
 
     def snapshot(self) -> Any:

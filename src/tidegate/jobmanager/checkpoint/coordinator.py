@@ -256,7 +256,7 @@ class CheckpointCoordinator:
         pending.phase = "subtasks"
         pending.enumerators, pending.timestamp_ms = states, timestamp_ms
         pending.tracker.triggered(timestamp_ms)
-        self._tell_slots(m.TriggerCheckpoint(id, timestamp_ms, pending.final))
+        self._tell_slots(m.TriggerCheckpoint(id, timestamp_ms))
 
     # ---- 3: acknowledgements ----
 
