@@ -13,7 +13,7 @@ import msgspec
 from tidegate.core.ids import OperatorId, VertexId
 from tidegate.core.key_groups import KeyGroupRange
 
-StateKind = Literal["value", "list", "map", "reducing", "aggregating", "column"]
+StateKind = Literal["value", "list", "map", "reducing", "aggregating", "column", "pane"]
 Redistribution = Literal["split", "union", "broadcast"]
 
 

@@ -114,10 +114,11 @@ class PaneTable(ABC):
 
     @abstractmethod
     def write(self, changed: PaneRows, removed: PaneRows, everything: Callable[[], PaneRows]) -> None:
-        """Take over the changes since the last call. Called from `Operator.snapshot`, on the mailbox thread.
+        """Take over the changes since the last call. Called from every `Operator.snapshot`, on the mailbox thread.
 
-        `removed` has no values. A (key, pane) is at most once in both together. `everything` gives all live rows, for a
-        table that now writes a whole copy; it may be called or not, before `write` returns.
+        `removed` has no values. A (key, pane) is at most once in both together; removing one that is not stored is no
+        error. `everything` gives all live rows, for a table that now writes a whole copy; it may be called or not,
+        before `write` returns. The arrays belong to the table from now on: none may be a view of what still changes.
         """
 
 
@@ -132,7 +133,7 @@ class KeyedStateBackend(ABC):
         # No default on the class: CPython 3.11 would look there each time, for 20 ns, before it looks here.
         self.current_key: Any = NO_KEY
         self.claimed: set[str] = set()
-        """The names that `state` and `columns` were asked for."""
+        """The names that `state`, `columns` and `panes` were asked for."""
 
     @abstractmethod
     def state(self, declaration: KeyedState) -> KeyedState:
@@ -153,8 +154,12 @@ class KeyedStateBackend(ABC):
         """The live column table of this name; the same rules as for `state`."""
 
     @abstractmethod
+    def panes(self, name: str, values: pa.Schema) -> PaneTable:
+        """The pane table of this name, with these values; the same rules as for `state`."""
+
+    @abstractmethod
     def restore(self, handles: Sequence[KeyedStateHandle], storage: CheckpointStorage) -> None:
-        """Take from these handles what belongs to `context.key_groups`. Called once, before `state` and `columns`.
+        """Take from these handles what belongs to `context.key_groups`. Called once, before any of the above.
 
         Handles of the other backend are taken too where the format allows it; else a `StateCompatibilityError` says so.
         """

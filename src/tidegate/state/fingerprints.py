@@ -60,6 +60,19 @@ def column_schema(name: str, key_type: RecordType, arrays: Sequence[tuple[str, s
     )
 
 
+def pane_schema(name: str, key_type: RecordType, values: pa.Schema) -> StateSchema:
+    """The schema of a pane table with these values."""
+    return StateSchema(
+        name=name,
+        kind="pane",
+        key=key_type.describe(),
+        value=", ".join(f"{f.name}: {f.type}" for f in values),
+        serializer="arrow",
+        ttl_ms=None,
+        fingerprint=fingerprint("pane", key_type, _type_text(pa.struct(list(values))), "arrow", None),
+    )
+
+
 def fingerprint(
     kind: StateKind, key_type: RecordType, stored: str, serializer: str, ttl_time: str | None
 ) -> str:

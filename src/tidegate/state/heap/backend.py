@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
+
 from tidegate.api.state import KeyedState, ListState, MapState
 from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibilityError
 from tidegate.records import type_hints
@@ -26,13 +28,15 @@ from tidegate.state.backend import (
     ColumnArray,
     ColumnTable,
     KeyedStateBackend,
+    PaneTable,
 )
-from tidegate.state.fingerprints import check_compatible, column_schema, state_schema
+from tidegate.state.fingerprints import check_compatible, column_schema, pane_schema, state_schema
 from tidegate.state.heap.cells import Cells, TtlCells
 from tidegate.state.heap.column_store import ColumnStore
 from tidegate.state.heap.files import Encoded, ListColumn, RowLayout, StoredRows, as_read, read, to_parquet
 from tidegate.state.heap.live_states import TtlMapCells, live_state
 from tidegate.state.heap.map_table import MapTable
+from tidegate.state.heap.pane_store import PaneStore
 from tidegate.state.heap.row_store import RowStore
 from tidegate.state.heap.table import HeapTable
 from tidegate.state.serializers import KeySerializer, map_key_serializer, value_serializer
@@ -118,6 +122,23 @@ class HeapBackend(KeyedStateBackend):
             raise self._untyped_keys()
         schema = column_schema(name, context.key_type, [(a.name, str(a.dtype)) for a in arrays])
         store = ColumnStore(schema, arrays, self._keys, context.max_parallelism)
+        self._adopt(name, store, store.restore)
+        return store
+
+    def panes(self, name: str, values: pa.Schema) -> PaneTable:
+        """The pane table of this name; the same one for the same name."""
+        self.claimed.add(name)
+        known = self._stores.get(name)
+        if isinstance(known, PaneStore):
+            return known
+        self._refuse_second(name, known)
+        context = self.context
+        if self._keys is None and context.options.checkpoint_interval > 0:
+            raise self._untyped_keys()
+        schema = pane_schema(name, context.key_type, values)
+        store = PaneStore(
+            schema, values, self._keys, context.max_parallelism, lambda: self._writes_base(name, store)
+        )
         self._adopt(name, store, store.restore)
         return store
 
@@ -210,11 +231,18 @@ class HeapBackend(KeyedStateBackend):
         parts: list[_Part] = []
         for name, store in self._stores.items():
             chain = self._chains.get(name, ())
-            full = not chain or (not isinstance(store, _Undeclared) and _is_due_for_a_base(chain))
+            full = self._writes_base(name, store)
             parts.append(_Part(store, () if full else chain, full, store.freeze(checkpoint_id, full)))
         taken = _Snapshot(checkpoint_id, self.context, parts)
         self._pending[checkpoint_id] = taken
         return taken
+
+    def _writes_base(self, name: str, store: Store) -> bool:
+        """Whether the next checkpoint has all of a state, and not only what changed."""
+        chain = self._chains.get(name, ())
+        if not chain or (isinstance(store, PaneStore) and store.needs_base):
+            return True
+        return not isinstance(store, _Undeclared) and _is_due_for_a_base(chain)
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
         """The next increments build on this checkpoint; older ones are not waited for any more."""

@@ -5,11 +5,13 @@
 | `key_group` | int32 | ascending |
 | `key` | the key column's type, or a struct of the key columns | |
 | `map_key` | the map's key type | map states only; null: the whole map, in a row that says `deleted` |
-| `value` | the value's type, a list of it (list state), a struct of arrays (column tables) | null where `deleted` |
+| `pane` | int64 | pane tables only |
+| `value` | the value's type, a list of it (list state), a struct (column and pane tables) | null where `deleted` |
 | `deleted` | bool | the key (or entry) has no value any more; never true in a base |
 | `written_ms` | int64 | only with a time to live: when it was last written |
 
-List state has one row per key, map state one per entry; rows of one map are in the order in which they apply. The
+List state has one row per key, map state one per entry, a pane table one per key and pane; rows of one map or pane
+are in the order in which they apply. The
 file's metadata holds `tidegate.state` (name), `tidegate.kind`, `tidegate.fingerprint`, `tidegate.content` (`base` or
 `increment`), `tidegate.version`, and for a time to live in event time `tidegate.watermark_ms` and
 `tidegate.first_watermark_ms` of the snapshot. A base and its increments in order, the later row of a key winning, are
@@ -111,7 +113,7 @@ class RowLayout:
         """The cells of a table's rows: kept values, `REMOVED` where deleted."""
         gone = table.column("deleted").to_numpy()
         present = table if not gone.any() else table.filter(pc.invert(table.column("deleted")))
-        values = self.values.from_column(_retyped(one_array(present.column("value")), self.values.arrow_type))
+        values = self.values.from_column(retyped(one_array(present.column("value")), self.values.arrow_type))
         if self.has_ttl:
             times = present.column("written_ms").to_numpy().tolist()
             values = list(zip(times, values, strict=True))
@@ -125,7 +127,7 @@ class RowLayout:
     def stored_map_keys(self, column: pa.Array) -> list[Any]:
         """The map keys of a column without nulls."""
         assert self.map_keys is not None
-        return self.map_keys.from_column(_retyped(column, self.map_keys.arrow_type))
+        return self.map_keys.from_column(retyped(column, self.map_keys.arrow_type))
 
     def _name_misfit(self, keys: Sequence[Any], cells: Sequence[Any]) -> None:
         for key, cell in zip(keys, cells, strict=True):
@@ -259,25 +261,25 @@ def _integers(prefix: str, fields: Iterable[pa.Field]) -> Iterable[str]:
 
 def _with_gaps(values: pa.Array, gone: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
     """The values of the rows that are not gone, null in between."""
-    values = _retyped(values, _relaxed(values.type))
+    values = retyped(values, relaxed(values.type))
     if not gone.any():
         return values
     places = np.cumsum(~gone) - 1
     return values.take(pa.array(places, mask=gone))
 
 
-def _relaxed(t: pa.DataType) -> pa.DataType:
+def relaxed(t: pa.DataType) -> pa.DataType:
     """The type with fields that may be null: Parquet has no null struct with fields that may not."""
     if not pa.types.is_struct(t):
         return t
-    return pa.struct([pa.field(f.name, _relaxed(f.type), True) for f in t])
+    return pa.struct([pa.field(f.name, relaxed(f.type), True) for f in t])
 
 
-def _retyped(array: pa.Array, t: pa.DataType) -> pa.Array:
+def retyped(array: pa.Array, t: pa.DataType) -> pa.Array:
     """The same values; only which fields of structs may be null is another."""
     if array.type == t or not pa.types.is_struct(t):
         return array
-    children = [_retyped(child, f.type) for child, f in zip(array.flatten(), t, strict=True)]
+    children = [retyped(child, f.type) for child, f in zip(array.flatten(), t, strict=True)]
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(t), mask=mask)
 

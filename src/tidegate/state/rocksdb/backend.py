@@ -1,6 +1,6 @@
 """Keyed state in RocksDB: one database per operator subtask, with write-back caches in front of it.
 
-    live states      changes in memory, the rest in the database         values, lists, maps, columns
+    live states      changes in memory, the rest in the database         values, lists, maps, columns, panes
     write-back       how changes get into the database                   write_back
     files            what of the database is stored in checkpoints       checkpoint_files, restore
 
@@ -14,6 +14,8 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
+
+import pyarrow as pa
 
 from tidegate.api.state import (
     AggregatingState,
@@ -32,8 +34,9 @@ from tidegate.state.backend import (
     ColumnArray,
     ColumnTable,
     KeyedStateBackend,
+    PaneTable,
 )
-from tidegate.state.fingerprints import check_compatible, column_schema, state_schema
+from tidegate.state.fingerprints import check_compatible, column_schema, pane_schema, state_schema
 from tidegate.state.rocksdb.checkpoint_files import CheckpointFiles, Memo
 from tidegate.state.rocksdb.columns import RocksDBColumnTable
 from tidegate.state.rocksdb.database import Database, Entry
@@ -41,6 +44,7 @@ from tidegate.state.rocksdb.key_bytes import EntryKeys
 from tidegate.state.rocksdb.lists import RocksDBListState
 from tidegate.state.rocksdb.maps import RocksDBMapState
 from tidegate.state.rocksdb.memory import RocksDBMemory
+from tidegate.state.rocksdb.panes import RocksDBPaneTable
 from tidegate.state.rocksdb.restore import restore_database
 from tidegate.state.rocksdb.state_store import GenerationStore, StateContext
 from tidegate.state.rocksdb.stored_keys import StoredKeys
@@ -150,6 +154,16 @@ class RocksDBBackend(KeyedStateBackend):
                 context.is_empty,
             )
         table: ColumnTable = self._live[name]
+        return table
+
+    def panes(self, name: str, values: pa.Schema) -> PaneTable:
+        """The live pane table of this name."""
+        self.claimed.add(name)
+        self._refuse_untyped_keys()
+        context = self._state_context(pane_schema(name, self.context.key_type, values), None)
+        if name not in self._live:
+            self._live[name] = RocksDBPaneTable(context, values)
+        table: PaneTable = self._live[name]
         return table
 
     def _state_context(self, schema: StateSchema, declaration: KeyedState | None) -> StateContext:

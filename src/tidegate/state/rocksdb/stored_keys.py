@@ -12,6 +12,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.records.types import RecordType
@@ -43,19 +44,33 @@ class StoredKeys:
             columns = [pa.array(c, t) for c, t in zip(zip(*chunk, strict=True), self._types, strict=True)]
             yield from self._serializer.from_column(self._serializer.join(columns))
 
-    def _parts(self, entries: Iterable[bytes]) -> Iterator[list[Any]]:
+    def columns_of(self, entries: list[bytes], tail: int) -> list[pa.Array]:
+        """The key columns of entries, a row for each, that have so many bytes behind the key."""
         types = self._types
+        if len(types) == 1 and pa.types.is_string(types[0]) and all(e[_HEAD] == kb.TEXT for e in entries):
+            start = _HEAD + 1 + _LENGTH.size
+            return [pa.array([e[start:-tail] for e in entries], pa.binary()).cast(types[0])]
+        if len(types) == 1 and types[0] == pa.int64() and all(e[_HEAD] == kb.INTEGER for e in entries):
+            numbers = np.frombuffer(b"".join([e[_HEAD + 1 : -tail] for e in entries]), ">u8")
+            return [pa.array((numbers.astype(np.uint64) ^ np.uint64(_BIAS)).view(np.int64))]
+        rows = [self._read_key(entry)[0] for entry in entries]
+        return [pa.array(c, t) for c, t in zip(zip(*rows, strict=True), types, strict=True)]
+
+    def _parts(self, entries: Iterable[bytes]) -> Iterator[list[Any]]:
         previous = b""
         for entry in entries:
             if previous and entry.startswith(previous):  # keys delimit themselves: it is the same one
                 continue
-            if len(types) == 1:
-                value, end = _read(entry, _HEAD, types[0])
-                parts = [value]
-            else:
-                parts, end = _read_parts(entry, _HEAD + 2, types)
+            parts, end = self._read_key(entry)
             previous = entry[:end]
             yield parts
+
+    def _read_key(self, entry: bytes) -> tuple[list[Any], int]:
+        types = self._types
+        if len(types) == 1:
+            value, end = _read(entry, _HEAD, types[0])
+            return [value], end
+        return _read_parts(entry, _HEAD + 2, types)
 
 
 def _read_parts(data: bytes, position: int, types: Iterable[pa.DataType]) -> tuple[list[Any], int]:
