@@ -111,8 +111,10 @@ class SimulatedSlot:
         """Whether a step may move something."""
         if not self.is_running or self.slot is None:
             return False
+        if not self._stalled:
+            return True
         wake = self.slot.next_wake_ns()
-        return not self._stalled or (wake is not None and wake <= self._world.clock.monotonic_ns())
+        return wake is not None and wake <= self._world.clock.monotonic_ns()
 
     def next_wake_ns(self) -> int | None:
         """When it wants to step even if nothing arrives."""
