@@ -30,6 +30,7 @@ from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType, first_misfit, wrong_type
 from tidegate.operators.state_binding import bind_states
 from tidegate.records.batch import Batch, Origin
+from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.types import brief
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
 
@@ -58,6 +59,11 @@ class RowOperator(Operator):
             self._opened = True
             with blame(self.name):
                 function.open(self.context.runtime_context())
+
+    def on_event_time(self, watermark_ms: int) -> None:
+        """State with a time to live in event time goes by the watermark; the end of input is no time that passes."""
+        if self.backend is not None and watermark_ms != MAX_WATERMARK:
+            self.backend.current_watermark_ms = watermark_ms
 
     def finish(self) -> None:
         """The input has ended; from now on a failing `close` fails the job."""
