@@ -133,7 +133,9 @@ class ScriptedSource(KnownSplitsSource):
 
 
 class _ScriptReader(RequestingReader):
-    """Reads its partitions; one that pauses holds up none of the others."""
+    """Reads its partitions; one that pauses holds up none of the others, and each has its own watermark."""
+
+    last_split = ""
 
     def __init__(self, context: ReaderContext, source: ScriptedSource) -> None:
         super().__init__(context)
@@ -152,6 +154,7 @@ class _ScriptReader(RequestingReader):
                 continue
             stop = min([len(records), start + self._context.batch_rows, *(i for i in markers if i > start)])
             self._splits.append(msgspec.structs.replace(split, position=stop))
+            self.last_split = split.id
             return Batch.of_rows(source.record_type, records[start:stop], Origin(split.id, start, "record"))
         if self._splits:
             return Idle(self._context.clock.monotonic_ns() + _LOOK_AGAIN_NS)
