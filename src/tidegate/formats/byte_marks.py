@@ -60,15 +60,20 @@ class MarkedText:
 
     def positions(self, marks: Marks) -> npt.NDArray[np.uint32]:
         """Where the marked bytes are, in order."""
-        # Picking from all positions is four times as fast as looking for the bits one by one.
-        return all_positions(len(self.text)).filter(self._mask(marks)).to_numpy()
+        # Picking from all positions is many times as fast as looking for the bits one by one.
+        return _numbers(len(self.text), np.uint32).filter(self._mask(marks)).to_numpy()
+
+    def lower_positions(self, marks: Marks) -> npt.NDArray[np.uint16]:
+        """The lower 16 bits of `positions`, in half the time."""
+        return _numbers(len(self.text), np.uint16).filter(self._mask(marks)).to_numpy()
 
     def _marks(self, mask: pl.Series) -> Marks:
         packed: Any = mask.to_arrow()
         assert packed.offset == 0
         size = len(self.text)
-        marks = np.zeros(self._words, np.uint64)
+        marks = np.empty(self._words, np.uint64)
         used = -(-size // 8)
+        marks[-1:] = 0
         marks.view(np.uint8)[:used] = np.frombuffer(packed.buffers()[1], np.uint8, used)
         if size % 64:
             # What follows the last bit in its byte is not defined.
@@ -76,9 +81,7 @@ class MarkedText:
         return marks
 
     def _mask(self, marks: Marks) -> pl.Series:
-        packed = pa.Array.from_buffers(pa.bool_(), len(self.text), [None, pa.py_buffer(marks)])
-        series: Any = pl.from_arrow(packed)
-        return series
+        return pl.Series(pa.Array.from_buffers(pa.bool_(), len(self.text), [None, pa.py_buffer(marks)]))
 
 
 def moved_up(marks: Marks, count: int) -> Marks:
@@ -97,9 +100,11 @@ def moved_down(marks: Marks) -> Marks:
 
 def quoted(quotes: Marks) -> Marks | None:
     """What is inside of quotes, with the opening and without the closing one; None if the last is not closed."""
-    inside = quotes ^ (quotes << _ONE)
-    for distance in (2, 4, 8, 16, 32):
-        inside ^= inside << np.uint64(distance)
+    inside = quotes.copy()
+    moved = np.empty_like(inside)
+    for distance in (1, 2, 4, 8, 16, 32):
+        np.left_shift(inside, np.uint64(distance), out=moved)
+        inside ^= moved
     # The last bit of a word now says if it has an odd number of quotes: then all that follows is the other way round.
     odd = np.bitwise_xor.accumulate(inside.view(np.int64) >> np.int64(63))
     if len(odd) and odd[-1]:
@@ -117,15 +122,18 @@ def runs_from(runs: Marks, starts: Marks) -> Marks:
         total[carried] += _ONE
         carried = carried[total[carried] == 0] + 1
         carried = carried[carried < len(total)]
-    return total ^ runs
+    total ^= runs
+    return total
 
 
-# The longest that was asked for, 9 MB for chunks of 2 MB. Threads share it: each writes a right one.
-_positions = [pl.Series(np.arange(0, dtype=np.uint32))]
+# By type, the most that were asked for: 4 or 9 MB for chunks of 2 MB. Threads share them: each writes right ones.
+_kept_numbers: dict[type, pl.Series] = {}
 
 
-def all_positions(count: int) -> pl.Series:
-    """The numbers from 0 to `count`."""
-    if len(_positions[0]) < count:
-        _positions[0] = pl.Series(np.arange(count + count // 8, dtype=np.uint32))
-    return _positions[0].slice(0, count)
+def _numbers(count: int, dtype: type[np.uint16] | type[np.uint32]) -> pl.Series:
+    """The numbers from 0 to `count`, as far as the type holds them."""
+    numbers = _kept_numbers.get(dtype)
+    if numbers is None or len(numbers) < count:
+        numbers = pl.Series(np.arange(count + count // 8, dtype=np.uint32).astype(dtype))
+        _kept_numbers[dtype] = numbers
+    return numbers.slice(0, count)

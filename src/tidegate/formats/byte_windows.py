@@ -23,6 +23,8 @@ def words_at(text: bytes, starts: Positions, count: int) -> Words:
     fitting = len(starts)
     if fitting and starts[-1] > len(text) - width:
         fitting = int(np.searchsorted(starts, len(text) - width, "right"))
+    if fitting == len(starts) > 0:
+        return _windows(text, width)[starts].view("<u8").reshape(-1, count)
     words = np.empty((len(starts), count), "<u8")
     if fitting:
         words[:fitting] = _windows(text, width)[starts[:fitting]].view("<u8").reshape(-1, count)
@@ -36,6 +38,8 @@ def words_before(text: bytes, ends: Positions, count: int) -> Words:
     """The `count` words before each end, one row for each; `ends` ascend. Before the text there are zeros."""
     width = count * WORD
     short = int(np.searchsorted(ends, width, "left"))
+    if short == 0 < len(ends):
+        return _windows(text, width)[ends - width].view("<u8").reshape(-1, count)
     words = np.empty((len(ends), count), "<u8")
     for row in range(short):
         words[row] = np.frombuffer(text[: ends[row]].rjust(width, b"\0"), "<u8")

@@ -35,7 +35,6 @@ _MEMBER = re.compile(
 _LINE_END = re.compile(rb"\r?\n")
 # Far beyond what programs write.
 _MOST_SPACES = 8
-_MOST_BYTES = 1 << 30
 
 _TRUE, _NULL, _FALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"false"))
 _FOUR_BYTES, _FIVE_BYTES = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
@@ -56,13 +55,9 @@ class Layout:
     """Whether there may be `true`, `false` and `null`; if not, there is none."""
     _repeated: list[pa.Buffer] = field(default_factory=list, compare=False, repr=False)
 
-    def values(self, chunk: bytes) -> LineValues | None:
-        """The values of a chunk of whole lines; None if it is not shown that all lines have this layout."""
-        if not _is_plain(chunk):
-            return None
-        text = MarkedText(chunk)
-        quotes = text.where('"')
-        inside = quoted(quotes)
+    def values(self, text: PlainText) -> LineValues | None:
+        """The values of whole lines; None if it is not shown that all of them have this layout."""
+        inside = text.inside
         if inside is None:
             return None
         outside = ~inside
@@ -70,22 +65,28 @@ class Layout:
         scalars = self._scalars(text, outside, places)
         if scalars is None:
             return None
-        openings = places & quotes & inside
-        scalar_starts = scalars & ~moved_up(scalars, 1)
-        if not np.array_equal(scalar_starts | openings, places):
+        openings = places & text.quotes
+        openings &= inside
+        starts = scalars & ~moved_up(scalars, 1)
+        starts |= openings
+        if not np.array_equal(starts, places):
             return None
-        values = runs_from(inside, openings) | scalars
+        values = runs_from(inside, openings)
+        values |= scalars
         rest = text.unmarked(values)
         lines = -(-rest.size // len(self.skeleton))
-        missing_end = 0 if chunk.endswith(b"\n") else 1
+        missing_end = 0 if text.text.endswith(b"\n") else 1
         if not rest.equals(self._skeletons(lines).slice(0, lines * len(self.skeleton) - missing_end)):
             return None
         # As many control characters as line ends in the skeletons: there is none in a string.
         if text.count_controls() != lines - missing_end and (text.where_control() & inside).any():
             return None
-        return LineValues(self, text, lines, places | (moved_up(values, 1) & ~values))
+        bounds = moved_up(values, 1)
+        bounds &= ~values
+        bounds |= places
+        return LineValues(self, text, lines, bounds)
 
-    def _scalars(self, text: MarkedText, outside: Marks, places: Marks) -> Marks | None:
+    def _scalars(self, text: PlainText, outside: Marks, places: Marks) -> Marks | None:
         """The numbers and literals, if all of them that start at `places` are right; None if one is not."""
         digits = text.where_digit() & outside
         if not self.signs and not self.literals:
@@ -124,7 +125,7 @@ class Layout:
 class LineValues:
     """The values of all lines of a chunk: strings with their quotes, numbers and literals, all shown to be right."""
 
-    def __init__(self, layout: Layout, text: MarkedText, lines: int, bounds: Marks) -> None:
+    def __init__(self, layout: Layout, text: PlainText, lines: int, bounds: Marks) -> None:
         self.layout = layout
         self.chunk = text.text
         self.bytes = text.bytes
@@ -135,17 +136,60 @@ class LineValues:
     def of(self, key: str) -> tuple[Positions, Positions]:
         """Where the values of a key start and end."""
         column = 2 * self.layout.keys.index(key)
-        return self._table[:, column].astype(np.int64), self._table[:, column + 1].astype(np.int64)
+        found = self._by_lower_halves(column)
+        if found is not None:
+            return found
+        table = self._text.positions(self._bounds).reshape(self.lines, -1)
+        return table[:, column].astype(np.int64), table[:, column + 1].astype(np.int64)
+
+    def _by_lower_halves(self, column: int) -> tuple[Positions, Positions] | None:
+        """The positions from their lower 16 bits, which are found in half the time; None if lines are too long."""
+        last_line = self.chunk.rfind(b"\n", 0, len(self.chunk) - 1) + 1
+        if len(self.chunk) - last_line > 0xFFFF:
+            return None
+        starts, ends = self._lower_halves[:, column], self._lower_halves[:, column + 1]
+        steps = np.empty(self.lines, np.uint16)
+        steps[0] = starts[0]
+        np.subtract(starts[1:], starts[:-1], out=steps[1:])
+        whole = np.cumsum(steps, dtype=np.int64)
+        # A step of 2 ** 16 or more would be missing in the sum, which then does not arrive at the last line.
+        return (whole, whole + (ends - starts)) if whole[-1] >= last_line else None
 
     @cached_property
-    def _table(self) -> npt.NDArray[np.uint32]:
-        return self._text.positions(self._bounds).reshape(self.lines, 2 * len(self.layout.keys))
+    def _lower_halves(self) -> npt.NDArray[np.uint16]:
+        return self._text.lower_positions(self._bounds).reshape(self.lines, -1)
 
 
-def learn_layout(chunk: bytes) -> Layout | None:
-    """The layout of a chunk's first line, with what kinds of values the chunk has; None if it is not a simple one."""
-    if not chunk.startswith(b"{") or not _is_plain(chunk):
-        return None
+class PlainText(MarkedText):
+    """UTF-8 without backslashes: in JSON of it, quotes are exactly what begins and ends a string."""
+
+    @classmethod
+    def of(cls, chunk: bytes) -> PlainText | None:
+        """The text of a chunk; None if it is not plain, or so long that a position would not fit in 31 bits."""
+        if not 0 < len(chunk) < 1 << 31 or b"\\" in chunk:
+            return None
+        text = cls(chunk)
+        if text.bytes.max() >= 128:
+            try:
+                chunk.decode()
+            except UnicodeDecodeError:
+                return None
+        return text
+
+    @cached_property
+    def quotes(self) -> Marks:
+        """All quotes."""
+        return self.where('"')
+
+    @cached_property
+    def inside(self) -> Marks | None:
+        """The strings, without their closing quotes; None if the last is not closed."""
+        return quoted(self.quotes)
+
+
+def learn_layout(text: PlainText) -> Layout | None:
+    """The layout of the first line, with what kinds of values the text has; None if it is not a simple one."""
+    chunk = text.text
     keys: list[str] = []
     skeleton = [b"{"]
     gaps = set()
@@ -158,37 +202,23 @@ def learn_layout(chunk: bytes) -> Layout | None:
         if member[5] == b"}":
             break
     end = _LINE_END.match(chunk, at)
-    if not keys or skeleton[-1] != b"}" or end is None:
+    if not chunk.startswith(b"{") or skeleton[-1] != b"}" or end is None:
         return None
     if len(set(keys)) < len(keys) or len(gaps) > 1 or max(gaps) > _MOST_SPACES:
         return None
-    text = MarkedText(chunk)
-    inside = quoted(text.where('"'))
-    if inside is None:
+    if text.inside is None:
         return None
-    outside = ~inside
+    outside = ~text.inside
     signs = bool(((text.where("-") | text.where(".")) & outside).any())
     literals = bool((text.where_letter() & outside).any())
     return Layout(tuple(keys), b"".join([*skeleton, end[0]]), gaps.pop(), signs, literals)
 
 
-def _is_plain(chunk: bytes) -> bool:
-    """Whether a text is UTF-8 without a backslash (and not so long that positions would not fit in 32 bits)."""
-    if b"\\" in chunk or len(chunk) > _MOST_BYTES:
-        return False
-    if chunk and np.frombuffer(chunk, np.uint8).max() >= 128:
-        try:
-            chunk.decode()
-        except UnicodeDecodeError:
-            return False
-    return True
-
-
-def _has_leading_zero(text: MarkedText, digits: Marks, starts: Marks) -> bool:
+def _has_leading_zero(text: PlainText, digits: Marks, starts: Marks) -> bool:
     return bool((text.where("0") & starts & moved_down(digits)).any())
 
 
-def _are_literals(text: MarkedText, letters: Marks, places: Marks) -> bool:
+def _are_literals(text: PlainText, letters: Marks, places: Marks) -> bool:
     """Whether runs of letters, each of which starts at a place, are all `true`, `false` or `null`."""
     starts = text.positions(letters & places).astype(np.int64)
     words = words_at(text.text, starts, 1)[:, 0]

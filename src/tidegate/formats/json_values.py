@@ -17,7 +17,7 @@ from tidegate.formats.json_layout import LineValues
 
 ReadColumn = Callable[[LineValues, pa.Field], pa.Array | None]
 
-_QUOTE, _MINUS, _N, _T, _F = (ord(c) for c in '"-ntf')
+_QUOTE, _MINUS, _ZERO, _N, _T, _F = (ord(c) for c in '"-0ntf')
 _MOST_DIGITS = 18
 _LONGEST_FLOAT = 40
 _ZEROS = np.uint64(0x3030303030303030)
@@ -85,7 +85,11 @@ def _floats(values: LineValues, field: pa.Field) -> pa.Array | None:
     others = (first == _QUOTE) | (first == _T) | (first == _F)
     if others.any() or (nulls is not None and not field.nullable):
         return None
-    if (ends - starts).max() > _LONGEST_FLOAT:
+    sizes = ends - starts
+    if sizes.max() > _LONGEST_FLOAT:
+        return None
+    # The parser takes "-0" for the integer 0, and "-0.0" for what it is.
+    if values.layout.signs and ((first == _MINUS) & (sizes == 2) & (values.bytes[ends - 1] == _ZERO)).any():
         return None
     return _texts(values, starts, ends, nulls).cast(pa.float64())
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from tidegate.formats.json_layout import Layout, LineValues, learn_layout
+from tidegate.formats.json_layout import Layout, LineValues, PlainText, learn_layout
 from tidegate.formats.json_values import ReadColumn, column_reader
 from tidegate.formats.learned_dictionary import LearnedDictionary
 
@@ -59,10 +59,13 @@ class LayoutReader:
             return None
         if not all(dictionary.has_short_values for dictionary in learned.values()):
             return None
-        # An escape is found at once, so looking for one again costs nothing.
-        if not self._attempts.due(len(chunk)) or b"\\" in chunk:
+        if not self._attempts.due(len(chunk)):
             return None
-        values = self._values(chunk)
+        text = PlainText.of(chunk)
+        if text is None:
+            # This costs next to nothing, so the next chunk may be looked at as well.
+            return None
+        values = self._values(text)
         arrays = None if values is None else self._columns(values, learned)
         if arrays is None:
             self._attempts.failed(len(chunk))
@@ -70,16 +73,16 @@ class LayoutReader:
             self._attempts.succeeded()
         return arrays
 
-    def _values(self, chunk: bytes) -> LineValues | None:
+    def _values(self, text: PlainText) -> LineValues | None:
         if self._layout is not None:
-            values = self._layout.values(chunk)
+            values = self._layout.values(text)
             if values is not None:
                 return values
-        layout = learn_layout(chunk)
+        layout = learn_layout(text)
         if layout is None or layout == self._layout:
             return None
         self._layout = layout
-        return layout.values(chunk)
+        return layout.values(text)
 
     def _columns(self, values: LineValues, learned: Mapping[int, LearnedDictionary]) -> list[pa.Array] | None:
         arrays = []

@@ -31,7 +31,7 @@ class TokenCodes:
         self._codes = np.array(list(codes.values()), np.int32)
         self._tokens = [np.ascontiguousarray(words[:, i]) for i in range(self._count)]
         self._factors, slots = _spreading(self._tokens)
-        self._table = np.zeros(1 << _SLOT_BITS, np.int16)
+        self._table = np.zeros(1 << _SLOT_BITS, np.intp)
         self._table[slots] = np.arange(len(tokens))
 
     def find(
@@ -51,21 +51,23 @@ class TokenCodes:
                 words[i] = words[i] & FIRST_BYTES[min(longest - first, WORD)]
             elif shortest < first + WORD:
                 words[i] = words[i] & FIRST_BYTES[np.clip(sizes - first, 0, WORD)]
-        found = self._table[_slots(words, self._factors)]
-        wrong = self._tokens[0][found] != words[0]
+        # With "clip" the places, which are all right, are not looked at first.
+        found = self._table.take(_slots(words, self._factors), mode="clip")
+        wrong = self._tokens[0].take(found, mode="clip") != words[0]
         for known, word in zip(self._tokens[1:], words[1:], strict=True):
-            wrong |= known[found] != word
-        return self._codes[found], np.flatnonzero(wrong)
+            wrong |= known.take(found, mode="clip") != word
+        return self._codes.take(found, mode="clip"), np.flatnonzero(wrong)
 
 
-def _slots(words: list[Words], factors: Words) -> Words:
+def _slots(words: list[Words], factors: Words) -> npt.NDArray[np.int64]:
     mixed = words[0] * factors[0]
     for word, factor in zip(words[1:], factors[1:], strict=True):
         mixed += word * factor
-    return mixed >> np.uint64(64 - _SLOT_BITS)
+    mixed >>= np.uint64(64 - _SLOT_BITS)
+    return mixed.view(np.int64)
 
 
-def _spreading(tokens: list[Words]) -> tuple[Words, Words]:
+def _spreading(tokens: list[Words]) -> tuple[Words, npt.NDArray[np.int64]]:
     """Factors that give all tokens different slots, or the best ones of some, and these slots."""
     rng = np.random.default_rng(0)
     tried = []
