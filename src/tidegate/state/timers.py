@@ -13,13 +13,17 @@ checkpoints is never written. Mailbox thread only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Final
 
-from tidegate.api.state import MapState
-from tidegate.state.backend import KeyedStateBackend
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.state.backend import KeyedStateBackend, PaneRows
+from tidegate.state.serializers import KeySerializer
 
 Namespace = tuple[int, int] | None
 Timer = tuple[int, Any, Namespace]
@@ -27,6 +31,11 @@ Timer = tuple[int, Any, Namespace]
 
 EVENT_TIMERS: Final = "$timers.event"
 PROCESSING_TIMERS: Final = "$timers.processing"
+
+_NAMESPACES: Final = pa.list_(pa.int64())
+STORED: Final = pa.schema([("plain", pa.bool_()), ("namespaces", _NAMESPACES)])
+"""What a checkpoint has for each key and time: whether there is a timer without a namespace, and the ints of those with
+one, a pair for each, in order of registration."""
 
 _ABSENT: Final = object()
 _MOST_EMPTY: Final = 1024
@@ -47,7 +56,7 @@ class TimerService:
             (self._processing, _StoredTimers(backend, PROCESSING_TIMERS)),
         ]
         for queue, store in self._stores:
-            queue.restore(store.read())
+            store.read_into(queue)
         # Bound once: a call less for each timer. See `TimerQueue` for what they do.
         self.register_event_time = self._event.register
         self.register_event_times = self._event.register_all
@@ -86,8 +95,7 @@ class TimerService:
     def snapshot(self) -> None:
         """Give what has changed since the last call to the backend; before the backend's own snapshot."""
         for queue, store in self._stores:
-            store.write(queue.new, queue.removed)
-            queue.written()
+            store.write(queue)
 
 
 class _Several(tuple[Namespace, ...]):
@@ -116,7 +124,7 @@ class TimerQueue:
         """How many timers wait."""
         self.new: dict[int, Timers] = {}
         self.removed: dict[int, Timers] = {}
-        self._stored: dict[int, Timers] = {}
+        self.stored: dict[int, Timers] = {}
         self._times: list[int] = []
         self._emptied = 0
         self._is_firing = False
@@ -128,7 +136,7 @@ class TimerQueue:
         new = self.new.get(timestamp_ms)
         if new is None:
             new = self._begin(timestamp_ms)
-        stored = self._stored.get(timestamp_ms)
+        stored = self.stored.get(timestamp_ms)
         if key in new or (stored is not None and key in stored):
             self._register_second(key, timestamp_ms, ns)
         else:
@@ -139,7 +147,7 @@ class TimerQueue:
         self, keys: Iterable[Any], timestamps_ms: Iterable[int], ns: Iterable[Namespace] | None = None
     ) -> None:
         """Register many timers: sequences of one length."""
-        all_new, all_stored = self.new, self._stored
+        all_new, all_stored = self.new, self.stored
         added = 0
         for key, time, namespace in zip(keys, timestamps_ms, repeat(None) if ns is None else ns):  # noqa: B905
             new = all_new.get(time)
@@ -155,7 +163,7 @@ class TimerQueue:
 
     def delete(self, key: Any, timestamp_ms: int, ns: Namespace = None) -> None:
         """Do not fire; a timer that does not exist is no error."""
-        for timers in (self.new.get(timestamp_ms), self._stored.get(timestamp_ms)):
+        for timers in (self.new.get(timestamp_ms), self.stored.get(timestamp_ms)):
             if timers is None or key not in timers:
                 continue
             have = _namespaces(timers[key])
@@ -187,12 +195,12 @@ class TimerQueue:
                 if interrupted and interrupted[-1][0] == time:
                     _, timers, keys = interrupted.pop()
                 else:
-                    timers = self._stored.get(time) or self.new.get(time) or {}
+                    timers = self.stored.get(time) or self.new.get(time) or {}
                     if not timers:
                         self._end(time)
                         continue
                     keys = iter(list(timers))
-                removed = self.removed.setdefault(time, {}) if timers is self._stored.get(time) else None
+                removed = self.removed.setdefault(time, {}) if timers is self.stored.get(time) else None
                 for key in keys:
                     ns = timers.pop(key, _ABSENT)
                     if ns is _ABSENT:
@@ -220,28 +228,28 @@ class TimerQueue:
         """The time of the earliest timer. Not while `due` is on its way."""
         times = self._times
         while times and not self._is_firing:
-            if self._stored.get(times[0]) or self.new.get(times[0]):
+            if self.stored.get(times[0]) or self.new.get(times[0]):
                 break
             self._end(times[0])
         return times[0] if times else None
 
     # ---- checkpoints ----
 
-    def restore(self, rows: Iterable[tuple[Any, int, Sequence[Namespace]]]) -> None:
-        """Take what a checkpoint had: keys, times and namespaces."""
-        all_stored = self._stored
-        for key, time, namespaces in rows:
+    def restore(self, keys: Iterable[Any], times_ms: Iterable[int], kept: Iterable[Any]) -> None:
+        """Take what a checkpoint had: each key and time once, with its namespace or `_Several`."""
+        all_stored = self.stored
+        for key, time, have in zip(keys, times_ms, kept):  # noqa: B905 - namespaces may be an endless None
             stored = all_stored.get(time)
             if stored is None:
                 stored = all_stored[time] = {}
                 self._times.append(time)
-            stored[key] = namespaces[0] if len(namespaces) == 1 else _Several(namespaces)
-            self.pending += len(namespaces)
+            stored[key] = have
+            self.pending += 1 if have.__class__ is not _Several else len(have)
         heapify(self._times)
 
     def written(self) -> None:
         """What was in `new` and `removed` is in the backend."""
-        stored = self._stored
+        stored = self.stored
         for time, timers in self.new.items():
             older = stored.get(time)
             if older is None:
@@ -254,7 +262,7 @@ class TimerQueue:
     # ---- times ----
 
     def _begin(self, time: int) -> Timers:
-        if time not in self._stored:
+        if time not in self.stored:
             heappush(self._times, time)
         new = self.new[time] = {}
         return new
@@ -262,7 +270,7 @@ class TimerQueue:
     def _end(self, time: int) -> None:
         """The earliest time has no timers left."""
         heappop(self._times)
-        self._stored.pop(time, None)
+        self.stored.pop(time, None)
         self.new.pop(time, None)
 
     def _drop_empty(self) -> None:
@@ -271,17 +279,17 @@ class TimerQueue:
         if self._emptied <= max(_MOST_EMPTY, len(times) // 2) or self._is_firing:
             return
         self._emptied = 0
-        for kept in (self._stored, self.new):
+        for kept in (self.stored, self.new):
             for time in [t for t, timers in kept.items() if not timers]:
                 del kept[time]
-        times[:] = {**self._stored, **self.new}
+        times[:] = {**self.stored, **self.new}
         heapify(times)
 
     # ---- several timers of one key and time ----
 
     def _register_second(self, key: Any, time: int, ns: Namespace) -> None:
         new = self.new[time]
-        timers = new if key in new else self._stored[time]
+        timers = new if key in new else self.stored[time]
         namespaces = _namespaces(timers[key])
         if ns in namespaces:
             return
@@ -294,51 +302,76 @@ class TimerQueue:
 
     def _take(self, timers: Timers, key: Any, time: int) -> None:
         del timers[key]
-        if timers is self._stored.get(time):
+        if timers is self.stored.get(time):
             self.removed.setdefault(time, {})[key] = None
 
     def _put(self, key: Any, time: int, namespaces: tuple[Namespace, ...]) -> None:
         new = self.new.get(time)
         if new is None:
             new = self._begin(time)
-        new[key] = namespaces[0] if len(namespaces) == 1 else _Several(namespaces)
+        new[key] = _as_kept(namespaces)
 
 
 def _namespaces(have: Any) -> tuple[Namespace, ...]:
     return have if have.__class__ is _Several else (have,)
 
 
+def _as_kept(namespaces: tuple[Namespace, ...]) -> Any:
+    return namespaces[0] if len(namespaces) == 1 else _Several(namespaces)
+
+
 class _StoredTimers:
-    """The durable copy: by key and time, whether there is a timer without a namespace, and the namespaces."""
+    """The durable copy: a pane table with a row for each key and time, and the namespaces of the timers there."""
 
     def __init__(self, backend: KeyedStateBackend, name: str) -> None:
-        self._backend = backend
-        self._name = name
-        self._state: Any = backend.state(MapState(int, tuple[bool, list[int]], name=name))
+        self._table = backend.panes(name, STORED)
+        self._key_type = backend.context.key_type
 
-    def read(self) -> Iterator[tuple[Any, int, Sequence[Namespace]]]:
-        """What the checkpoint had."""
-        backend = self._backend
-        before = backend.current_key
-        for key in backend.keys(self._name):
-            backend.current_key = key
-            for time, (plain, flat) in self._state.items():
-                yield key, time, [*([None] if plain else ()), *zip(flat[::2], flat[1::2], strict=True)]
-        backend.current_key = before
+    def read_into(self, queue: TimerQueue) -> None:
+        """Give the queue what the checkpoint had."""
+        for rows in self._table.restored():
+            key = KeySerializer(self._key_type)
+            queue.restore(
+                key.from_column(key.join(rows.keys)), rows.panes.tolist(), self._namespaces_of(*rows.values)
+            )
 
-    def write(self, new: dict[int, Timers], removed: dict[int, Timers]) -> None:
-        """Put and remove what has changed."""
-        backend, state = self._backend, self._state
-        before = backend.current_key
-        for time, timers in removed.items():
-            again = new.get(time, {})
-            for key in timers:
-                if key not in again:
-                    backend.current_key = key
-                    state.remove(time)
-        for time, timers in new.items():
-            for key, have in timers.items():
-                namespaces = _namespaces(have)
-                backend.current_key = key
-                state.put(time, (None in namespaces, [n for pair in namespaces if pair for n in pair]))
-        backend.current_key = before
+    def write(self, queue: TimerQueue) -> None:
+        """Write what has changed since the last call."""
+        if self._key_type.is_object:
+            return  # the backend's own snapshot says what is wrong
+        new, stored = queue.new, queue.stored
+        gone = {
+            time: keys if time not in new else [k for k in keys if k not in new[time]]
+            for time, keys in queue.removed.items()
+        }
+        changed = self._rows(new)
+        removed = PaneRows(*self._places(gone), [])
+        queue.written()
+        self._table.write(changed, removed, lambda: self._rows(stored))
+
+    def _rows(self, timers: dict[int, Timers]) -> PaneRows:
+        have = list(chain.from_iterable(at.values() for at in timers.values()))
+        keys, times = self._places(timers)
+        if not any(have):  # none has a namespace
+            plain = pa.repeat(True, len(have))
+            return PaneRows(keys, times, [plain, pa.nulls(len(have), _NAMESPACES)])
+        several = list(map(_namespaces, have))
+        flat = [None if n == (None,) else [x for pair in n if pair for x in pair] for n in several]
+        return PaneRows(keys, times, [pa.array([None in n for n in several]), pa.array(flat, _NAMESPACES)])
+
+    def _places(self, timers: Mapping[int, Collection[Any]]) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
+        """The key columns and times."""
+        keys = list(chain.from_iterable(timers.values()))
+        counts = np.fromiter(map(len, timers.values()), np.int64, len(timers))
+        times = np.repeat(np.fromiter(timers, np.int64, len(timers)), counts)
+        return KeySerializer(self._key_type).columns(keys), times
+
+    def _namespaces_of(self, plain: pa.Array, flat: pa.Array) -> Iterable[Any]:
+        if flat.null_count == len(flat):
+            return repeat(None)
+        rows = zip(plain.to_pylist(), flat.to_pylist(), strict=True)
+        return [_as_kept((*((None,) if p else ()), *_pairs(f or ()))) for p, f in rows]
+
+
+def _pairs(flat: Sequence[int]) -> Iterable[tuple[int, int]]:
+    return zip(flat[::2], flat[1::2], strict=True)
