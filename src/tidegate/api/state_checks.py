@@ -24,6 +24,7 @@ from tidegate.api.state import (
     ValueState,
     declared_states,
 )
+from tidegate.api.window_operations import WindowOperation
 from tidegate.core.errors import ProgramError, SchemaError, TidegateError
 from tidegate.core.options import Options
 from tidegate.records.type_hints import strip_optional
@@ -73,7 +74,10 @@ def check_keys_can_be_stored(operation: Operation, operator: str, options: Optio
     if key is None or not key.record_type.is_object:
         return
     states = [repr(s.name) for s in operation.states() if isinstance(s, KeyedState)]
-    if isinstance(operation, (RollingAggregate, RollingReduce)) and options.checkpoint_interval:
+    if (
+        isinstance(operation, (RollingAggregate, RollingReduce, WindowOperation))
+        and options.checkpoint_interval
+    ):
         states.append(f"of the {operation.kind}")
     if not states:
         return
