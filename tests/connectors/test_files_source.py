@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import pickle
@@ -25,6 +26,7 @@ from tidegate.connectors.files import BadRecord, FileChangedError, FileSource, I
 from tidegate.connectors.files import source as source_module
 from tidegate.core.errors import BadRecordError, ProgramError, SchemaError
 from tidegate.formats import CsvFormat
+from tidegate.formats.layout_reader import LayoutReader
 from tidegate.records.batch import Batch
 
 
@@ -209,6 +211,40 @@ def test_the_position_is_that_of_the_next_record(tmp_path, small_chunks):
         seen += batch.num_rows
         for split in harness.reader.snapshot():
             assert text[: split.position].count(b"\n") == seen
+
+
+def test_lines_of_one_layout_are_restored_and_named_as_all_others(tmp_path, monkeypatch):
+    """Chunks that are read by the lines' layout, chunks with a bad line that are not, and restores in both."""
+    monkeypatch.setattr(source_module, "_CHUNK_BYTES", 128 << 10)
+    by_layout = []
+    read = LayoutReader.read
+    monkeypatch.setattr(LayoutReader, "read", lambda *a: by_layout.append(read(*a)) or by_layout[-1])
+    lines = lines_of(clicks(120_000)).encode().splitlines(keepends=True)
+    bad = {31_000: b'{"app": "x", "n": "1"}\n', 90_001: b"oops\n", 90_002: b'{"app": "x", "n": 01}\n'}
+    for at, text in bad.items():
+        lines[at] = text
+    file = tmp_path / "a.json"
+    file.write_bytes(b"".join(lines))
+    source = FileSource(tmp_path, "json", Click, on_bad_record="side:bad", split_size="1 GiB")
+    harness = ReaderHarness(source, all_splits(source), batch_rows=3000)
+    offsets = [0, *itertools.accumulate(map(len, lines))]
+    expected = [c for i, c in enumerate(clicks(120_000)) if i not in bad]
+    rows: list[Click] = []
+    for count in itertools.count():
+        if count in (11, 30):
+            harness = harness.restart(source)
+        batch = harness.next_batch()
+        if batch is None:
+            break
+        rows += batch.rows
+        for split in harness.reader.snapshot():
+            at = offsets.index(split.position)
+            assert at - sum(b < at for b in bad) == len(rows)
+    assert rows == expected
+    assert [(b.file, b.line, b.text) for b in harness.side["bad"]] == [
+        (str(file), at + 1, text.decode().strip()) for at, text in bad.items()
+    ]
+    assert sum(arrays is not None for arrays in by_layout) > 5
 
 
 def test_one_more_split_is_asked_for_while_one_is_read(tmp_path):
