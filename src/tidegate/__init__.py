@@ -60,6 +60,7 @@ from tidegate.api.triggers import (
 from tidegate.api.watermarks import WatermarkGenerator, WatermarkStrategy
 from tidegate.api.window_aggregates import Avg, Count, CountDistinct, First, Last, Max, Min, Sum, TopN
 from tidegate.api.window_functions import ProcessWindowFunction, WindowContext
+from tidegate.api.window_joins import CoGroupFunction
 from tidegate.api.windowed_streams import WindowedStream
 from tidegate.api.windows import (
     CumulativeEventTimeWindows,
@@ -109,6 +110,7 @@ __all__ = [
     "BroadcastState",
     "CheckpointError",
     "CoFlatMapFunction",
+    "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "ConfigurationError",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from tidegate.api.functions import function_name
 from tidegate.api.operations import Key, Operation
 from tidegate.api.state import MapState, StateDeclaration
+from tidegate.api.window_operations import WindowOperation
 from tidegate.core.durations import format_duration_ms
 from tidegate.records.types import RecordType, ScalarType, TupleType
 
@@ -69,6 +70,33 @@ class IntervalJoin(Operation):
     def state_key(self) -> Key | None:
         """That of the left; the right's are equal to it."""
         return self.keys[0]
+
+
+@dataclass(frozen=True)
+class WindowJoin(WindowOperation):
+    """Joins or co-groups the records of two keyed streams that are in one window. `key` is that of the left."""
+
+    rows: ClassVar[bool] = True
+    form: Literal["join", "co_group"] = "join"
+    function: Any = None
+    keys: tuple[Key, ...] = ()
+    how: How = "inner"
+    late_tags: tuple[str | None, str | None] = (None, None)
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "window-join" if self.form == "join" else "co-group"
+
+    @property
+    def outer(self) -> Sides:
+        """Whether records of the left and of the right are emitted without a partner."""
+        return self.how in ("left", "full"), self.how in ("right", "full")
+
+    def detail(self) -> str:
+        """The function and the windows."""
+        how = f"{self.how} " if self.form == "join" else ""
+        return f"{how}{function_name(self.function)}, {self.window_words()}"
 
 
 def buffer_state(name: str, record_type: RecordType) -> MapState[tuple[int, int, bool], Any]:

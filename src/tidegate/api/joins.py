@@ -178,7 +178,7 @@ class IntervalJoinedStreams:
             self.lower_ms,
             self.upper_ms,
             self.kind,
-            (_tag_id(self.late_tags[0]), _tag_id(self.late_tags[1])),
+            (tag_id(self.late_tags[0]), tag_id(self.late_tags[1])),
         )
         name = f"interval-join {function_name(function)}"
         check_states(function, settings.get("name") or name, left._key_spec)
@@ -228,7 +228,8 @@ def check_late_tag(tag: Any, stream: DataStream, call: str) -> None:
         )
 
 
-def _tag_id(tag: OutputTag[Any] | None) -> str | None:
+def tag_id(tag: OutputTag[Any] | None) -> str | None:
+    """The id of a tag, if there is one."""
     return None if tag is None else tag.id
 
 

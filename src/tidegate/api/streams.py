@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tidegate.api.connected_streams import ConnectedStreams
     from tidegate.api.environment import Environment
     from tidegate.api.joins import IntervalJoinStreams
+    from tidegate.api.window_joins import JoinedStreams
     from tidegate.api.windowed_streams import WindowedStream
     from tidegate.api.windows import WindowAssigner
 
@@ -267,6 +268,24 @@ class DataStream(OperatorSettings):
         from tidegate.api.connected_streams import ConnectedStreams
 
         return ConnectedStreams(self, other)
+
+    def join(self, other: DataStream) -> JoinedStreams:
+        """Pair the records of two streams that have the same key and are in the same window.
+
+        `a.join(b).where("id").equal_to("id").window(TumblingEventTimeWindows("1 min")).apply(f)`
+        """
+        from tidegate.api.window_joins import JoinedStreams
+
+        return JoinedStreams(self, other, "join")
+
+    def co_group(self, other: DataStream) -> JoinedStreams:
+        """Compute something of all records of two streams that have the same key and are in the same window.
+
+        `a.co_group(b).where("id").equal_to("id").window(TumblingEventTimeWindows("1 min")).apply(f)`
+        """
+        from tidegate.api.window_joins import JoinedStreams
+
+        return JoinedStreams(self, other, "co_group")
 
     def get_side_output(self, tag: OutputTag[Any]) -> DataStream:
         """The records that the operator before emitted to this tag."""

@@ -320,7 +320,7 @@ class WindowedStream:
     ) -> DataStream:
         stream = self._stream
         name = name or self._name(function)
-        _check(operation, settings.get("name") or name)
+        check_windows(operation, settings.get("name") or name)
         node = stream._env._add(operation, name, (stream._inputs(),), out)
         if operation.key is None:
             node.fixed_parallelism = 1
@@ -344,7 +344,8 @@ def count_windows(stream: DataStream, size: int, slide: int | None) -> WindowedS
     return windowed.trigger(CountTrigger(slide)).evictor(CountEvictor(size))
 
 
-def _check(operation: WindowOperation, name: str) -> None:
+def check_windows(operation: WindowOperation, name: str) -> None:
+    """Refuse triggers that cannot follow their windows, and windows that would never be computed."""
     assigner, trigger = operation.assigner, operation.effective_trigger
     if assigner.is_merging and not trigger.can_merge():
         raise ProgramError(

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegate.api import operations as ops
 from tidegate.api.async_io import ApplyAsync
-from tidegate.api.join_operations import IntervalJoin
+from tidegate.api.join_operations import IntervalJoin, WindowJoin
 from tidegate.api.sink import FunctionSink
 from tidegate.api.window_operations import WindowOperation
 from tidegate.core.errors import SerializationError
@@ -19,6 +19,7 @@ from tidegate.operators.columns import BatchFunctionOperator, ExpressionFilterOp
 from tidegate.operators.event_time.assigner import AssignTimestampsOperator
 from tidegate.operators.functions import FORMS
 from tidegate.operators.join.interval_join import IntervalJoinOperator
+from tidegate.operators.join.window_join import WindowJoinOperator
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.rolling import aggregate_operator
 from tidegate.operators.rolling_reduce import ReduceOperator
@@ -74,6 +75,8 @@ def operator_class(operation: Any) -> type[Operator]:
             return with_timers(BroadcastProcessOperator, function)
         case IntervalJoin():
             return IntervalJoinOperator
+        case WindowJoin():
+            return WindowJoinOperator
         case ops.ApplyBatchFunction():
             return BatchFunctionOperator
         case ops.ApplyExpressions(form):

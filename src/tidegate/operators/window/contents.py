@@ -29,6 +29,8 @@ TIMESTAMPS: Final = "$timestamps"
 class Contents(ABC):
     """The contents of all windows of one subtask."""
 
+    name: str = CONTENTS
+    """The name of the state that knows the windows."""
     open_windows: int
     """How many windows hold something."""
 
@@ -62,7 +64,7 @@ class Contents(ABC):
 
     def all_keys(self) -> list[Any]:
         """The keys that have windows; after `flush`. Reads all of the state."""
-        return list(self._backend.keys(CONTENTS))
+        return list(self._backend.keys(self.name))
 
     def count_restored(self) -> None:
         """Count what a checkpoint had."""
@@ -164,11 +166,15 @@ class Extent(NamedTuple):
 class ListedContents(Contents):
     """All elements of each window, in the order in which they came; with timestamps for evictors."""
 
-    def __init__(self, backend: KeyedStateBackend, element_type: RecordType, timestamped: bool) -> None:
+    def __init__(
+        self, backend: KeyedStateBackend, element_type: RecordType, timestamped: bool, side: str = ""
+    ) -> None:
+        """`side` tells the two sides of a join apart, in the names of their states."""
         super().__init__(backend)
         self._store = _Store(element_type)
-        self._extents: Any = backend.state(MapState(TimeWindow, Extent, name=CONTENTS))
-        self._elements = self._store.state(backend, ElementPlace, ELEMENTS)
+        self.name = CONTENTS + side
+        self._extents: Any = backend.state(MapState(TimeWindow, Extent, name=self.name))
+        self._elements = self._store.state(backend, ElementPlace, ELEMENTS + side)
         self._timestamps: Any = None
         if timestamped:
             self._timestamps = backend.state(MapState(ElementPlace, int, name=TIMESTAMPS))
@@ -204,6 +210,11 @@ class ListedContents(Contents):
             return []
         times = [self._timestamps.get(ElementPlace(*window, i)) for i in range(*extent)]
         return list(map(TimestampedValue, values, times))
+
+    def count(self, window: TimeWindow) -> int:
+        """How many elements a window holds."""
+        extent = self._extent(window)
+        return 0 if extent is None else extent.end - extent.first
 
     def replace(self, window: TimeWindow, elements: Iterable[TimestampedValue]) -> None:
         """Hold just these elements."""

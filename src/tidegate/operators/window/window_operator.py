@@ -67,11 +67,14 @@ class WindowOperator(RowOperator):
             self._trigger_state = RememberedByWindow(self.backend, TRIGGER_STATE, self.name)
         self._trigger_context = LiveTriggerContext(self, self.backend, self._timers, self._trigger_state)
         self._sessions = MergingWindowSet(self.backend) if self._assigner.is_merging else None
-        self._computation = WindowComputation(self, operation, self.backend)
+        self._computation = self._make_computation()
         self._highest_ms: int | None = None
         self._late = context.counter("late_records")
         self._gauges = context.gauge("windows"), context.gauge("timers")
         self._show()
+
+    def _make_computation(self) -> WindowComputation:
+        return WindowComputation(self, self.operation, self.backend)
 
     def _open_second_function(self) -> None:
         """The reduce function, where the function that `RowOperator` opened is the process function behind it."""
