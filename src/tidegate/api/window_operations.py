@@ -116,6 +116,8 @@ class AggregateWindow(WindowOperation):
 
     aggregates: tuple[tuple[str, WindowAggregate], ...] = ()
     stage: Literal["whole", "local", "merge"] = "whole"
+    aggregated_type: RecordType | None = None
+    """With stage "merge" the type of the records before the exchange; see `window_partials`."""
 
     @property
     def kind(self) -> str:
@@ -140,6 +142,8 @@ class AggregateWindow(WindowOperation):
 
     def required_columns(self) -> frozenset[str] | None:
         """The key columns and the aggregated ones; all where a function of the user sees the record."""
+        if self.stage == "merge":
+            return None
         mine: set[str] = set()
         for _, aggregate in self.aggregates:
             if isinstance(aggregate, TopN) and aggregate.select is None:

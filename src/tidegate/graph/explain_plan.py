@@ -20,6 +20,7 @@ from tidegate.api.state import (
     StateDeclaration,
     UnionListState,
 )
+from tidegate.api.window_operations import AggregateWindow, WindowOperation
 from tidegate.graph.chaining import chains
 from tidegate.graph.event_time import event_time_warnings
 from tidegate.graph.guarantees import Guarantee, describe_checkpoints, guarantees
@@ -229,9 +230,11 @@ def _exchange(edge: StreamEdge, place: dict[int, tuple[int, int]]) -> PlannedExc
 
 def _keeps_state_by_key(node: StreamNode) -> bool:
     operation = node.operation
-    if isinstance(operation, RollingAggregate):
+    if isinstance(operation, (RollingAggregate, AggregateWindow)):
         return operation.stage != "local"
-    return isinstance(operation, RollingReduce) or any(isinstance(s, KeyedState) for s in operation.states())
+    return isinstance(operation, (RollingReduce, WindowOperation)) or any(
+        isinstance(s, KeyedState) for s in operation.states()
+    )
 
 
 def _warnings(graph: StreamGraph) -> list[str]:

@@ -11,11 +11,13 @@ from tidegate.api.operations import Operation, ReadSource, RollingAggregate, Wri
 from tidegate.api.partitioning import Forward, Partitioning, Rebalance
 from tidegate.api.state_checks import check_keys_can_be_stored
 from tidegate.api.transformations import StreamRef, Transformation
+from tidegate.api.window_operations import AggregateWindow
 from tidegate.core.errors import ProgramError
 from tidegate.core.ids import OperatorId
 from tidegate.core.key_groups import default_max_parallelism
 from tidegate.core.options import DEFAULT_ORIGIN, Options
 from tidegate.graph.event_time import check_event_time
+from tidegate.graph.window_stages import with_local_stages
 from tidegate.records.types import RecordType, projected
 
 
@@ -88,7 +90,7 @@ def build_stream_graph(
         raise ProgramError(
             "the program has no sink, so it would do nothing: end a stream with sink_to() or print()"
         )
-    order = _topological_order(sinks)
+    order = with_local_stages(_topological_order(sinks))
     nodes: dict[int, StreamNode] = {}
     equals: Counter[str] = Counter()
     for index, node in enumerate(order):
@@ -156,7 +158,7 @@ def _resolve(ref: StreamRef, source: StreamNode, target: StreamNode) -> Partitio
 
 def _inherited_parallelism(node: Transformation, upstream: list[StreamNode], options: Options) -> int:
     """A pre-aggregation runs where its input does, so that it comes before the exchange; others: the option."""
-    if isinstance(node.operation, RollingAggregate) and node.operation.stage == "local":
+    if isinstance(node.operation, (RollingAggregate, AggregateWindow)) and node.operation.stage == "local":
         return max(n.parallelism for n in upstream)
     return options.parallelism
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidegate.api.window_partials import stored_number
 from tidegate.operators.window.groups import Groups
 from tidegate.records.column_bits import null_mask
 from tidegate.records.rolling import empty_totals, running_sums
@@ -112,7 +113,7 @@ class Total(NumberAccumulator):
     def __init__(self, kind: Literal["sum", "min", "max"], result_type: pa.DataType) -> None:
         self._kind = kind
         self._type = result_type
-        self._storage = storage_type(result_type)
+        self._storage = stored_number(result_type)
         dtype = np.dtype(self._storage.to_pandas_dtype())
         self._initial = empty_totals(kind, dtype, 1)[0]
         self._ufunc = {"sum": np.add, "min": np.fmin, "max": np.maximum}[kind]
@@ -212,7 +213,7 @@ def merge_numbers(ufunc: np.ufunc, into: npt.NDArray[Any], other: npt.NDArray[An
 
 def numbers_of(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
     """The numbers that Arrow stores, and which of them are not null (None: all)."""
-    storage = storage_type(values.type)
+    storage = stored_number(values.type)
     if storage != values.type:
         values = values.view(storage)
     valid: Mask | None = None
@@ -220,13 +221,6 @@ def numbers_of(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
         valid = ~null_mask(values)
         values = values.fill_null(0)
     return values.to_numpy(zero_copy_only=False), valid
-
-
-def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The number that Arrow stores for a time."""
-    if not pa.types.is_temporal(kind):
-        return kind
-    return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
 def _with_nulls(numbers: npt.NDArray[Any], null: Mask, storage: pa.DataType, kind: pa.DataType) -> pa.Array:

@@ -148,12 +148,10 @@ class Part:
         self.columns = columns
 
     def rows(self) -> tuple[Longs, Columns]:
-        """Ids in order, and their rows."""
+        """Ids in order, and their rows, which nobody changes any more."""
         if self.ids is not None:
             return self.ids, self.columns
         ids = np.flatnonzero(self.columns[0])
-        if len(ids) == len(self.columns[0]):
-            return ids, self.columns
         return ids, [c[ids] for c in self.columns]
 
     def only(self, ids: Longs) -> Part:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from tidegate.operators.window.groups import Groups
 from tidegate.operators.window.parts import WindowAggregates, concat, take
 from tidegate.operators.window.session_pool import SessionPool, Sessions
+from tidegate.operators.window.slicing import checked_range
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.key_index import KeyIndex
 from tidegate.records.rolling import RowGroups
@@ -107,6 +108,7 @@ class SessionState:
 
     def _cut(self, ids: Longs, timestamps: Longs, values: Sequence[pa.Array | None]) -> Sessions:
         """The sessions of a batch alone, in order of key and time."""
+        checked_range(timestamps)
         order = sorted_by_key_and_time(ids, timestamps, len(self.index))
         by_key, by_time = ids[order], timestamps[order]
         first = np.ones(len(ids), np.bool_)
@@ -198,10 +200,9 @@ class SessionState:
         if len(written):
             self._removed.append((self.index.keys(pool.ids[written]), pool.starts[written]))
         pool.remove(over)
-        self._forget_keys()
 
-    def _forget_keys(self) -> None:
-        """Number the keys anew when nearly all of them have gone."""
+    def forget_keys(self) -> None:
+        """Number the keys anew when nearly all of them have gone; ids that were given out mean nothing then."""
         keys = len(self.index)
         if keys <= max(_FEW_KEYS, 4 * len(self._pool)):
             return
@@ -234,9 +235,19 @@ class SessionState:
         return self._pool.read(self._pool.live())
 
     def restore(self, sessions: Sessions) -> None:
-        """Take back sessions of a snapshot, of keys that have none here yet."""
-        order = np.lexsort((sessions.starts, sessions.ids))
-        self._pool.replace(np.empty(0, np.int64), _chosen(sessions, order), len(self.index))
+        """Take back sessions of a snapshot."""
+        slots = self._pool.of_keys(np.unique(sessions.ids))
+        old = self._pool.read(slots)
+        both = Sessions(
+            np.concatenate([old.ids, sessions.ids]),
+            np.concatenate([old.starts, sessions.starts]),
+            np.concatenate([old.ends, sessions.ends]),
+            [concat([o, n]) for o, n in zip(old.columns, sessions.columns, strict=True)],
+            np.concatenate([old.changed, sessions.changed]),
+            np.concatenate([old.written, sessions.written]),
+        )
+        order = np.lexsort((both.starts, both.ids))
+        self._pool.replace(slots, _chosen(both, order), len(self.index))
         self._first_end = min(self._first_end, int(sessions.ends.min()))
 
 

@@ -5,7 +5,7 @@ However many slices a window has, it costs about three merges: time is cut into 
 window is the end of one block (all ends of a block are made together, from the last slice to the first) and the
 beginning of the next (which grows with every window). Cumulative windows are the beginnings of blocks.
 
-    late = state.add(ids, numbers, columns)      a batch; then refreshed() if lateness is allowed
+    state.add(*state.group(ids, times, values))  a batch, without `late` records; then refreshed()
     for end, part in state.advance(clock): ...   the clock has advanced: windows in order of their ends
 
 A record is late when all its windows are over (`end - 1 + lateness <= clock`). One that is not, but has windows that
@@ -199,25 +199,30 @@ class SliceState:
         """Aggregate records by (key, slice): id, end of the slice and partial results."""
         return aggregate_batch(self.slicing, self.aggregates, ids, len(self.index), timestamps, values)
 
-    def is_late(self, timestamps: Longs) -> npt.NDArray[np.bool_] | None:
-        """Which records are late by now; None: no one is."""
+    def late(self, timestamps: Longs) -> npt.NDArray[np.bool_] | None:
+        """Which records are late by now; None: no one is. One that no window covers is not."""
         if self._late_before == MIN_TIMESTAMP or int(timestamps.min()) >= self._late_before:
             return None
-        return timestamps < self._late_before
+        late: npt.NDArray[np.bool_] = timestamps < self._late_before
+        if self.slicing.has_gaps:
+            late &= (self.slicing.numbers(timestamps) & 1) == 0
+        return late
 
-    def add(self, ids: Longs, ends: Longs, columns: Columns) -> int:
-        """Bring partial results (each id and slice once) into the slices; returns how many records were late."""
-        late = 0
-        if self._late_before != MIN_TIMESTAMP and int(ends.min()) <= self._late_before:
-            in_time = ends > self._late_before
-            late = int(columns[0][~in_time].sum())
-            kept = np.flatnonzero(in_time)
-            ids, ends, columns = ids[kept], ends[kept], take(columns, kept)
-            if not len(ids):
-                return late
+    def add(self, ids: Longs, ends: Longs, columns: Columns) -> None:
+        """Bring partial results (each id and slice once, none of them late) into the slices."""
         for end, own, rows in _by_slice(ids, ends, columns):
             self._add_to(end, own, rows)
-        return late
+
+    def add_partials(self, ids: Longs, ends: Longs, columns: Columns) -> None:
+        """The same where an id and slice may be there more than once, in order of arrival."""
+        groups, found_ids, numbers = grouped_pairs(ids, len(self.index), self.slicing.numbers(ends - 1))
+        if len(groups) < len(ids):
+            ids, ends, columns = (
+                found_ids,
+                self.slicing.ends(numbers),
+                self.aggregates.merge(groups, columns),
+            )
+        self.add(ids, ends, columns)
 
     def _add_to(self, end: int, ids: Longs, columns: Columns) -> None:
         found = self._slices.get(end)
@@ -302,10 +307,9 @@ class SliceState:
         del self._ends[:over]
         if not self._ends:
             self._merger.forget()
-        self._forget_keys()
 
-    def _forget_keys(self) -> None:
-        """Number the keys anew when nearly all of them have gone."""
+    def forget_keys(self) -> None:
+        """Number the keys anew when nearly all of them have gone; ids that were given out mean nothing then."""
         keys = len(self.index)
         if keys <= max(_FEW_KEYS, 4 * self._largest_window):
             return

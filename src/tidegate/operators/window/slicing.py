@@ -48,13 +48,7 @@ class Slicing:
 
     def numbers(self, timestamps: Longs) -> Longs:
         """The number of each timestamp's slice. Raises `ValueError` beyond any sane time."""
-        low, high = int(timestamps.min()), int(timestamps.max())
-        if low < -_FARTHEST_MS or high > _FARTHEST_MS:
-            found = low if low < -_FARTHEST_MS else high
-            raise ValueError(
-                f"timestamp {found} is more than 73 million years from 1970. Timestamps are milliseconds: divide "
-                f"micro- or nanoseconds where they are assigned"
-            )
+        low, high = checked_range(timestamps)
         relative = timestamps - self.offset_ms if self.offset_ms else timestamps
         first = low - self.offset_ms
         if (
@@ -111,3 +105,15 @@ class Slicing:
         every = self.size_ms if self.cumulative else self.step_ms
         last_begin = clock_ms + 1 - lateness_ms - self.size_ms
         return last_begin - (last_begin - self.offset_ms) % every + every
+
+
+def checked_range(timestamps: Longs) -> tuple[int, int]:
+    """The smallest and the largest; raises `ValueError` beyond any sane time."""
+    low, high = int(timestamps.min()), int(timestamps.max())
+    if low < -_FARTHEST_MS or high > _FARTHEST_MS:
+        found = low if low < -_FARTHEST_MS else high
+        raise ValueError(
+            f"timestamp {found} is more than 73 million years from 1970. Timestamps are milliseconds: divide micro- or "
+            f"nanoseconds where they are assigned"
+        )
+    return low, high

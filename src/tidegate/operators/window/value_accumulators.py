@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.api.window_partials import best_record_type
 from tidegate.operators.window.accumulators import Accumulator, Column, numbers_of
 from tidegate.operators.window.groups import Groups
 from tidegate.records.column_bits import NAN_BITS, null_mask
@@ -19,8 +20,6 @@ from tidegate.records.key_index import KeyIndex
 
 Longs = npt.NDArray[np.int64]
 
-_BY: Final = "$by"
-_TIME: Final = "$time"
 _SIGN: Final = np.uint64(1 << 63)
 _LOW_63: Final = np.int64((1 << 63) - 1)
 
@@ -122,10 +121,7 @@ class BestRecords(Accumulator):
         self._n = n
         self._largest = largest
         self._selected = selected
-        self._item = pa.struct(
-            [pa.field(_BY, by, False), pa.field(_TIME, pa.int64(), False)]
-            + [pa.field(f"${i}", f.type, True) for i, f in enumerate(selected)]
-        )
+        self._item = best_record_type(by, selected)
         self.fields = [pa.field("best", pa.list_(pa.field("item", self._item, False)), False)]
 
     def partial(self, groups: Groups, values: pa.Array | None, timestamps: Longs) -> list[Column]:

@@ -1,0 +1,262 @@
+"""Windows of built-in aggregates by columns: what their operators share.
+
+| windows                        | stage | operator                 | live state     |
+|--------------------------------|-------|--------------------------|----------------|
+| tumbling, sliding, cumulative  | whole | `SliceWindowOperator`    | `SliceState`   |
+| the same                       | merge | `MergeWindowOperator`    | `SliceState`   |
+| the same                       | local | `LocalWindowOperator`    | none           |
+| sessions                       | whole | `SessionColumnsOperator` | `SessionState` |
+
+The live state is in memory; a snapshot gives what has changed since the last one to the backend's `PaneTable`. Results
+leave in order of their windows' ends, and have the timestamp `end - 1`. A window that changes after it was given out
+(allowed lateness) is given out again at the end of the batch, once for each key.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.api.operations import Key
+from tidegate.api.window_operations import WINDOW_TIME_TYPE, AggregateWindow
+from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.operators.failures import OperatorError
+from tidegate.operators.results import wrong_type
+from tidegate.operators.row_operator import RowOperator, batch_position
+from tidegate.operators.window.declared import column_readers, window_aggregates
+from tidegate.operators.window.parts import Columns
+from tidegate.records.batch import Batch
+from tidegate.records.column_bits import is_bytes_like
+from tidegate.records.key_index import KeyIndex
+from tidegate.records.types import RecordType
+from tidegate.state.backend import PaneRows
+
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+STATE_NAME: Final = "windows"
+"""The name in checkpoints."""
+MOST_ROWS: Final = 1 << 16
+"""How many results are sent together."""
+
+
+class ColumnWindowOperator(RowOperator):
+    """Reads keys, times and values of a batch by columns, and sends results."""
+
+    operation: AggregateWindow
+
+    def user_function(self) -> Any:
+        """There is none but the key's."""
+        return None
+
+    def open(self) -> None:
+        """Find the columns."""
+        super().open()
+        operation = self.operation
+        key = operation.key
+        input_type = self.input_types[0]
+        self._key_positions: list[int] = []
+        if key is not None and key.function is None:
+            self._key_positions = [input_type.field_index(c, "the key") for c in key.columns]
+        self.aggregates = window_aggregates(operation, self.record_type())
+        self._readers = [] if operation.stage == "merge" else column_readers(operation, input_type)
+        self._needs_columns = bool(self._key_positions) or any(a.columns() for _, a in operation.aggregates)
+        self._late = self.context.counter("late_records")
+        self._windows = self.context.gauge("windows")
+        self._encoded: tuple[KeyIndex, int, pa.Array] | None = None
+        self._schema: pa.Schema | None = None
+
+    def record_type(self) -> RecordType:
+        """The type of the records that are aggregated."""
+        return self.input_types[0]
+
+    # ---- in ----
+
+    def timestamps(self, batch: Batch) -> Longs:
+        """The event times of a batch."""
+        if batch.timestamps is None:
+            raise OperatorError(self.name, batch_position(batch)) from ProgramError(
+                f"windows in event time need records with timestamps, but those of {self.name!r} have none. Give the "
+                f"source a WatermarkStrategy, or call assign_timestamps_and_watermarks before the window"
+            )
+        times: Longs = batch.timestamps.to_numpy()
+        return times
+
+    def without_late(self, batch: Batch, late: Mask | None) -> Batch | None:
+        """Count late records, send them to the side output if there is one, and give the others."""
+        if late is None or not late.any():
+            return batch
+        self._late.inc(int(np.count_nonzero(late)))
+        tag = self.operation.late_tag
+        if tag is not None:
+            chosen = _rows_of(batch, np.flatnonzero(late))
+            self.context.emit_side(
+                tag, Batch(self.side_outputs[tag], chosen._columns, chosen._rows, None, chosen.timestamps)
+            )
+        kept = np.flatnonzero(~late)
+        return _rows_of(batch, kept) if len(kept) else None
+
+    def key_columns(self, batch: Batch) -> list[pa.Array]:
+        """The key of every record."""
+        key = self.operation.key
+        if key is None:
+            return [pa.array(np.zeros(batch.num_rows, np.int64))]
+        if key.function is None:
+            columns = batch.columns
+            return [columns.column(i) for i in self._key_positions]
+        return self._function_keys(batch, key)
+
+    def value_columns(self, batch: Batch) -> list[pa.Array | None]:
+        """What each aggregate reads."""
+        if not self._needs_columns:
+            return [None] * len(self._readers)
+        columns = batch.columns
+        return [read(columns) for read in self._readers]
+
+    def _function_keys(self, batch: Batch, key: Key) -> list[pa.Array]:
+        values = self.keys(batch, key)
+        try:
+            key.record_type.check_rows(values)
+            return list(key.record_type.to_columns(values).columns)
+        except SchemaError as e:
+            reason = wrong_type(e, f"the key function {key.describe()} returned the wrong type")
+            raise OperatorError(self.name, batch_position(batch)) from reason
+
+    def failure_of(self, error: Exception, batch: Batch | None = None) -> OperatorError:
+        """The operator's name on what went wrong; for a sum that does not fit also what to do."""
+        reason: Exception = error
+        if isinstance(error, OverflowError):
+            sums = [a.describe() for _, a in self.operation.aggregates if a.kind == "sum"]
+            reason = OverflowError(
+                f"{', '.join(sums) or 'windows'}: {error}. Cast the column to float before it is summed"
+            )
+        failure = OperatorError(self.name, "" if batch is None else batch_position(batch))
+        failure.__cause__ = reason
+        return failure
+
+    # ---- out ----
+
+    def emit_windows(self, index: KeyIndex, ids: Longs, starts: Longs, ends: Longs, columns: Columns) -> None:
+        """Send results, one for each row."""
+        if not len(ids):
+            return
+        keys = self._keys_of(index, ids) if self.operation.key is not None else []
+        arrays = [
+            *keys,
+            pa.array(starts).view(WINDOW_TIME_TYPE),
+            pa.array(ends).view(WINDOW_TIME_TYPE),
+            *self.aggregates.results(columns),
+        ]
+        types = [a.type for a in arrays]
+        if self._schema is None or self._schema.types != types:
+            declared = self.output_type.schema
+            self._schema = pa.schema([f.with_type(t) for f, t in zip(declared, types, strict=True)])
+        out = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self.context.emit(Batch(self.output_type, out, None, None, pa.array(ends - 1)))
+
+    def _keys_of(self, index: KeyIndex, ids: Longs) -> list[pa.Array]:
+        """The keys of ids; one column of text stays encoded, which is cheap here and for whoever comes next."""
+        schema = self.output_type.schema
+        keys = len(index)
+        if len(self._key_positions) != 1 or keys > 2 * len(ids) + 1024 or not is_bytes_like(schema.types[0]):
+            return index.keys(ids)
+        known = self._encoded
+        if known is None or known[0] is not index or known[1] != keys:
+            known = self._encoded = (index, keys, index.keys()[0])
+        values = known[2]
+        if values.null_count:
+            return index.keys(ids)
+        return [pa.DictionaryArray.from_arrays(pa.array(ids.astype(np.int32)), values)]
+
+
+class KeepingWindowOperator(ColumnWindowOperator):
+    """What keeps windows: the clock, snapshots and the restore."""
+
+    _recovering = False
+
+    def open(self) -> None:
+        """Find the state: empty, or as a checkpoint has it."""
+        super().open()
+        key = self.operation.state_key()
+        assert key is not None
+        self._panes = self.context.states.keyed(key.record_type).panes(STATE_NAME, self.pane_values())
+        for rows in self._panes.restored():
+            if len(rows):
+                self._recovering = True
+                self.restore(rows)
+
+    def start(self) -> None:
+        """From now on the clock's advances are news."""
+        self._recovering = False
+
+    def on_event_time(self, watermark_ms: int) -> None:
+        """Send the windows that end by now. Before the start it is the clock of the checkpoint: they were sent then."""
+        try:
+            if self._recovering:
+                self.recover_clock(watermark_ms)
+            else:
+                self.fire(watermark_ms)
+        except (OverflowError, ValueError) as e:
+            raise self.failure_of(e) from e.__cause__
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Write what has changed."""
+        self._panes.write(self.changed_rows(), self.removed_rows(), self.all_rows)
+
+    @abstractmethod
+    def pane_values(self) -> pa.Schema:
+        """The values of a pane in checkpoints."""
+
+    @abstractmethod
+    def restore(self, rows: PaneRows) -> None:
+        """Take rows of a checkpoint."""
+
+    @abstractmethod
+    def recover_clock(self, clock_ms: int) -> None:
+        """Go on at the clock of the checkpoint."""
+
+    @abstractmethod
+    def fire(self, clock_ms: int) -> None:
+        """Send the windows that end by now."""
+
+    @abstractmethod
+    def changed_rows(self) -> PaneRows:
+        """What has changed since the last snapshot."""
+
+    @abstractmethod
+    def removed_rows(self) -> PaneRows:
+        """What is gone since the last snapshot."""
+
+    @abstractmethod
+    def all_rows(self) -> PaneRows:
+        """All that is live."""
+
+    def rows_of_keys(self, keys: Sequence[list[pa.Array]], panes: Sequence[Longs]) -> PaneRows:
+        """Rows without values."""
+        key = self.operation.state_key()
+        assert key is not None
+        if not keys:
+            empty = [pa.array([], f.type) for f in key.record_type.schema]
+            return PaneRows(empty, np.empty(0, np.int64), [])
+        columns = [pa.concat_arrays([k[i] for k in keys]) for i in range(len(keys[0]))]
+        return PaneRows(columns, np.concatenate(panes), [])
+
+    def keys_of_rows(self, index: KeyIndex, ids: Longs) -> list[pa.Array]:
+        """The keys of ids for a snapshot."""
+        if len(ids):
+            return index.keys(ids)
+        return list(self.rows_of_keys([], []).keys)
+
+
+def _rows_of(batch: Batch, rows: Longs) -> Batch:
+    """These rows of a batch, in the forms that it has."""
+    chosen = pa.array(rows)
+    columns = batch.columns.take(chosen) if batch.has_columns or not batch.has_rows else None
+    lines = [batch.rows[i] for i in rows.tolist()] if columns is None else None
+    stamps = None if batch.timestamps is None else batch.timestamps.take(chosen)
+    return Batch(batch.type, columns, lines, None, stamps)
