@@ -188,7 +188,8 @@ def reduce_numbers(
     ):  # every row a group of its own
         return numbers[groups.first_rows]
     totals = np.full(groups.space, initial, numbers.dtype)
-    ufunc.at(totals, groups.codes, numbers)
+    with np.errstate(invalid="ignore"):  # NaN is a number like any other, the largest
+        ufunc.at(totals, groups.codes, numbers)
     return totals[groups.present]
 
 
@@ -201,7 +202,8 @@ def count_values(groups: Groups, values: pa.Array) -> Longs:
 
 def merge_numbers(ufunc: np.ufunc, into: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Element by element, into a new array. Raises `OverflowError` where an int64 sum wraps around."""
-    merged: npt.NDArray[Any] = ufunc(into, other)
+    with np.errstate(invalid="ignore"):
+        merged: npt.NDArray[Any] = ufunc(into, other)
     if (
         ufunc is np.add
         and merged.dtype.kind == "i"
