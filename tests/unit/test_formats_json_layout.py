@@ -333,25 +333,32 @@ def test_bad_lines_among_many_of_one_layout_are_reported_as_ever():
 
 
 def test_after_failures_it_is_tried_ever_more_rarely():
+    assert tried(1000, set())[:4] == [0, 17, 50, 115]
+    assert len(tried(1000, set())) < 20
+
+
+def test_a_chunk_in_vain_after_one_that_worked_is_no_reason_to_wait():
+    works = set(range(1000)) - {100, 300, 301, 700}
+    assert set(range(1000)) - set(tried(1000, works)) == set(range(302, 318))
+
+
+def test_once_it_works_it_is_tried_with_every_chunk():
+    found = tried(400, set(range(100, 400)))
+    assert found == [0, 17, 50, *range(115, 400)]
+
+
+def tried(chunks: int, works: set[int]) -> list[int]:
+    """Which of so many chunks are tried if it works with some of them."""
     attempts = Attempts()
-    tried = []
-    for chunk in range(1000):
+    found = []
+    for chunk in range(chunks):
         if attempts.due(2 << 20):
-            tried.append(chunk)
-            attempts.failed(2 << 20)
-    assert tried[:6] == [0, 2, 5, 10, 19, 36]
-    assert len(tried) < 25
-
-
-def test_after_success_it_is_tried_more_often_again():
-    attempts = Attempts()
-    for _ in range(8):
-        attempts.failed(2 << 20)
-    for _ in range(40):
-        attempts.succeeded()
-    attempts.failed(2 << 20)
-    assert not attempts.due(2 << 20)
-    assert attempts.due(2 << 20)
+            found.append(chunk)
+            if chunk in works:
+                attempts.succeeded()
+            else:
+                attempts.failed(2 << 20)
+    return found
 
 
 @given(st.text(st.sampled_from('a"0: \n'), min_size=1, max_size=400))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ _MEMBER = re.compile(
 _LINE_END = re.compile(rb"\r?\n")
 # Far beyond what programs write.
 _MOST_SPACES = 8
+_LINES_LOOKED_AT = 8
 
 _TRUE, _NULL, _FALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"false"))
 _FOUR_BYTES, _FIVE_BYTES = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
@@ -54,6 +56,15 @@ class Layout:
     literals: bool
     """Whether there may be `true`, `false` and `null`; if not, there is none."""
     _repeated: list[pa.Buffer] = field(default_factory=list, compare=False, repr=False)
+
+    def is_likely(self, chunk: bytes) -> bool:
+        """Whether some lines, here and there, have this layout: a look that costs little beside the proof."""
+        for part in range(1, _LINES_LOOKED_AT + 1):
+            end = chunk.rfind(b"\n", 0, len(chunk) * part // _LINES_LOOKED_AT)
+            line = _look_at_line(chunk, chunk.rfind(b"\n", 0, max(end, 0)) + 1)
+            if end >= 0 and (line is None or line.skeleton != self.skeleton):
+                return False
+        return True
 
     def values(self, text: PlainText) -> LineValues | None:
         """The values of whole lines; None if it is not shown that all of them have this layout."""
@@ -189,29 +200,40 @@ class PlainText(MarkedText):
 
 def learn_layout(text: PlainText) -> Layout | None:
     """The layout of the first line, with what kinds of values the text has; None if it is not a simple one."""
-    chunk = text.text
-    keys: list[str] = []
-    skeleton = [b"{"]
-    gaps = set()
-    at = 1
-    while (member := _MEMBER.match(chunk, at)) is not None:
-        keys.append(member[2][1:-1].decode())
-        skeleton += [member[1], member[4], member[5]]
-        gaps.add(len(member[3]))
-        at = member.end()
-        if member[5] == b"}":
-            break
-    end = _LINE_END.match(chunk, at)
-    if not chunk.startswith(b"{") or skeleton[-1] != b"}" or end is None:
-        return None
-    if len(set(keys)) < len(keys) or len(gaps) > 1 or max(gaps) > _MOST_SPACES:
-        return None
-    if text.inside is None:
+    line = _look_at_line(text.text, 0)
+    if line is None or text.inside is None:
         return None
     outside = ~text.inside
     signs = bool(((text.where("-") | text.where(".")) & outside).any())
     literals = bool((text.where_letter() & outside).any())
-    return Layout(tuple(keys), b"".join([*skeleton, end[0]]), gaps.pop(), signs, literals)
+    return Layout(line.keys, line.skeleton, line.spaces, signs, literals)
+
+
+class _Line(NamedTuple):
+    keys: tuple[str, ...]
+    skeleton: bytes
+    spaces: int
+
+
+def _look_at_line(chunk: bytes, start: int) -> _Line | None:
+    """The line that starts here, if it is a flat object of different keys, with as many spaces behind each colon."""
+    keys: list[str] = []
+    skeleton = [b"{"]
+    spaces = set()
+    at = start + 1
+    while (member := _MEMBER.match(chunk, at)) is not None:
+        keys.append(member[2][1:-1].decode())
+        skeleton += [member[1], member[4], member[5]]
+        spaces.add(len(member[3]))
+        at = member.end()
+        if member[5] == b"}":
+            break
+    end = _LINE_END.match(chunk, at)
+    if not chunk.startswith(b"{", start) or skeleton[-1] != b"}" or end is None:
+        return None
+    if len(set(keys)) < len(keys) or len(spaces) > 1 or max(spaces) > _MOST_SPACES:
+        return None
+    return _Line(tuple(keys), b"".join([*skeleton, end[0]]), spaces.pop())
 
 
 def _has_leading_zero(text: PlainText, digits: Marks, starts: Marks) -> bool:

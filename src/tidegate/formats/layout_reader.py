@@ -12,15 +12,26 @@ from tidegate.formats.learned_dictionary import LearnedDictionary
 
 # The price of the calls is that of parsing some hundred lines.
 _FEWEST_LINES = 2_048
+_FIRST_PAUSE = 16
 _LONGEST_PAUSE_BYTES = 128 << 20
 
 
 class Attempts:
-    """When to try again: the more often it was in vain, the later."""
+    """When to try again: at once where it just worked, and the later the more often it was in vain.
+
+    A file of another kind is thus read at nearly the price of parsing it, and one with a bad line now and then mostly
+    at the low one.
+    """
 
     def __init__(self) -> None:
+        self._worked = False
         self._pause_bytes = 0
         self._left_bytes = 0
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the last one was in vain, or there was none."""
+        return not self._worked
 
     def due(self, size: int) -> bool:
         """Whether to try with the next chunk, of this size."""
@@ -29,14 +40,18 @@ class Attempts:
         self._left_bytes -= size
         return False
 
-    def failed(self, size: int) -> None:
-        """Wait for as much as this, twice as much the next time."""
-        self._pause_bytes = min(max(2 * self._pause_bytes, size), _LONGEST_PAUSE_BYTES)
-        self._left_bytes = self._pause_bytes
-
     def succeeded(self) -> None:
-        """Wait for half as much the next time."""
-        self._pause_bytes //= 2
+        """It worked."""
+        self._worked = True
+        self._pause_bytes = 0
+
+    def failed(self, size: int) -> None:
+        """It was in vain: wait for some chunks of this size, twice as long the next time."""
+        if self._worked:
+            self._worked = False
+            return
+        self._pause_bytes = min(max(2 * self._pause_bytes, _FIRST_PAUSE * size), _LONGEST_PAUSE_BYTES)
+        self._left_bytes = self._pause_bytes
 
 
 class LayoutReader:
@@ -74,12 +89,13 @@ class LayoutReader:
         return arrays
 
     def _values(self, text: PlainText) -> LineValues | None:
-        if self._layout is not None:
-            values = self._layout.values(text)
+        known = self._layout
+        if known is not None and (not self._attempts.doubtful or known.is_likely(text.text)):
+            values = known.values(text)
             if values is not None:
                 return values
         layout = learn_layout(text)
-        if layout is None or layout == self._layout:
+        if layout is None or layout == known or not layout.is_likely(text.text):
             return None
         self._layout = layout
         return layout.values(text)
