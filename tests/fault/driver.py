@@ -32,11 +32,19 @@ def storm(master: str, directory: str, kills: str, seed: str) -> None:
     spark.stop()
 
 
-def resumed(master: str, directory: str, resume: str) -> None:
+def resumed(
+    master: str, directory: str, resume: str, checkpoint_dir: str = "", backend: str = "heap"
+) -> None:
     """Count what comes from a tap, from the latest checkpoint if there is one; the first lines tell how far it is."""
     home = Path(directory)
     spark = start_session(master)
-    options = {**OPTIONS, "parallelism": 2, "checkpoint_dir": str(home / "chk"), "resume": resume}
+    options = {
+        **OPTIONS,
+        "parallelism": 2,
+        "checkpoint_dir": checkpoint_dir or str(home / "chk"),
+        "state_backend": backend,
+        "resume": resume,
+    }
     env = Environment(spark=spark, **options)
     ticks = env.from_source(TapSource(home / "tap", 2), uid="tap")
     ticks.sink_to(FileSink(home / "ticks"), uid="ticks")

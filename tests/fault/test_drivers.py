@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import pytest
 
 from tests.fault.kit import stopped
 from tests.fault.storm import judge
 from tests.fault.test_storms import PROGRAM
 from tests.spark.standalone import Driver
+
+pytest_plugins = ["tests.plugins.s3_endpoint"]
 
 
 @pytest.mark.spec("S1-7", "S0-1", "S0-32")
@@ -64,3 +69,36 @@ def test_a_stopped_driver_that_wakes_after_another_resumed_the_job_ends_and_take
         end = other.expect("finished", 240)["end"]
         assert other.wait(60) == 0, other.errors()
     assert judge(storage, 2, end) == 2 * end
+
+
+@pytest.mark.spec("S2-8")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_checkpoint_is_restored_where_there_is_nothing_of_the_process_that_wrote_it(
+    tmp_path, s3_bucket, backend
+):
+    """Checkpoints are objects behind an endpoint: another driver, address and directory, and its first files gone."""
+    home = tmp_path / "home"  # the tap and the output, which are the outside world
+    home.mkdir()
+    arguments = ["resumed", "local[2]", str(home), "latest", s3_bucket, backend]
+    hosts = {"first": "127.0.0.1", "second": "127.0.0.2"}
+    said = {}
+    for name, address in hosts.items():
+        directory = tmp_path / name
+        directory.mkdir()
+        with Driver(directory, *arguments, program=PROGRAM, env={"SPARK_LOCAL_IP": address}) as driver:
+            said[name] = driver.expect("running", 240)
+            if name == "first":
+                used = list((directory / "tmp").glob("tidegate-state-*"))
+                assert bool(used) == (backend == "rocksdb"), "the state had working files of its own"
+                driver.kill()
+            else:
+                driver.tell("close")
+                end = driver.expect("finished", 240)["end"]
+                assert driver.wait(60) == 0, driver.errors()
+        if name == "first":
+            shutil.rmtree(directory)
+    assert said["second"]["job_id"] == said["first"]["job_id"]
+    assert said["second"]["restored"] > 0
+    assert os.listdir(home / "ticks"), "there was output"
+    assert judge(home, 2, end) == 2 * end
