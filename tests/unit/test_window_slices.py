@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.window_kit import (
+from tests.unit.window_model import (
     AGGREGATES,
     NUMBERS,
     RECORD_TYPE,

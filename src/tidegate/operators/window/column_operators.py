@@ -127,17 +127,14 @@ class ColumnWindowOperator(RowOperator):
             reason = wrong_type(e, f"the key function {key.describe()} returned the wrong type")
             raise OperatorError(self.name, batch_position(batch)) from reason
 
-    def failure_of(self, error: Exception, batch: Batch | None = None) -> OperatorError:
-        """The operator's name on what went wrong; for a sum that does not fit also what to do."""
-        reason: Exception = error
-        if isinstance(error, OverflowError):
-            sums = [a.describe() for _, a in self.operation.aggregates if a.kind == "sum"]
-            reason = OverflowError(
-                f"{', '.join(sums) or 'windows'}: {error}. Cast the column to float before it is summed"
-            )
-        failure = OperatorError(self.name, "" if batch is None else batch_position(batch))
-        failure.__cause__ = reason
-        return failure
+    def refusal(self, error: Exception) -> Exception:
+        """What went wrong in words: for a sum that does not fit also what to do."""
+        if not isinstance(error, OverflowError):
+            return error
+        sums = [a.describe() for _, a in self.operation.aggregates if a.kind == "sum"]
+        return OverflowError(
+            f"{', '.join(sums) or 'windows'}: {error}. Cast the column to float before it is summed"
+        )
 
     # ---- out ----
 
@@ -202,7 +199,7 @@ class KeepingWindowOperator(ColumnWindowOperator):
             else:
                 self.fire(watermark_ms)
         except (OverflowError, ValueError) as e:
-            raise self.failure_of(e) from e.__cause__
+            raise OperatorError(self.name) from self.refusal(e)
 
     def snapshot(self, checkpoint_id: int) -> None:
         """Write what has changed."""

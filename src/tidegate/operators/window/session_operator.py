@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.api.windows import SessionWindows
-from tidegate.operators.failures import blame
+from tidegate.operators.failures import OperatorError, blame
 from tidegate.operators.row_operator import batch_position
 from tidegate.operators.window.column_operators import KeepingWindowOperator
 from tidegate.operators.window.session_pool import Sessions
@@ -50,7 +50,7 @@ class SessionColumnsOperator(KeepingWindowOperator):
         try:
             self._emit(state.add(ids, timestamps, self.value_columns(found)))
         except (OverflowError, ValueError) as e:
-            raise self.failure_of(e, batch) from e.__cause__
+            raise OperatorError(self.name, batch_position(batch)) from self.refusal(e)
         self._windows.set(len(state))
 
     def fire(self, clock_ms: int) -> None:

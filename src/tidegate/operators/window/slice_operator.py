@@ -20,7 +20,7 @@ from tidegate.api.windows import (
     TumblingEventTimeWindows,
     WindowAssigner,
 )
-from tidegate.operators.failures import blame
+from tidegate.operators.failures import OperatorError, blame
 from tidegate.operators.row_operator import batch_position
 from tidegate.operators.window.column_operators import MOST_ROWS, ColumnWindowOperator, KeepingWindowOperator
 from tidegate.operators.window.parts import Columns, Part, concat
@@ -81,7 +81,7 @@ class SliceWindowOperator(KeepingWindowOperator):
                 state.add(*rows)
             self._emit_parts(state.refreshed())
         except (OverflowError, ValueError) as e:
-            raise self.failure_of(e, batch) from e.__cause__
+            raise OperatorError(self.name, batch_position(batch)) from self.refusal(e)
         self._windows.set(len(state))
 
     def fire(self, clock_ms: int) -> None:
@@ -176,7 +176,7 @@ class MergeWindowOperator(SliceWindowOperator):
             state.add_partials(ids, ends, self.aggregates.from_arrow(columns.columns[first + 1 :]))
             self._emit_parts(state.refreshed())
         except OverflowError as e:
-            raise self.failure_of(e, batch) from e.__cause__
+            raise OperatorError(self.name, batch_position(batch)) from self.refusal(e)
         self._windows.set(len(state))
 
 
@@ -210,7 +210,7 @@ class LocalWindowOperator(ColumnWindowOperator):
                 self._slicing, self.aggregates, ids, count, self.timestamps(batch), self.value_columns(batch)
             )
         except (OverflowError, ValueError) as e:
-            raise self.failure_of(e, batch) from e.__cause__
+            raise OperatorError(self.name, batch_position(batch)) from self.refusal(e)
         if not len(found):
             return
         if text is not None:
