@@ -116,7 +116,7 @@ class Total(AggregateFunction[Click, int, int]):
     def create_accumulator(self) -> int:
         return 0
 
-    def add(self, accumulator: int, value: Click) -> int:
+    def add(self, value: Click, accumulator: int) -> int:
         return accumulator + value.value
 
     def get_result(self, accumulator: int) -> int:
@@ -255,7 +255,8 @@ def branches(draw: Any, kinds: tuple[str, ...], forms: tuple[str, ...]) -> Branc
     if kind == "tumbling":
         windows = ref.Windows(kind, size, 0, draw(st.integers(0, size - 1)))
     elif kind == "sliding":
-        windows = ref.Windows(kind, size, draw(st.integers(1, 30)), draw(st.integers(-5, 5)))
+        slide = draw(st.integers(1, 30))
+        windows = ref.Windows(kind, size, slide, draw(st.integers(1 - slide, slide - 1)))
     elif kind == "cumulative":
         step = draw(st.integers(1, 10))
         windows = ref.Windows(kind, step * draw(st.integers(1, 5)), step)

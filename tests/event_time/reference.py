@@ -151,10 +151,13 @@ class Reference:
             return
         state.timers.add(window[1] - 1)
         if self.when.kind == "continuous" and state.next_fire is None:
-            every = self.when.number
-            self._fire_next(event.ts - event.ts % every + every, window, state)
+            self._fire_next(event.ts, window, state)
 
     def _fire_next(self, time: float, window: Window, state: _State) -> None:
+        """At the next multiple that event time has not passed yet, or at the end of the window."""
+        time = max(time, self.clock)
+        if time < window[1] - 1:
+            time += self.when.number - time % self.when.number
         state.next_fire = min(time, window[1] - 1)
         state.timers.add(state.next_fire)
 
@@ -170,7 +173,7 @@ class Reference:
             if time == window[1] - 1:
                 self._fire(key, window, state)
             elif state.next_fire == time:
-                self._fire_next(time + self.when.number, window, state)
+                self._fire_next(time, window, state)
                 self._fire(key, window, state)
         for states in self._open.values():
             for window in [w for w in states if self._is_over(w)]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.event_time.jobs import Case, Found, cases, check, program
 from tidegate import Environment, FileSink, RestartStrategies
@@ -20,6 +20,7 @@ EXAMPLES = {"columns": 260, "rows": 260, "crashes": 130}
 
 COMMON = settings(
     deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # making a failing job small takes minutes
     suppress_health_check=[
         HealthCheck.too_slow,
         HealthCheck.data_too_large,
