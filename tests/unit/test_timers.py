@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.state.timers import Namespace, TimerQueue
+from tidegate.state import timer_queue
+from tidegate.state.timer_queue import Namespace, TimerQueue
 
 
 def taken(queue: TimerQueue, until_ms: int) -> list[tuple[int, Any, Namespace]]:
@@ -89,6 +91,24 @@ def test_timers_that_were_not_taken_are_still_there() -> None:
     assert [key for _, key, _ in queue.due(2)] == [2, 3, 4]
 
 
+def test_thousands_of_times_fire_in_order_and_those_not_taken_are_still_there() -> None:
+    queue = TimerQueue()
+    times = [(i * 7919) % 10_007 for i in range(10_007)]
+    queue.register_all(times, times)
+    queue.written()
+    seen = []
+    for time, key, _ in queue.due(5_000):
+        assert time == key
+        seen.append(time)
+        if time == 3_000:
+            queue.register("earlier", 10)
+            assert queue.pending == 7_007
+            break
+    assert [t for t, _, _ in queue.due(5_000)] == [10, *range(3_001, 5_001)]
+    assert seen == list(range(3_001))
+    assert queue.next_ms == 5_001
+
+
 def test_times_of_deleted_timers_do_not_pile_up() -> None:
     queue = TimerQueue()
     queue.register("stays", 50)
@@ -129,6 +149,17 @@ steps = st.lists(
 
 @given(steps)
 def test_a_queue_is_a_sorted_list(steps: list[Any]) -> None:
+    check_against_a_list(steps)
+
+
+@given(steps)
+def test_a_queue_that_takes_many_times_at_once_is_a_sorted_list(steps: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timer_queue, "_FEW_TIMES", 0)
+        check_against_a_list(steps)
+
+
+def check_against_a_list(steps: list[Any]) -> None:
     queue = TimerQueue()
     pending: list[tuple[int, Any, Namespace]] = []
     durable: dict[tuple[int, Any], set[Namespace]] = {}

@@ -13,21 +13,21 @@ checkpoints is never written. Mailbox thread only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, repeat
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.state.backend import KeyedStateBackend, PaneRows
 from tidegate.state.serializers import KeySerializer
+from tidegate.state.timer_queue import Namespace, Several, Timer, TimerQueue, Timers, as_kept, namespaces_of
 
-Namespace = tuple[int, int] | None
-Timer = tuple[int, Any, Namespace]
-"""The time in milliseconds, the key and the namespace."""
+__all__ = ["EVENT_TIMERS", "PROCESSING_TIMERS", "Namespace", "Timer", "TimerService"]
 
 EVENT_TIMERS: Final = "$timers.event"
 PROCESSING_TIMERS: Final = "$timers.processing"
@@ -36,9 +36,6 @@ _NAMESPACES: Final = pa.list_(pa.int64())
 STORED: Final = pa.schema([("plain", pa.bool_()), ("namespaces", _NAMESPACES)])
 """What a checkpoint has for each key and time: whether there is a timer without a namespace, and the ints of those with
 one, a pair for each, in order of registration."""
-
-_ABSENT: Final = object()
-_MOST_EMPTY: Final = 1024
 
 
 class TimerService:
@@ -98,228 +95,6 @@ class TimerService:
             store.write(queue)
 
 
-class _Several(tuple[Namespace, ...]):
-    """The namespaces of one key's timers for one time, where there are several."""
-
-    __slots__ = ()
-
-
-Timers = dict[Any, Any]
-"""By key: the namespace, or `_Several` of them."""
-
-
-class TimerQueue:
-    """The timers of one kind of time.
-
-        stored[time]   as the last snapshot gave them to the backend
-        new[time]      registered or changed since
-        removed[time]  keys that were in `stored`; they are gone, unless they are in `new`
-
-    A key has its timers for one time in `stored` or in `new`, never in both. A time is in the heap, once, as long as
-    one of the two has it, be it with no keys left.
-    """
-
-    def __init__(self) -> None:
-        self.pending = 0
-        """How many timers wait."""
-        self.new: dict[int, Timers] = {}
-        self.removed: dict[int, Timers] = {}
-        self.stored: dict[int, Timers] = {}
-        self._times: list[int] = []
-        self._emptied = 0
-        self._is_firing = False
-
-    # ---- in and out ----
-
-    def register(self, key: Any, timestamp_ms: int, ns: Namespace = None) -> None:
-        """Fire at this time; a timer that there is already stays as it is."""
-        new = self.new.get(timestamp_ms)
-        if new is None:
-            new = self._begin(timestamp_ms)
-        stored = self.stored.get(timestamp_ms)
-        if key in new or (stored is not None and key in stored):
-            self._register_second(key, timestamp_ms, ns)
-        else:
-            new[key] = ns
-            self.pending += 1
-
-    def register_all(
-        self, keys: Iterable[Any], timestamps_ms: Iterable[int], ns: Iterable[Namespace] | None = None
-    ) -> None:
-        """Register many timers: sequences of one length."""
-        all_new, all_stored = self.new, self.stored
-        added = 0
-        for key, time, namespace in zip(keys, timestamps_ms, repeat(None) if ns is None else ns):  # noqa: B905
-            new = all_new.get(time)
-            if new is None:
-                new = self._begin(time)
-            stored = all_stored.get(time)
-            if key in new or (stored is not None and key in stored):
-                self._register_second(key, time, namespace)
-            else:
-                new[key] = namespace
-                added += 1
-        self.pending += added
-
-    def delete(self, key: Any, timestamp_ms: int, ns: Namespace = None) -> None:
-        """Do not fire; a timer that does not exist is no error."""
-        for timers in (self.new.get(timestamp_ms), self.stored.get(timestamp_ms)):
-            if timers is None or key not in timers:
-                continue
-            have = _namespaces(timers[key])
-            left = tuple(n for n in have if n != ns)
-            if len(left) == len(have):
-                return
-            self._take(timers, key, timestamp_ms)
-            if left:
-                self._put(key, timestamp_ms, left)
-            self.pending -= 1
-            if not timers:
-                self._emptied += 1
-                self._drop_empty()
-            return
-
-    def due(self, until_ms: int) -> Iterator[Timer]:
-        """Take the timers up to and including this time, the earliest first.
-
-        What is registered or deleted while they are taken counts: a timer that has become due comes in the same pass,
-        in its place. Those that were not taken, when the caller stops early, are still there.
-        """
-        times = self._times
-        interrupted: list[tuple[int, Timers, Iterator[Any]]] = []  # by timers for an earlier time
-        self._drop_empty()
-        self._is_firing = True
-        try:
-            while times and times[0] <= until_ms:
-                time = times[0]
-                if interrupted and interrupted[-1][0] == time:
-                    _, timers, keys = interrupted.pop()
-                else:
-                    timers = self.stored.get(time) or self.new.get(time) or {}
-                    if not timers:
-                        self._end(time)
-                        continue
-                    keys = iter(list(timers))
-                removed = self.removed.setdefault(time, {}) if timers is self.stored.get(time) else None
-                for key in keys:
-                    ns = timers.pop(key, _ABSENT)
-                    if ns is _ABSENT:
-                        continue
-                    if removed is not None:
-                        removed[key] = None
-                    if ns.__class__ is _Several:  # the others follow when those of all keys were taken
-                        self._put(key, time, ns[1:])
-                        ns = ns[0]
-                    self.pending -= 1
-                    yield time, key, ns
-                    if times[0] != time:
-                        interrupted.append((time, timers, keys))
-                        break
-                else:
-                    if (
-                        removed is None
-                    ):  # a dict remembers the room of what was in it, and is slow to begin with
-                        self.new[time] = dict(timers)
-        finally:
-            self._is_firing = False
-
-    @property
-    def next_ms(self) -> int | None:
-        """The time of the earliest timer. Not while `due` is on its way."""
-        times = self._times
-        while times and not self._is_firing:
-            if self.stored.get(times[0]) or self.new.get(times[0]):
-                break
-            self._end(times[0])
-        return times[0] if times else None
-
-    # ---- checkpoints ----
-
-    def restore(self, keys: Iterable[Any], times_ms: Iterable[int], kept: Iterable[Any]) -> None:
-        """Take what a checkpoint had: each key and time once, with its namespace or `_Several`."""
-        all_stored = self.stored
-        for key, time, have in zip(keys, times_ms, kept):  # noqa: B905 - namespaces may be an endless None
-            stored = all_stored.get(time)
-            if stored is None:
-                stored = all_stored[time] = {}
-                self._times.append(time)
-            stored[key] = have
-            self.pending += 1 if have.__class__ is not _Several else len(have)
-        heapify(self._times)
-
-    def written(self) -> None:
-        """What was in `new` and `removed` is in the backend."""
-        stored = self.stored
-        for time, timers in self.new.items():
-            older = stored.get(time)
-            if older is None:
-                stored[time] = timers
-            else:
-                older.update(timers)
-        self.new.clear()
-        self.removed.clear()
-
-    # ---- times ----
-
-    def _begin(self, time: int) -> Timers:
-        if time not in self.stored:
-            heappush(self._times, time)
-        new = self.new[time] = {}
-        return new
-
-    def _end(self, time: int) -> None:
-        """The earliest time has no timers left."""
-        heappop(self._times)
-        self.stored.pop(time, None)
-        self.new.pop(time, None)
-
-    def _drop_empty(self) -> None:
-        """Forget times of which all timers were deleted, when they are many."""
-        times = self._times
-        if self._emptied <= max(_MOST_EMPTY, len(times) // 2) or self._is_firing:
-            return
-        self._emptied = 0
-        for kept in (self.stored, self.new):
-            for time in [t for t, timers in kept.items() if not timers]:
-                del kept[time]
-        times[:] = {**self.stored, **self.new}
-        heapify(times)
-
-    # ---- several timers of one key and time ----
-
-    def _register_second(self, key: Any, time: int, ns: Namespace) -> None:
-        new = self.new[time]
-        timers = new if key in new else self.stored[time]
-        namespaces = _namespaces(timers[key])
-        if ns in namespaces:
-            return
-        if timers is new:
-            new[key] = _Several((*namespaces, ns))
-        else:
-            self._take(timers, key, time)
-            self._put(key, time, (*namespaces, ns))
-        self.pending += 1
-
-    def _take(self, timers: Timers, key: Any, time: int) -> None:
-        del timers[key]
-        if timers is self.stored.get(time):
-            self.removed.setdefault(time, {})[key] = None
-
-    def _put(self, key: Any, time: int, namespaces: tuple[Namespace, ...]) -> None:
-        new = self.new.get(time)
-        if new is None:
-            new = self._begin(time)
-        new[key] = _as_kept(namespaces)
-
-
-def _namespaces(have: Any) -> tuple[Namespace, ...]:
-    return have if have.__class__ is _Several else (have,)
-
-
-def _as_kept(namespaces: tuple[Namespace, ...]) -> Any:
-    return namespaces[0] if len(namespaces) == 1 else _Several(namespaces)
-
-
 class _StoredTimers:
     """The durable copy: a pane table with a row for each key and time, and the namespaces of the timers there."""
 
@@ -346,17 +121,24 @@ class _StoredTimers:
         }
         changed = self._rows(new)
         removed = PaneRows(*self._places(gone), [])
+        is_all = not stored
         queue.written()
-        self._table.write(changed, removed, lambda: self._rows(stored))
+        self._table.write(changed, removed, lambda: changed if is_all else self._rows(stored))
 
     def _rows(self, timers: dict[int, Timers]) -> PaneRows:
         have = list(chain.from_iterable(at.values() for at in timers.values()))
         keys, times = self._places(timers)
-        if not any(have):  # none has a namespace
-            plain = pa.repeat(True, len(have))
-            return PaneRows(keys, times, [plain, pa.nulls(len(have), _NAMESPACES)])
-        several = list(map(_namespaces, have))
-        flat = [None if n == (None,) else [x for pair in n if pair for x in pair] for n in several]
+        count = len(have)
+        kinds = set(map(type, have))
+        if kinds <= {NoneType}:
+            return PaneRows(keys, times, [pa.repeat(True, count), pa.nulls(count, _NAMESPACES)])
+        if kinds.isdisjoint((NoneType, Several)):  # each has just one namespace
+            ints = pa.array(np.fromiter(chain.from_iterable(have), np.int64, 2 * count))
+            offsets = pa.array(np.arange(0, 2 * count + 1, 2, dtype=np.int32))
+            pairs = pa.ListArray.from_arrays(offsets, ints)
+            return PaneRows(keys, times, [pa.repeat(False, count), pairs])
+        several = list(map(namespaces_of, have))
+        flat = [[x for pair in n if pair for x in pair] or None for n in several]
         return PaneRows(keys, times, [pa.array([None in n for n in several]), pa.array(flat, _NAMESPACES)])
 
     def _places(self, timers: Mapping[int, Collection[Any]]) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
@@ -369,8 +151,12 @@ class _StoredTimers:
     def _namespaces_of(self, plain: pa.Array, flat: pa.Array) -> Iterable[Any]:
         if flat.null_count == len(flat):
             return repeat(None)
+        lengths = flat.value_lengths()
+        if not flat.null_count and pc.all(pc.equal(lengths, 2)).as_py() and not pc.any(plain).as_py():
+            ints = flat.flatten().to_numpy()
+            return zip(ints[::2].tolist(), ints[1::2].tolist(), strict=True)
         rows = zip(plain.to_pylist(), flat.to_pylist(), strict=True)
-        return [_as_kept((*((None,) if p else ()), *_pairs(f or ()))) for p, f in rows]
+        return [as_kept((*((None,) if p else ()), *_pairs(f or ()))) for p, f in rows]
 
 
 def _pairs(flat: Sequence[int]) -> Iterable[tuple[int, int]]:
