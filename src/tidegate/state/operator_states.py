@@ -83,6 +83,12 @@ class OperatorStates:
         """Whether the operator goes on from a checkpoint."""
         return self._restored is not None
 
+    @property
+    def names(self) -> list[str]:
+        """Of all states that a snapshot would have now."""
+        keyed = set() if self._backend is None else self._backend.claimed
+        return sorted({*keyed, *self._lists, *self._maps, *self._entries})
+
     def keyed(self, key_type: RecordType) -> KeyedStateBackend:
         """The keyed state of the operator; made, and restored, at the first call."""
         if self._backend is None:

@@ -35,6 +35,8 @@ from tidegate.taskmanager.in_flight import OvertakenBatch, encode_in_flight, ove
 
 log = logging.getLogger(__name__)
 """At DEBUG a trace of every checkpoint: a few lines per subtask and checkpoint, none per record."""
+write_log = logging.getLogger(f"{__name__}.write")
+"""At DEBUG the four stages of each operator's asynchronous part: open, metadata, state, close."""
 
 
 class Uploads(Protocol):
@@ -241,6 +243,8 @@ class SubtaskCheckpoints:
             failpoint("checkpoint.sync")
             running.parts = self._chain.snapshot(barrier.checkpoint_id)
             running.sync_ms = self._now_ms() - started_ms
+            if write_log.isEnabledFor(logging.DEBUG):
+                running.metadata = [o.context.states.names for o in self._chain.operators]
             names = [operator for operator, _ in running.parts]
             self._trace(barrier.checkpoint_id, "snapshot of %s", names)
         except Exception as e:  # noqa: BLE001 - the checkpoint fails, not the task
@@ -328,10 +332,17 @@ class SubtaskCheckpoints:
         failpoint("checkpoint.async.before_write")
         operators = []
         attachments: dict[str, bytes] = {}
-        for operator, part in running.parts or ():
+        for i, (operator, part) in enumerate(running.parts or ()):
+            self._trace_write(id, operator, "1 open")
             writer = host.storage.writer(id, host.attempt, operator, self._id.index)
-            operators.append(part(writer))
+            if running.metadata:
+                self._trace_write(id, operator, "2 metadata of %s", running.metadata[i])
+            self._trace_write(id, operator, "3 state")
+            written = part(writer)
+            operators.append(written)
             attachments.update(writer.attachments)
+            files = SubtaskSnapshot(self._id.vertex, self._id.index, (written,)).files()
+            self._trace_write(id, operator, "4 close, %d files are durable", len(files))
         handle = None
         if running.in_flight:
             name = f"v{self._id.vertex}"
@@ -372,6 +383,11 @@ class SubtaskCheckpoints:
                 "checkpoint %d: subtask %d of vertex %d: %s", checkpoint_id, id.index, id.vertex, what % args
             )
 
+    def _trace_write(self, checkpoint_id: int, operator: str, stage: str, *args: object) -> None:
+        if write_log.isEnabledFor(logging.DEBUG):
+            where = f"write of checkpoint {checkpoint_id}: operator {operator} subtask {self._id.index}"
+            write_log.debug("%s: %s", where, stage % args)
+
     def _now_ms(self) -> float:
         return self._host.clock.monotonic_ns() / 1e6
 
@@ -394,6 +410,8 @@ class _Running:
     sync_ms: float = 0.0
     in_flight: list[OvertakenBatch] = field(default_factory=list)
     parts: list[tuple[str, OperatorAsyncPart]] | None = None
+    metadata: list[list[str]] = field(default_factory=list)
+    """The names of each operator's states, for the log."""
     stuck: list[OutputChannel] = field(default_factory=list)
     """Outputs in which the forwarded barrier may still wait; only watched with an alignment timeout."""
     overtook: bool = False
