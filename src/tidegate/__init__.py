@@ -26,6 +26,7 @@ from tidegate.api.functions import (
 )
 from tidegate.api.job_client import JobClient
 from tidegate.api.joins import JoinContext, JoinFunction, ProcessJoinFunction
+from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.restart_strategies import RestartStrategies
 from tidegate.api.sink import BlackholeSink, Sink
 from tidegate.api.source import Source
@@ -44,7 +45,7 @@ from tidegate.api.state import (
     UnionListState,
     ValueState,
 )
-from tidegate.api.streams import DataStream, KeyedStream
+from tidegate.api.streams import DataStream
 from tidegate.api.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,

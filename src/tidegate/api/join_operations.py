@@ -99,6 +99,29 @@ class WindowJoin(WindowOperation):
         return f"{how}{function_name(self.function)}, {self.window_words()}"
 
 
+@dataclass(frozen=True)
+class Deduplicate(Operation):
+    """Passes the first record of each key, and then none whose time is less than `within_ms` after it."""
+
+    key: Key
+    within_ms: int
+    late_tag: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The word that plans use."""
+        return "deduplicate"
+
+    @property
+    def needs_event_time(self) -> bool:
+        """The stream must have timestamps and watermarks."""
+        return True
+
+    def detail(self) -> str:
+        """The key and the time."""
+        return f"first per {self.key.describe()} within {format_duration_ms(self.within_ms)}"
+
+
 def buffer_state(name: str, record_type: RecordType) -> MapState[tuple[int, int, bool], Any]:
     """The records of one side that wait: by time, number and whether they have had a partner."""
     if is_boxed(record_type):  # None is a record here, but in a state it is the absence of one

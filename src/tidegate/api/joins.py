@@ -17,10 +17,11 @@ from typing import Any, Final, Protocol, get_args
 
 from tidegate.api.functions import Function, OutputTag, check_callable, function_name, result_type
 from tidegate.api.join_operations import How, IntervalJoin
+from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.keys import check_key_types_meet
 from tidegate.api.settings import apply_settings
 from tidegate.api.state_checks import check_states
-from tidegate.api.streams import DataStream, KeyedStream, declare_side_outputs
+from tidegate.api.streams import DataStream, declare_side_outputs
 from tidegate.api.transformations import StreamRef
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.api.functions import Function, function_name
+from tidegate.api.functions import Function, function_name, has_timers
+from tidegate.api.join_operations import Deduplicate
 from tidegate.api.operations import Key, Operation, RollingAggregate, RollingReduce
 from tidegate.api.state import (
     AggregateFunction,
@@ -75,10 +76,12 @@ def check_keys_can_be_stored(operation: Operation, operator: str, options: Optio
         return
     states = [repr(s.name) for s in operation.states() if isinstance(s, KeyedState)]
     if (
-        isinstance(operation, (RollingAggregate, RollingReduce, WindowOperation))
+        isinstance(operation, (RollingAggregate, RollingReduce, WindowOperation, Deduplicate))
         and options.checkpoint_interval
     ):
         states.append(f"of the {operation.kind}")
+    if has_timers(getattr(operation, "function", None)):
+        states.append("of the timers")
     if not states:
         return
     if options.checkpoint_interval:

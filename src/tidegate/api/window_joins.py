@@ -17,9 +17,10 @@ from typing import Any, Literal
 from tidegate.api.functions import Function, OutputTag, check_callable, function_name, result_type
 from tidegate.api.join_operations import How, WindowJoin
 from tidegate.api.joins import JoinFunction, check_late_tag, checked_how, joined_stream, tag_id
+from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.keys import check_key_types_meet
 from tidegate.api.state_checks import check_states
-from tidegate.api.streams import DataStream, KeyedStream
+from tidegate.api.streams import DataStream
 from tidegate.api.triggers import Trigger
 from tidegate.api.windowed_streams import WindowedStream, check_windows
 from tidegate.api.windows import WindowAssigner

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegate.api import operations as ops
 from tidegate.api.async_io import ApplyAsync
-from tidegate.api.join_operations import IntervalJoin, WindowJoin
+from tidegate.api.join_operations import Deduplicate, IntervalJoin, WindowJoin
 from tidegate.api.sink import FunctionSink
 from tidegate.api.window_operations import WindowOperation
 from tidegate.core.errors import SerializationError
@@ -16,6 +16,7 @@ from tidegate.operators.async_io import AsyncOperator
 from tidegate.operators.broadcast import BroadcastProcessOperator
 from tidegate.operators.co_functions import CO_FORMS
 from tidegate.operators.columns import BatchFunctionOperator, ExpressionFilterOperator, ExpressionOperator
+from tidegate.operators.deduplicate import deduplicate_operator
 from tidegate.operators.event_time.assigner import AssignTimestampsOperator
 from tidegate.operators.functions import FORMS
 from tidegate.operators.join.interval_join import IntervalJoinOperator
@@ -73,6 +74,8 @@ def operator_class(operation: Any) -> type[Operator]:
             return with_timers(CO_FORMS[form], function)
         case ops.ApplyBroadcastFunction(function):
             return with_timers(BroadcastProcessOperator, function)
+        case Deduplicate():
+            return deduplicate_operator(operation)
         case IntervalJoin():
             return IntervalJoinOperator
         case WindowJoin():

@@ -279,14 +279,14 @@ class RowOperator(Operator):
 class SideOutputs:
     """What a `ProcessContext` has on any stream; one per batch."""
 
-    __slots__ = ("_batch", "_operator", "_records", "_times", "buffers")
+    __slots__ = ("_batch", "_owner", "_records", "_times", "buffers")
 
     def __init__(self, tags: Iterable[str]) -> None:
         self.buffers: dict[str, list[Any]] = {tag: [] for tag in tags}
 
     def enter(self, operator: RowOperator, batch: Batch, records: Iterator[Any]) -> None:
         """The loop over a batch begins; the iterator of its rows tells at any time which record is the current one."""
-        self._operator = operator
+        self._owner = operator
         self._batch = batch
         self._records = records
         self._times: list[int] | None = None
@@ -303,7 +303,7 @@ class SideOutputs:
     @property
     def timer_service(self) -> TimerService:
         """The time; timers where the function has them."""
-        return self._operator.timer_service
+        return self._owner.timer_service
 
     def output(self, tag: OutputTag[Any], value: Any) -> None:
         """Keep a value for a side output; it leaves when the batch is done."""

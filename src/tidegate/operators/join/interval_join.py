@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from tidegate.api.join_operations import BUFFERS, IntervalJoin
 from tidegate.core.errors import ProgramError
+from tidegate.operators.deduplicate import chosen
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions import keep
 from tidegate.operators.join.buffers import JoinBuffer, StoredEntries
 from tidegate.operators.latest_values import not_storable
 from tidegate.operators.row_operator import RowOperator, StatefulContext, batch_position
@@ -199,9 +198,9 @@ class IntervalJoinOperator(RowOperator):
         self._late.inc(count)
         tag = self.operation.late_tags[side]
         if tag is not None:
-            self.context.emit_side(tag, keep(batch, _chosen(batch, late), pa.array(late)))
+            self.context.emit_side(tag, chosen(batch, late))
         in_time = ~late
-        return keep(batch, _chosen(batch, in_time), pa.array(in_time)), times[in_time].tolist()
+        return chosen(batch, in_time), times[in_time].tolist()
 
     def _check_storable(self) -> None:
         if self._refusal is not None:
@@ -229,11 +228,3 @@ def _times(batch: Batch, operator: str) -> Any:
         )
         raise OperatorError(operator, batch_position(batch)) from cause
     return stamps.to_numpy()
-
-
-def _chosen(batch: Batch, mask: Any) -> list[Any] | None:
-    return (
-        [row for row, is_in in zip(batch.rows, mask.tolist(), strict=True) if is_in]
-        if batch.has_rows
-        else None
-    )

@@ -1,0 +1,38 @@
+"""Deduplication within a time, as `KeyedStream.deduplicate` writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.api.functions import OutputTag
+from tidegate.api.join_operations import Deduplicate
+from tidegate.api.joins import check_late_tag
+from tidegate.api.keyed_streams import KeyedStream
+from tidegate.api.streams import DataStream, declare_side_outputs
+from tidegate.core.durations import parse_duration_ms
+from tidegate.core.errors import ProgramError
+
+
+def deduplicated(
+    stream: KeyedStream, within: Any, keep: Any, late: OutputTag[Any] | None, settings: dict[str, Any]
+) -> DataStream:
+    """The stream without duplicates."""
+    try:
+        within_ms = parse_duration_ms(within)
+    except ValueError as e:
+        raise ProgramError(f"deduplicate(within={within!r}): {e}") from None
+    if within_ms <= 0:
+        raise ProgramError(f"deduplicate(within={within!r}): the time must be longer than 0")
+    if keep != "first":
+        raise ProgramError(
+            f'deduplicate(keep={keep!r}): only "first" is there. For the last record of a time use '
+            f"window(TumblingEventTimeWindows(...)).reduce(lambda so_far, record: record)"
+        )
+    if late is not None:
+        check_late_tag(late, stream, "deduplicate(late_data=...)")
+    operation = Deduplicate(stream._key_spec, within_ms, None if late is None else late.id)
+    result = stream._then(operation, "deduplicate", stream.record_type, settings)
+    if late is not None:
+        declare_side_outputs(result, (late,))
+        result._node.side_outputs[late.id] = stream.record_type
+    return result

@@ -1,0 +1,158 @@
+"""`KeyedStream`: a stream by key, where rolling aggregates, keyed windows and joins begin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidegate.api import partitioning as p
+from tidegate.api.functions import OutputTag, ReduceFunction, check_callable, function_name
+from tidegate.api.keys import aggregate_type
+from tidegate.api.operations import Key, RollingAggregate, RollingReduce
+from tidegate.api.state_checks import check_states
+from tidegate.api.streams import DataStream
+from tidegate.api.transformations import StreamRef
+from tidegate.core.errors import ProgramError
+from tidegate.records.types import RecordType
+
+if TYPE_CHECKING:
+    from tidegate.api.environment import Environment
+    from tidegate.api.joins import IntervalJoinStreams
+    from tidegate.api.windowed_streams import WindowedStream
+    from tidegate.api.windows import WindowAssigner
+
+Emit = Literal["each", "batch"]
+
+
+class KeyedStream(DataStream):
+    """A stream whose records of one key go to one subtask; rolling aggregates and keyed functions live here."""
+
+    def __init__(
+        self, env: Environment, refs: tuple[StreamRef, ...], record_type: RecordType, key: Key
+    ) -> None:
+        super().__init__(env, refs, record_type)
+        self._key_spec = key
+
+    def count(self, *, emit: Emit | None = None, output: str = "count", **settings: Any) -> DataStream:
+        """Running count per key.
+
+        Emits one result per record (`emit="each"`), or the latest per key and batch with a local pre-aggregation
+        before the exchange (`emit="batch"`; the default follows the option `mini_batch`).
+
+        >>> from tidegate import Environment
+        >>> env = Environment(runtime="in-process")
+        >>> clicks = env.from_collection([{"app": "a"}, {"app": "b"}, {"app": "a"}])
+        >>> [tuple(r) for r in clicks.key_by("app").count().execute_and_collect()]
+        [('a', 1), ('b', 1), ('a', 2)]
+        """
+        return self._aggregate("count", None, emit, output, settings)
+
+    def sum(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+        """Running sum of a column per key (None values are left out)."""
+        return self._aggregate("sum", column, emit, output, settings)
+
+    def min(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+        """Running minimum of a column per key."""
+        return self._aggregate("min", column, emit, output, settings)
+
+    def max(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+        """Running maximum of a column per key."""
+        return self._aggregate("max", column, emit, output, settings)
+
+    def window(self, assigner: WindowAssigner) -> WindowedStream:
+        """Cut the records of each key into windows; see `docs/guide/event-time.md`."""
+        from tidegate.api.windowed_streams import WindowedStream
+
+        return WindowedStream(self, assigner)
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Windows of `size` records of a key; with a slide, the last `size` records, every `slide` records.
+
+        What is left when the input ends, less than a window, is not computed.
+
+        >>> from tidegate import Environment
+        >>> env = Environment(runtime="in-process")
+        >>> numbers = env.from_sequence(1, 5).key_by(lambda n: 0, returns=int)
+        >>> [r.sum_value for r in numbers.count_window(2).sum("value").execute_and_collect()]
+        [3, 7]
+        """
+        from tidegate.api.windowed_streams import count_windows
+
+        return count_windows(self, size, slide)
+
+    def reduce(self, function: Any, *, emit: Emit | None = None, **settings: Any) -> DataStream:
+        """Running reduce per key: `function(so_far, record)` gives a record of the same type.
+
+        Emits one result per record, or with `emit="batch"` the latest per key and batch.
+        """
+        check_callable(function, ReduceFunction, "reduce")
+        operation = RollingReduce(function, self._key_spec, self._emit(emit))
+        name = f"reduce {function_name(function)}"
+        check_states(function, settings.get("name") or name, self._key_spec)
+        return self._then(operation, name, self._type, settings)
+
+    def interval_join(self, other: KeyedStream) -> IntervalJoinStreams:
+        """Pair the records of this stream with those of another, of the same key, whose times are near.
+
+        >>> from tidegate import Environment, WatermarkStrategy
+        >>> env = Environment(runtime="in-process")
+        >>> def timed(*records: tuple[str, int]) -> DataStream:
+        ...     stream = env.from_collection(list(records), type=tuple[str, int])
+        ...     return stream.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("f1"))
+        >>> orders = timed(("a", 1_000), ("b", 2_000)).key_by("f0")
+        >>> payments = timed(("a", 5_000), ("b", 60_000)).key_by("f0")
+        >>> def wait(order: tuple[str, int], payment: tuple[str, int]) -> tuple[str, int]:
+        ...     return order[0], payment[1] - order[1]
+        >>> list(orders.interval_join(payments).between("0 s", "10 s").apply(wait).execute_and_collect())
+        [('a', 4000)]
+        """
+        from tidegate.api.joins import IntervalJoinStreams
+
+        return IntervalJoinStreams(self, other)
+
+    def deduplicate(
+        self, *, within: Any, keep: str = "first", late_data: OutputTag[Any] | None = None, **settings: Any
+    ) -> DataStream:
+        """Pass the first record of each key, and then none until `within` of event time after it.
+
+        A record passes at once, if it is the first of its key or its time is at least `within` after that of the last
+        one that passed. Late records (not after the watermark) are counted as `late_records` and dropped, or go to the
+        side output `late_data`. A key is forgotten when the watermark is `within` after it.
+
+        >>> from tidegate import Environment, WatermarkStrategy
+        >>> env = Environment(runtime="in-process")
+        >>> seen = env.from_collection([("a", 1_000), ("a", 2_000), ("b", 2_500), ("a", 61_000)], type=tuple[str, int])
+        >>> timed = seen.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("f1"))
+        >>> list(timed.key_by("f0").deduplicate(within="1 min").execute_and_collect())
+        [('a', 1000), ('b', 2500), ('a', 61000)]
+        """
+        from tidegate.api.deduplication import deduplicated
+
+        return deduplicated(self, within, keep, late_data, settings)
+
+    def _key(self) -> Key | None:
+        return self._key_spec
+
+    def _inputs(self) -> tuple[StreamRef, ...]:
+        hashed = p.Hash(self._key_spec)
+        return tuple(StreamRef(r.upstream, r.tag, hashed) for r in self._refs)
+
+    def _emit(self, emit: Emit | None) -> Emit:
+        if emit not in (None, "each", "batch"):
+            raise ProgramError(f'emit is "each" or "batch", got {emit!r}')
+        return emit or ("batch" if self._env.options.mini_batch else "each")
+
+    def _aggregate(
+        self, kind: Any, column: str | None, emit: Emit | None, output: str, settings: dict[str, Any]
+    ) -> DataStream:
+        mode = self._emit(emit)
+        output = output or f"{kind}_{column}"
+        name = kind if column is None else f"{kind}({column})"
+        out_type = aggregate_type(self._type, self._key_spec, kind, column, output)
+        whole = RollingAggregate(kind, column, output, self._key_spec, mode)
+        if mode == "each" or self._key_spec.function is not None:
+            return self._then(whole, name, out_type, settings)
+        local = RollingAggregate(kind, column, output, self._key_spec, mode, "local")
+        merge = RollingAggregate(kind, output, output, self._key_spec, mode, "merge")
+        node = self._env._add(local, f"local {name}", (self._refs,), out_type)
+        refs = (StreamRef(node, None, p.Hash(self._key_spec)),)
+        return DataStream(self._env, refs, out_type)._then(merge, name, out_type, settings)
