@@ -102,6 +102,13 @@ class SourceReader(ABC):
     def poll(self) -> Batch | Idle | Finished:
         """Return the next records (at least one), or say that there are none now, or none ever."""
 
+    def records_behind(self) -> int | None:
+        """How many records wait in its splits, as far as it knows: no I/O, it is called after every poll.
+
+        What a job needs to know whether it catches up after a failure. None: the reader cannot tell.
+        """
+        return None
+
     @abstractmethod
     def add_splits(self, splits: Sequence[Any]) -> None:
         """Take these splits, each from its position on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 JobId = NewType("JobId", str)
 AttemptNumber = NewType("AttemptNumber", int)
@@ -26,6 +26,21 @@ class ChannelId(NamedTuple):
     edge: EdgeId
     producer: int
     consumer: int
+
+
+ATTEMPTS_PER_DRIVER: Final = 1_000_000
+"""A driver that resumes a job begins with the next multiple, so that no attempt of an earlier driver has the same
+number: its processes may still write, and the number is what keeps their files apart."""
+
+
+def attempt_name(attempt: int) -> str:
+    """An attempt as people read it: counted for each driver, and the driver only where it is not the first.
+
+    >>> attempt_name(2), attempt_name(1_000_000)
+    ('attempt 2', 'driver 2, attempt 0')
+    """
+    driver, number = divmod(attempt, ATTEMPTS_PER_DRIVER)
+    return f"driver {driver + 1}, attempt {number}" if driver else f"attempt {number}"
 
 
 def new_job_id() -> JobId:

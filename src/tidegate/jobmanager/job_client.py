@@ -100,6 +100,7 @@ class LocalJobClient:
             ),
             job_id=self.job_id,
             attempt=runner.attempt,
+            catch_up=runner.job.catch_up,
         )
 
     def execution_graph(self) -> ExecutionGraphDescription:

@@ -7,7 +7,12 @@ snapshots needs no other.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+RECORDS_BEHIND: Final = "records_behind"
+"""The gauge of a source subtask: how many records wait in its splits, if its reader can tell."""
 
 
 class OperatorCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +131,18 @@ def _added(one: OperatorCounts, other: OperatorCounts) -> OperatorCounts:
     )
 
 
+class CatchUp(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job that went on from a checkpoint makes up for the time that it lost."""
+
+    records_behind: int
+    """What waits in the sources."""
+    records_read_per_s: float | None = None
+    """None while too little time has passed to tell; so the other."""
+    records_arriving_per_s: float | None = None
+    caught_up_after_ms: int | None = None
+    """How long it took, from the first report of the attempt; None: it is not done."""
+
+
 class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """A whole job at one moment."""
 
@@ -135,6 +152,21 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
     vertices: tuple[VertexMetrics, ...] = ()
     job_id: str = ""
     attempt: int = 0
+    catch_up: CatchUp | None = None
+    """Since the last recovery; None: there was none, or the sources cannot tell what waits in them."""
+
+    @property
+    def records_behind(self) -> int | None:
+        """How many records wait in the sources; None if no source can tell.
+
+        >>> waiting = SubtaskMetrics(subtask=0, gauges={"records_behind": 7})
+        >>> log = VertexMetrics(vertex=0, name="log", parallelism=1, subtasks=(waiting,))
+        >>> JobMetrics(name="job", status="RUNNING", elapsed_ms=1000, vertices=(log,)).records_behind
+        7
+        """
+        gauges = [s.gauges for v in self.vertices for s in v.subtasks]
+        known = [g[RECORDS_BEHIND] for g in gauges if RECORDS_BEHIND in g]
+        return sum(known) if known else None
 
     def __str__(self) -> str:
         """A line for the job and one for each operator; `repr` has every number of every subtask.

@@ -9,7 +9,7 @@ import msgspec
 
 from tidegate.api.source import IDLE, Finished, Idle, ReaderContext, SourceReader
 from tidegate.core.errors import SchemaError
-from tidegate.metrics.snapshot import EventTime
+from tidegate.metrics.snapshot import RECORDS_BEHIND, EventTime
 from tidegate.operators.conform import conform
 from tidegate.operators.event_time.event_times import EventTimes
 from tidegate.operators.failures import OperatorError, blame, close_blamed
@@ -80,6 +80,9 @@ class SourceOperator(Operator):
                 self._started = True
                 self.reader.start()
             polled = self.reader.poll()
+            behind = self.reader.records_behind()
+            if behind is not None:
+                self.context.gauge(RECORDS_BEHIND).set(behind)
             batch = self._checked(polled) if isinstance(polled, Batch) else None
             if batch is not None and batch.num_rows and self._times is not None:
                 batch = self._times.assign(batch, self.reader.last_split) or _NOTHING

@@ -243,6 +243,25 @@ class _GeneratorReader(RequestingReader):
             return Idle(wake_at_ns)
         return self.out_of_splits()
 
+    def records_behind(self) -> int | None:
+        """With a rate: what is due and not made yet."""
+        if not self._paced:
+            return None
+        now = self._context.clock.monotonic_ns()
+        return sum(max(0, self._due_position(p, now) - p.position) for p in self._splits)
+
+    def _due_position(self, progress: _Progress, now_ns: int) -> int:
+        """Up to where a split is due.
+
+        Record number j of the whole stream since the start is due j / rate after it; a split has every `shares`-th,
+        beginning with number `share`.
+        """
+        if progress.started_ns is None:
+            return progress.position
+        number = (now_ns - progress.started_ns) * self._records // self._per_ns
+        due = progress.first_turn + (number - progress.split.share) // progress.split.shares + 1
+        return min(due, progress.size)
+
     def _due(self, progress: _Progress) -> tuple[int, int]:
         """Up to which position this split may emit now, and if that is nothing, when to ask again."""
         position = progress.position
@@ -252,12 +271,9 @@ class _GeneratorReader(RequestingReader):
         now = self._context.clock.monotonic_ns()
         if progress.started_ns is None:
             progress.started_ns = now
-        # Record number j of the whole stream since the start is due j / rate after it; this split has every
-        # `shares`-th, beginning with number `share`.
         share, shares = progress.split.share, progress.split.shares
         if now >= progress.next_emit_ns:
-            number = (now - progress.started_ns) * self._records // self._per_ns
-            due = progress.first_turn + (number - share) // shares + 1
+            due = self._due_position(progress, now)
             if due > position:
                 progress.next_emit_ns = now if due > most else now + self._tick_ns
                 return min(due, most), 0

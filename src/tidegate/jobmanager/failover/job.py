@@ -23,7 +23,7 @@ import msgspec
 
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import JobFailedError
-from tidegate.core.ids import AttemptNumber, JobId
+from tidegate.core.ids import AttemptNumber, JobId, attempt_name
 from tidegate.core.options import Options
 from tidegate.core.states import JOB_TRANSITIONS, JobStatus, StateMachine
 from tidegate.graph.job_graph import JobGraph
@@ -36,10 +36,12 @@ from tidegate.jobmanager.checkpoint.events import CheckpointAction, CheckpointEv
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
 from tidegate.jobmanager.events import Action, Event
 from tidegate.jobmanager.failover import events as fe
+from tidegate.jobmanager.failover.catch_up import CatchUpWatch, sample_of
 from tidegate.jobmanager.failover.diagnosis import FailedAttempt, diagnose
 from tidegate.jobmanager.failover.events import JobAction, JobEvent
 from tidegate.jobmanager.failover.restart_strategies import GiveUp, Restart, RestartStrategy, strategy_of
 from tidegate.jobmanager.job_master import DescribeStorage, JobMaster
+from tidegate.metrics.snapshot import CatchUp
 from tidegate.protocol import messages as m
 from tidegate.snapshot.assignment import Restore
 
@@ -107,6 +109,7 @@ class Job:
         self._verifying: int | None = None
         self._is_ready = False
         self._restore: Restore | None = None
+        self._catch_up = CatchUpWatch()
         self._cancel_reason: str | None = None
         self._fenced = ""
         """Why this driver may not run the job any more."""
@@ -154,7 +157,7 @@ class Job:
         """What the job waits for: slots, or its restart; empty when it does not wait."""
         if self.status is _J.RESTARTING:
             first = self._last_error.partition("\n")[0]
-            return f"restarting after attempt {self._attempt}: {first}"
+            return f"restarting after {attempt_name(self._attempt)}: {first}"
         return self._master.waiting_for if self.status is _J.WAITING_FOR_SLOTS else ""
 
     def overview(self) -> JobOverview:
@@ -170,6 +173,11 @@ class Job:
             self._diagnosis,
             self.coordinator.overview().restored_checkpoint,
         )
+
+    @property
+    def catch_up(self) -> CatchUp | None:
+        """How the job makes up for its last failure; None: there was none, or its sources cannot tell."""
+        return self._catch_up.value
 
     def checkpoints(self) -> CheckpointsOverview:
         """The counts and the last checkpoints."""
@@ -195,6 +203,7 @@ class Job:
             case ev.Tick():
                 if self._phase == "attempt":
                     self._tell_master(event, now_ms)
+                    self._look_at_sources(now_ms)
                 self._tell_coordinator(event, now_ms)
             case fe.CheckpointVerified(id, restore):
                 if self._is_asked(id):
@@ -255,8 +264,8 @@ class Job:
         if older is not None:
             self._report(
                 f"checkpoint {id} of job {self.job_graph.name!r} is damaged and cannot be restored: "
-                f"{'; '.join(reasons)}. Falling back to checkpoint {older.checkpoint_id}: what the job did between "
-                f"the two is done again, also by sinks that had committed it"
+                f"{'; '.join(reasons).rstrip('.')}. Falling back to checkpoint {older.checkpoint_id}: what the job did "
+                f"between the two is done again, also by sinks that had committed it"
             )
         self._choose(now_ms)
 
@@ -272,7 +281,7 @@ class Job:
             return
         self._due_ms = now_ms + decision.delay_ms
         delay = format_duration_ms(decision.delay_ms)
-        self._report(f"{text}. Trying again in {delay} ({decision.allowance})")
+        self._report(f"{text.rstrip('.')}. Trying again in {delay} ({decision.allowance})")
 
     def _begin_if_due(self, now_ms: int) -> None:
         if self._phase != "waiting" or now_ms < self._due_ms:
@@ -297,6 +306,8 @@ class Job:
         slots = {execution.id: execution.slot for execution in master.graph}
         names = {vertex.id: vertex.name for vertex in self.job_graph.vertices}
         restored = 0 if restore is None else restore.checkpoint_id
+        if restored:
+            self._catch_up.began(now_ms)
         self._coordinated = "begun"
         self._tell_coordinator(ce.AttemptBegan(self._attempt, slots, names, restored), now_ms)
         self._tell_master(ev.SubmissionRequested(), now_ms)
@@ -354,6 +365,13 @@ class Job:
             )
             self._tell_coordinator(ce.AttemptEnded(reason), now_ms)
 
+    def _look_at_sources(self, now_ms: int) -> None:
+        if self._catch_up.is_due(now_ms) and self._master.status is _J.RUNNING:
+            sample = sample_of(raw for _, raw in self._master.subtask_metrics())
+            warning = self._catch_up.sampled(sample, now_ms)
+            if warning:
+                self._report(f"job {self.job_graph.name!r}: {warning}")
+
     def _tell_coordinator(self, event: CheckpointEvent, now_ms: int) -> None:
         for action in self.coordinator.handle(event, now_ms):
             self._perform(action, now_ms)
@@ -398,7 +416,7 @@ class Job:
         usable = self.coordinator.completed.usable()
         where = "from the beginning" if usable is None else f"from checkpoint {usable.checkpoint_id}"
         self._report(
-            f"attempt {self._attempt} failed; restarting in {format_duration_ms(decision.delay_ms)} {where} "
+            f"{attempt_name(self._attempt)} failed; restarting in {format_duration_ms(decision.delay_ms)} {where} "
             f"({decision.allowance}). {self._last_error}"
         )
         self._choose(now_ms)
