@@ -22,7 +22,9 @@ from tests.unit.window_model import (
 )
 from tidegate.api.window_operations import AggregateWindow
 from tidegate.api.windows import EventTimeSessionWindows
+from tidegate.operators.window.accumulators import CountRecords
 from tidegate.operators.window.declared import column_readers, window_aggregates
+from tidegate.operators.window.parts import WindowAggregates
 from tidegate.operators.window.session_pool import Sessions
 from tidegate.operators.window.sessions import SessionState, running_ends
 from tidegate.records.elements import MAX_WATERMARK
@@ -102,3 +104,20 @@ def test_ends_of_keys_too_far_apart_for_one_number_are_found_too() -> None:
     starts = np.array([-(1 << 60), 0, 5, 1, 2])
     ends = np.array([9, 4, 12, 1 << 60, 3])
     assert running_ends(same_key, starts, ends).tolist() == [9, 9, 12, 1 << 60, 1 << 60]
+
+
+def test_keys_without_sessions_are_forgotten() -> None:
+    state = SessionState(10, WindowAggregates([CountRecords()]))
+    for n in range(40):
+        keys = np.append(np.arange(n * 5_000, (n + 1) * 5_000), -1)
+        state.add(state.index.ids([pa.array(keys)]), np.full(5_001, 10 * n), [None])
+        found = state.advance(10 * n + 5)
+        assert (found is None) == (n == 0)
+        if found is not None:
+            assert state.index.keys(found.ids)[0].to_pylist() == (keys[:-1] - 5_000).tolist()
+        state.forget_keys()
+    assert len(state.index) <= 70_000
+    last = state.advance(MAX_WATERMARK)
+    assert last is not None
+    counts = dict(zip(state.index.keys(last.ids)[0].to_pylist(), last.columns[0].tolist(), strict=True))
+    assert (len(counts), counts[-1]) == (5_001, 40)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +28,9 @@ from tidegate.api.window_operations import AggregateWindow
 from tidegate.api.windows import (
     TumblingEventTimeWindows,
 )
+from tidegate.operators.window.accumulators import CountRecords, Total
 from tidegate.operators.window.declared import column_readers, window_aggregates
+from tidegate.operators.window.parts import Part, WindowAggregates
 from tidegate.operators.window.slices import SliceState
 from tidegate.operators.window.slicing import Slicing
 from tidegate.records.elements import MAX_WATERMARK
@@ -134,3 +138,92 @@ def test_windows_are_those_of_a_list_of_records_per_window(
     assert [r[2] for r in got] == [r[2] for r in expected]
     assert sorted(got, key=repr) == sorted(expected, key=repr)
     assert len(windows.state) == 0
+
+
+def keyed_counts(slicing: Slicing, lateness_ms: int = 0) -> SliceState:
+    return SliceState(slicing, WindowAggregates([CountRecords(), Total("sum", pa.int64())]), lateness_ms)
+
+
+def add_counts(state: SliceState, keys: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> None:
+    ids = state.index.ids([pa.array(keys)])
+    state.add(*state.group(ids, times, [None, pa.array(keys)]))
+
+
+def fired(state: SliceState, clock: int) -> list[tuple[int, dict[int, tuple[int, int]]]]:
+    """For each window its end, and the count and sum of each key."""
+    windows = []
+    for end, part in state.advance(clock):
+        ids, columns = part.rows()
+        keys = state.index.keys(ids)[0].to_pylist() if len(ids) else []
+        counts, sums = (c.to_pylist() for c in state.aggregates.results(columns))
+        windows.append((end, dict(zip(keys, zip(counts, sums, strict=True), strict=True))))
+    state.forget_keys()
+    return windows
+
+
+def test_keys_that_are_gone_are_forgotten() -> None:
+    state = keyed_counts(Slicing(40, 10))
+    for n in range(40):
+        keys = np.arange(n * 5_000, (n + 1) * 5_000)
+        add_counts(state, np.append(keys, -1), np.full(5_001, 10 * n + 5))
+        ((end, rows),) = fired(state, 10 * n + 9)
+        recent = range(max(0, n - 3) * 5_000, (n + 1) * 5_000)
+        assert (end, len(rows), rows[-1]) == (10 * n + 10, len(recent) + 1, (min(4, n + 1), -min(4, n + 1)))
+        assert all(rows[k] == (1, k) for k in recent)
+    assert len(state.index) <= 100_000
+    assert [len(rows) for _, rows in fired(state, MAX_WATERMARK)] == [15_001, 10_001, 5_001]
+
+
+def test_a_slice_with_few_of_many_keys_stays_small() -> None:
+    state = keyed_counts(Slicing(10, 10))
+    add_counts(state, np.arange(3), np.full(3, 25))  # dense, as these are all keys there are
+    add_counts(state, np.arange(200_000), np.full(200_000, 5))
+    add_counts(state, np.array([199_999, 1]), np.array([25, 25]))
+    kept = state._slices[30].part(len(state.index))
+    assert kept.ids is not None
+    assert len(kept.ids) == 4
+    first, second = fired(state, MAX_WATERMARK)
+    assert len(first[1]) == 200_000
+    assert second == (30, {0: (1, 0), 1: (2, 2), 2: (1, 2), 199_999: (1, 199_999)})
+
+
+def test_a_window_of_many_slices_costs_a_few_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    slices = 200
+    state = keyed_counts(Slicing(slices, 1))
+    merges = 0
+    merged = WindowAggregates.merged
+
+    def counting(self: WindowAggregates, parts: Sequence[Part], keys: int) -> Part:
+        nonlocal merges
+        merges += max(0, len(parts) - 1)
+        return merged(self, parts, keys)
+
+    monkeypatch.setattr(WindowAggregates, "merged", counting)
+    for time in range(5 * slices):
+        add_counts(state, np.array([1, 2]), np.full(2, time))
+        ((end, rows),) = fired(state, time)
+        so_far = min(slices, time + 1)
+        assert (end, rows) == (time + 1, {1: (so_far, so_far), 2: (so_far, 2 * so_far)})
+    assert merges <= 3 * 5 * slices
+
+
+def test_timestamps_far_apart_do_not_fill_the_time_between() -> None:
+    state = keyed_counts(Slicing(60_000, 1_000))
+    year = 31_536_000_000
+    add_counts(state, np.array([1, 1, 1]), np.array([-70 * year, 0, 8_029 * year]))
+    windows = fired(state, MAX_WATERMARK)
+    assert len(windows) == 3 * 60
+    assert all(rows == {1: (1, 1)} for _, rows in windows)
+
+
+def test_a_sum_that_does_not_fit_is_refused_in_a_batch_and_over_batches() -> None:
+    large = np.array([(1 << 63) - 1])
+    state = keyed_counts(Slicing(10, 10))
+    ids = np.zeros(2, np.int64)
+    state.index.ids([pa.array([0])])
+    with pytest.raises(OverflowError):
+        state.group(ids, np.zeros(2, np.int64), [None, pa.array(np.append(large, 1))])
+    one = state.group(ids[:1], np.zeros(1, np.int64), [None, pa.array(large)])
+    state.add(*one)
+    with pytest.raises(OverflowError):
+        state.add(*one)
