@@ -24,7 +24,7 @@ from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.explain import explain as explain_graph
-from tidegate.graph.guarantees import guarantees
+from tidegate.graph.guarantees import guarantees, keeps_state
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
 from tidegate.jobmanager.resuming import Beginning, beginning
@@ -117,7 +117,8 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     """Start the job, with a thread for each print sink that prints what it sends until the job has ended."""
     job_graph = build_job_graph(graph)
     _log_guarantees(graph)
-    begin = beginning(program.options, job_graph.name)
+    _warn_of_missing_uids(graph)
+    begin = beginning(program.options, job_graph.name, job_graph)
     for node in graph.nodes:
         if isinstance(node.operation, WriteSink):
             node.operation.sink.prepare(node.parallelism, begin.is_resumed)
@@ -144,6 +145,20 @@ def _log_guarantees(graph: StreamGraph) -> None:
     for guarantee in guarantees(graph):
         lossy = guarantee.level == "at-most-once" and graph.options.checkpoint_interval
         _LOG.log(logging.WARNING if lossy else logging.INFO, "job %r: %s", graph.name, guarantee)
+
+
+def _warn_of_missing_uids(graph: StreamGraph) -> None:
+    """Without a uid an operator's state is found by its place in the program, so no change of it can be resumed."""
+    if not graph.options.checkpoint_interval or not graph.options.checkpoint_dir:
+        return  # nothing outlives the driver
+    nameless = [node.name for node in graph.nodes if node.uid is None and keeps_state(node.operation)]
+    if nameless:
+        _LOG.warning(
+            "job %r takes checkpoints, but these operators have state and no uid: %s. A changed program may not find "
+            "their state again; give each one uid=...",
+            graph.name,
+            ", ".join(map(repr, nameless)),
+        )
 
 
 def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any, begin: Beginning) -> Any:

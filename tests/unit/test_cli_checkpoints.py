@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -17,8 +18,9 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoints-v1"
 JOB = "9c02d1e0aa55f011"
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, ["checkpoints", *map(str, words)], env={"COLUMNS": "200", "NO_COLOR": "1"})
+def run(*words: object, columns: int = 200) -> Result:
+    env = {"COLUMNS": str(columns), "NO_COLOR": "1"}
+    return CliRunner().invoke(app, ["checkpoints", *map(str, words)], env=env)
 
 
 def text(result: Result) -> str:
@@ -123,9 +125,27 @@ def test_duration_and_size_are_drawn(stored):
     assert "42 2026-11-14 23:46:41 250 ms ████████████ 440 B ████████████ 40 B █▏" in text(result)
 
 
+@pytest.mark.parametrize("columns", [72, 80, 100])
+def test_a_plot_keeps_one_line_for_each_checkpoint_in_a_narrow_terminal(stored, columns):
+    lines = run(stored / JOB, "--plot", columns=columns).output.rstrip().splitlines()
+    assert len(lines) == 4, "the job, the head, two checkpoints"
+    assert all(len(line) <= columns for line in lines)
+    assert "█" in lines[2]
+
+
+def test_an_attempt_of_a_driver_that_resumed_is_told_with_its_driver(stored):
+    made = manifest(Contents(), job_id="bbbb", job_name="resumed", checkpoint_id=9)
+    made = msgspec.structs.replace(made, attempt=2_000_001)
+    FilesystemStorage(str(stored), "bbbb").write_manifest(9, 0, made.encode())
+    assert "9 3/1" in text(run(stored / "bbbb"))
+    assert "driver 3, attempt 1" in text(run(stored / "bbbb", "--id", 9))
+
+
 def test_nothing_there_is_said(tmp_path, stored):
     (tmp_path / "empty").mkdir()
     assert "No completed checkpoint" in run(tmp_path / "empty").output
+    verified = run(tmp_path / "empty", "--verify")
+    assert (verified.exit_code, "there is nothing to verify" in verified.output) == (1, True)
     missing = run(tmp_path / "nowhere")
     assert (missing.exit_code, "there is no checkpoint directory" in missing.output) == (1, True)
     unknown = run(stored, "--id", 5)

@@ -78,7 +78,7 @@ class JobKit:
             case fe.VerifyCheckpoint(checkpoint) if self.verifies:
                 id = checkpoint.checkpoint_id
                 if id in self.damaged:
-                    return [fe.CheckpointDamaged(id, (f"shared/c{id}-x has another checksum",))]
+                    return [fe.CheckpointDamaged(id, (f"shared/c{id}-x has another checksum.",))]
                 return [fe.CheckpointVerified(id, restore_of(id))]
             case ev.CountSlots():
                 return [self.of(ev.SlotsCounted(2))]
@@ -387,8 +387,8 @@ def test_a_job_whose_checkpoints_are_all_damaged_fails_and_lists_them_rather_tha
     assert kit.end.status is J.FAILED
     assert kit.end.message.startswith(
         "job 'pv' failed: none of its completed checkpoints can be restored:\n"
-        "  checkpoint 1: shared/c1-x has another checksum\n"
-        "  checkpoint 2: shared/c2-x has another checksum\n"
+        "  checkpoint 1: shared/c1-x has another checksum.\n"
+        "  checkpoint 2: shared/c2-x has another checksum.\n"
         "Mend or restore the files and resume, or start it without state\n"
         "The failure before it: job 'pv' failed: operator 'parse'"
     )

@@ -16,12 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.quantities import brief_duration, brief_size
+from tidegate.core.ids import ATTEMPTS_PER_DRIVER, attempt_name
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle
 from tidegate.snapshot.manifest import Manifest, ManifestOperator
 from tidegate.storage.finding import StoredCheckpoint, UnusableCheckpoint, list_at
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MOST_ENTRIES = 20
+_PLOT_FIXED = 68
+"""The width of a plot without its bars."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def overview(findings: Findings) -> RenderableType:
             with_state = sum(m.has_state(o) for o in m.operators)
             table.add_row(
                 str(m.checkpoint_id),
-                str(m.attempt),
+                _attempt(m.attempt),
                 _time(m.completed_ms),
                 brief_duration(m.duration_ms),
                 brief_size(m.bytes_full),
@@ -127,7 +130,7 @@ def inspection(one: CheckedCheckpoint, findings: Findings) -> RenderableType:
     m = one.manifest
     head = Table.grid(padding=(0, 2))
     for word, value in (
-        ("job", f"{_plain(m.job_name)} ({m.job_id}), attempt {m.attempt}"),
+        ("job", f"{_plain(m.job_name)} ({m.job_id}), {attempt_name(m.attempt)}"),
         ("path", one.checkpoint.path),
         ("completed", f"{_time(m.completed_ms)} UTC, {brief_duration(m.duration_ms)} after the trigger"),
         ("size", f"{brief_size(m.bytes_full)} in {len(m.files)} files, {brief_size(m.bytes_new)} of it new"),
@@ -147,24 +150,26 @@ def inspection(one: CheckedCheckpoint, findings: Findings) -> RenderableType:
     )
 
 
-def plot(findings: Findings) -> RenderableType:
-    """Duration and size of each checkpoint as bars, oldest first."""
+def plot(findings: Findings, console_width: int | None = None) -> RenderableType:
+    """Duration and size of each checkpoint as bars, oldest first; as wide as the terminal allows."""
+    console_width = console_width or Console().width
     parts: list[RenderableType] = []
     for _, group in groupby(findings.checkpoints, key=lambda c: c.manifest.job_id):
         manifests = [c.manifest for c in group]
         longest = max(m.duration_ms for m in manifests)
         largest = max(m.bytes_full for m in manifests)
         table = _table("id", "completed (UTC)", "duration", "", "full", "", "new", "")
+        width = min(12, max(1, (console_width - _PLOT_FIXED) // 3))
         for m in manifests:
             table.add_row(
                 str(m.checkpoint_id),
                 _time(m.completed_ms),
                 brief_duration(m.duration_ms),
-                Text(bar(m.duration_ms, longest), "cyan"),
+                Text(bar(m.duration_ms, longest, width), "cyan"),
                 brief_size(m.bytes_full),
-                Text(bar(m.bytes_full, largest), "blue"),
+                Text(bar(m.bytes_full, largest, width), "blue"),
                 brief_size(m.bytes_new),
-                Text(bar(m.bytes_new, largest), "green"),
+                Text(bar(m.bytes_new, largest, width), "green"),
             )
         name = _plain(manifests[-1].job_name)
         parts += [Text.assemble((name, "bold"), f"  job {manifests[-1].job_id}"), table, Text()]
@@ -288,7 +293,7 @@ def _table(*columns: str) -> Table:
             column,
             justify="right" if right else "left",
             overflow="fold",
-            no_wrap=column.startswith("completed"),
+            no_wrap=right or column.startswith("completed") or not column,  # a bar is not to be folded
         )
     return table
 
@@ -296,6 +301,16 @@ def _table(*columns: str) -> Table:
 def _plain(text: str) -> str:
     """Without characters that a terminal would obey: what is shown may come from anywhere."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _attempt(attempt: int) -> str:
+    """Short, for a table: the driver and its attempt.
+
+    >>> _attempt(3), _attempt(1_000_003)
+    ('3', '2/3')
+    """
+    driver, number = divmod(attempt, ATTEMPTS_PER_DRIVER)
+    return f"{driver + 1}/{number}" if driver else str(number)
 
 
 def _time(ms: int) -> str:

@@ -204,6 +204,9 @@ def checkpoints(
     if id is not None and not findings.checkpoints and not findings.unusable:
         _complain(f"there is no completed checkpoint {id} in it.")
         raise typer.Exit(FAILED)
+    if verify and not findings.checkpoints and not findings.unusable:
+        _complain("there is nothing to verify.")
+        raise typer.Exit(FAILED)
     raise typer.Exit(FAILED if findings.is_damaged else 0)
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tidegate.api.job_client import JobClient
 from tidegate.cli.quantities import brief_duration, brief_size
+from tidegate.core.ids import attempt_name
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview, CheckpointStatistics
 from tidegate.jobmanager.failover.job import JobOverview
 
@@ -106,8 +107,10 @@ def restart_words(job: JobOverview) -> str:
     >>> from tidegate.core.states import JobStatus
     >>> restart_words(JobOverview(JobStatus.RUNNING, attempt=2, restarts=2, restart_strategy="", restored_checkpoint=7))
     '2 restarts, attempt 2 goes on from checkpoint 7'
+    >>> restart_words(JobOverview(JobStatus.RUNNING, 1_000_000, restarts=0, restart_strategy="", restored_checkpoint=7))
+    'driver 2, attempt 0 goes on from checkpoint 7'
     """
-    begun = f"attempt {job.attempt}"
+    begun = attempt_name(job.attempt)
     if job.restored_checkpoint:
         begun += f" goes on from checkpoint {job.restored_checkpoint}"
     if not job.restarts:
@@ -117,7 +120,7 @@ def restart_words(job: JobOverview) -> str:
 
 def error_words(job: JobOverview) -> str:
     """The last error in one line, with the attempt that it ended."""
-    attempt = "" if job.last_error_attempt is None else f" (attempt {job.last_error_attempt})"
+    attempt = "" if job.last_error_attempt is None else f" ({attempt_name(job.last_error_attempt)})"
     return f"last error{attempt}: {_FAILED.sub('', one_line(job.last_error))}"
 
 

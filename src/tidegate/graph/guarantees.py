@@ -18,12 +18,22 @@ import msgspec
 
 from tidegate.api.basic_sinks import CollectSink, PrintSink
 from tidegate.api.functions import function_name
-from tidegate.api.operations import ReadSource, WriteSink
+from tidegate.api.operations import (
+    ApplyBatchFunction,
+    ApplyBroadcastFunction,
+    ApplyCoFunction,
+    ApplyFunction,
+    Operation,
+    ReadSource,
+    WriteSink,
+)
 from tidegate.api.sink import FunctionSink, Sink
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.options import Options
 from tidegate.graph.stream_graph import StreamGraph, StreamNode
 from tidegate.storage.locations import path_name
+
+_FUNCTIONS = (ApplyFunction, ApplyCoFunction, ApplyBroadcastFunction, ApplyBatchFunction)
 
 Level = Literal["exactly-once", "at-least-once", "at-most-once"]
 
@@ -42,6 +52,16 @@ class Guarantee(msgspec.Struct, frozen=True):
 def guarantees(graph: StreamGraph) -> list[Guarantee]:
     """The guarantee of every sink of a job, in the order of the plan."""
     return [_of_sink(node, graph.options) for node in graph.nodes if isinstance(node.operation, WriteSink)]
+
+
+def keeps_state(operation: Operation) -> bool:
+    """Whether a checkpoint has something of an operator: positions, keyed or declared state, committables."""
+    if isinstance(operation, WriteSink):
+        return operation.sink.committable_type is not None
+    if isinstance(operation, ReadSource) or operation.states():
+        return True
+    # What a built-in keeps by key is not declared; a function keeps what it declares.
+    return operation.state_key() is not None and not isinstance(operation, _FUNCTIONS)
 
 
 def describe_checkpoints(options: Options) -> str:

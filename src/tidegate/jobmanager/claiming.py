@@ -17,13 +17,10 @@ import os
 from typing import Final
 
 from tidegate.core.errors import CheckpointError
+from tidegate.core.ids import ATTEMPTS_PER_DRIVER
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.layout import Claim, claim_path
 from tidegate.storage.storage import FencedError, StorageError
-
-ATTEMPTS_PER_DRIVER: Final = 1_000_000
-"""A driver that resumes begins with the next multiple, so that no attempt of a driver that died has the same number:
-its processes may still write, and the number is what keeps their files apart from ours."""
 
 _TRIES: Final = 10
 

@@ -178,9 +178,11 @@ def counting_failed(error: str) -> Failure:
     return Failure(FailureRank.CAUSE, f"Spark cannot be asked for its slots: {error}")
 
 
-def waiting_text(job: str, needed: int, available: int, busy: int, timeout_ms: int) -> str:
-    """What the user reads while slots are missing."""
-    offered, remedy = _offer(needed, available, busy)
+def waiting_text(
+    job: str, needed: int, available: int, busy: int, timeout_ms: int, *, maybe_own: bool = False
+) -> str:
+    """What the user reads while slots are missing. `maybe_own`: tasks of this job may be among the busy ones."""
+    offered, remedy = _offer(needed, available, busy, maybe_own)
     return (
         f"job {job!r} needs {needed} slots but Spark offers {offered}; "
         f"waiting up to {format_duration_ms(timeout_ms)}. {remedy}"
@@ -219,11 +221,12 @@ def slots_missing(needed: int, missing: list[SlotId], waited_ms: int) -> Failure
     )
 
 
-def _offer(needed: int, available: int, busy: int) -> tuple[str, str]:
+def _offer(needed: int, available: int, busy: int, maybe_own: bool = False) -> tuple[str, str]:
     """How many slots there are for the job, and what can be done. Those of others matter if they would be enough."""
     if available < needed:
         return str(available), "Add executors, or lower the parallelism"
-    offered = f"{available - busy} (other jobs hold {busy} of its {available})"
+    who = "other jobs, or tasks of this one that start or end," if maybe_own else "other jobs"
+    offered = f"{available - busy} ({who} hold {busy} of its {available})"
     return offered, "End other jobs, add executors, or lower the parallelism"
 
 

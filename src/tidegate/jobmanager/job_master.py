@@ -22,7 +22,15 @@ from typing import Literal
 import msgspec
 
 from tidegate.core.errors import IllegalTransitionError, JobFailedError, ProtocolError
-from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, SubtaskId, VertexId
+from tidegate.core.ids import (
+    ATTEMPTS_PER_DRIVER,
+    AttemptNumber,
+    JobId,
+    OperatorId,
+    SlotId,
+    SubtaskId,
+    VertexId,
+)
 from tidegate.core.options import Options
 from tidegate.core.states import JOB_TRANSITIONS, ExecutionState, JobStatus, StateMachine
 from tidegate.graph.job_graph import JobGraph
@@ -213,7 +221,15 @@ class JobMaster:
                 self._do(ev.StartGang(needed))
         elif available < needed or now_ms - self._submitted_ms >= self.SAY_TAKEN_AFTER_MS:
             timeout_ms = self._options.slots_wait_timeout
-            text = failures.waiting_text(self.job_graph.name, needed, available, busy, timeout_ms)
+            # Tasks of an attempt before this one may not know that they are over; Spark tells late which are ours.
+            text = failures.waiting_text(
+                self.job_graph.name,
+                needed,
+                available,
+                busy,
+                timeout_ms,
+                maybe_own=self._gang == "active" or self.attempt % ATTEMPTS_PER_DRIVER > 0,
+            )
             # How many slots others hold may change with each of their tasks: shown, but not told again.
             self._say_waiting(text, tell=available != self._available or not self._waiting_said)
         self._available, self._busy = available, busy

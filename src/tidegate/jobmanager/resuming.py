@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tidegate.core.errors import CheckpointError
+from tidegate.core.errors import CheckpointError, StateCompatibilityError
 from tidegate.core.ids import AttemptNumber, JobId, new_job_id
 from tidegate.core.options import Options
+from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
 from tidegate.jobmanager.claiming import DriverClaim, claim_job, next_driver
-from tidegate.snapshot.manifest import ManifestError, decode_manifest
+from tidegate.snapshot.assignment import assign
+from tidegate.snapshot.manifest import Manifest, ManifestError, decode_manifest
 from tidegate.storage import layout
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.finding import Found, find_at, find_latest, job_ids
@@ -39,11 +41,12 @@ class Beginning:
         return bool(self.found)
 
 
-def beginning(options: Options, job_name: str) -> Beginning:
+def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None) -> Beginning:
     """Find what the options ask for. Reads the checkpoint storage; called in the driver before a job starts.
 
     `resume="latest"` without any checkpoint of the job's name is a new job, and that is logged. A path without a
-    checkpoint is a `CheckpointError`.
+    checkpoint is a `CheckpointError`; one that does not fit `job_graph` is a `StateCompatibilityError`, before anything
+    is claimed or started.
     """
     if not options.resume:
         return _new_job(options)
@@ -66,6 +69,8 @@ def beginning(options: Options, job_name: str) -> Beginning:
     manifest, storage = found.checkpoint.manifest, found.checkpoint.storage
     if options.resume != "latest":
         _refuse_older(storage, manifest.checkpoint_id, found.checkpoint.path)
+    if job_graph is not None:
+        _refuse_other_programs(manifest, job_graph, options, found.checkpoint.path)
     first_attempt = next_driver(max(storage.last_used()[1], manifest.attempt))
     claim = None
     if options.checkpoint_interval:
@@ -117,6 +122,18 @@ def _refuse_older(storage: CheckpointStorage, checkpoint_id: int, path: str) -> 
             f"lost. Resume from the newest, or copy the job's directory, delete the later checkpoints from the copy "
             f"and resume there"
         )
+
+
+def _refuse_other_programs(manifest: Manifest, job_graph: JobGraph, options: Options, path: str) -> None:
+    try:
+        assign(
+            manifest,
+            job_graph.vertices,
+            job_graph.edges,
+            allow_non_restored_state=options.allow_non_restored_state,
+        )
+    except StateCompatibilityError as e:
+        raise StateCompatibilityError(f"job {job_graph.name!r} cannot resume from {path}: {e}") from None
 
 
 def _all_of(storage: CheckpointStorage, *, external: bool) -> tuple[CompletedCheckpoint, ...]:
