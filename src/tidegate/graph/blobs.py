@@ -53,7 +53,8 @@ def _local_modules_by_value() -> Iterator[None]:
     registered = []
     already = cloudpickle.list_registry_pickle_by_value()
     for name, module in list(sys.modules.items()):
-        if name not in already and _is_local(name, module):
+        file = getattr(module, "__file__", None)
+        if file and _is_local(name, file) and name not in already and module.__name__ == name:
             cloudpickle.register_pickle_by_value(module)
             registered.append(module)
     try:
@@ -75,11 +76,11 @@ _INSTALLED = _installed_prefixes()
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
 
 
-def _is_local(name: str, module: ModuleType) -> bool:
+@functools.lru_cache(maxsize=65536)  # a process has thousands of modules, and a job a blob per operator
+def _is_local(name: str, file: str) -> bool:
     if name == "__main__" or name.partition(".")[0] in ("tidegate", "pyspark", "cloudpickle"):
         return False
-    file = getattr(module, "__file__", None)
-    if not file or getattr(module, "__name__", None) != name or not file.endswith(".py"):
+    if not file.endswith(".py"):
         return False
     return not file.startswith(_INSTALLED) and not _PACKAGES.intersection(file.split(os.sep))
 
