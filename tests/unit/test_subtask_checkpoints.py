@@ -51,6 +51,7 @@ class Chain(SimpleNamespace):
     rest = None
     keeps_time = False
     ready = False
+    """Whether it takes another batch, or the rest of the one that it is at work on."""
 
     def is_ready(self) -> bool:
         return self.ready
@@ -196,3 +197,19 @@ def test_an_aligned_checkpoint_waits_for_the_batches_in_front_of_the_end():
     kit.step(5)
     assert kit.in_flight() == {}
     assert kit.chain.processed == [1]
+
+
+def test_what_is_left_of_the_batch_at_work_is_in_flight_too_when_the_inputs_have_ended():
+    kit = Kit(checkpoint_unaligned=True)
+    kit.chain.ready = True
+    kit.receive(A, 1, 2, END_OF_INPUT)
+    kit.receive(B, END_OF_INPUT)
+    kit.step(1)
+    kit.chain.ready = False
+    kit.chain.has_more, kit.chain.rest = (
+        True,
+        Batch.of_rows(INT, [1]),
+    )  # it has not got to the end of its first batch
+    kit.trigger(1)
+    kit.step()
+    assert {c: len(b) for c, b in (kit.in_flight() or {}).items()} == {A: 2}

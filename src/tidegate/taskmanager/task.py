@@ -201,10 +201,10 @@ class Task:
             action()
 
     def trigger(self, barrier: CheckpointBarrier) -> None:
-        """Take part in a checkpoint, as soon as the batch that is at work is done."""
+        """Take part in a checkpoint; a source does when the batch that is at work is done."""
         assert self.checkpoints is not None
         checkpoints = self.checkpoints
-        if self._orders or self.chain.has_more:
+        if self._orders or (self.chain.source is not None and self.chain.has_more):
             self._orders.append(lambda: checkpoints.triggered(barrier))
         else:
             checkpoints.triggered(barrier)
