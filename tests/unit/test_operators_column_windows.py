@@ -333,3 +333,31 @@ def test_only_what_changed_is_written(on_heap: Subtasks) -> None:
         ("c", 40),
     ]
     assert (len(operator.changed_rows()), len(operator.removed_rows()), len(operator.all_rows())) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("size", ["1 d", "6 h"])
+def test_windows_of_local_time_are_those_of_the_assigner(subtasks: Subtasks, size: str) -> None:
+    hour = 3_600_000
+    assigner = TumblingEventTimeWindows(size, time_zone="Europe/Berlin")
+    made = (
+        subtasks.stream().key_by("key").window(assigner).allowed_lateness("6 h").aggregate(**dict(AGGREGATES))
+    )
+    model = model_of(assigner, 6 * hour)
+    h = subtasks.first(made)
+    assert isinstance(h.operator, SliceWindowOperator)
+    chance = random.Random(5)
+    change = 1_761_440_400_000  # the night in which the clock is set back
+    for n in range(-8, 9):
+        records = [
+            Record("a", n, None, None, change + (9 * n + chance.randint(-20, 9)) * hour) for _ in range(5)
+        ]
+        push(h, records)
+        same(results(h), model.add(records))
+        h.advance_watermark(change + 9 * n * hour)
+        same(results(h), model.advance(change + 9 * n * hour))
+        if n % 3 == 0:
+            assert h.counters["late_records"] == len(model.late)
+            model.late.clear()
+            h = subtasks.resumed(h, made)
+    h.finish()
+    same(results(h), model.advance((1 << 63) - 1))

@@ -55,6 +55,7 @@ def by_key(**options: Any) -> Any:
     [
         by_key().window(WINDOWS).count(),
         by_key().window(SlidingEventTimeWindows("1 min", "1 s")).allowed_lateness("5 s").top_n(3, "x"),
+        by_key().window(TumblingEventTimeWindows("1 d", time_zone="Europe/Berlin")).count(),
         by_key().window(CumulativeEventTimeWindows("1 d", "1 h")).aggregate(**dict(AGGREGATES)),
     ],
     ids=lambda made: made._node.operation.detail(),
@@ -75,7 +76,7 @@ def test_windows_are_aggregated_before_the_exchange(made: Any) -> None:
         by_key().window(WINDOWS).side_output_late_data(OutputTag("late")).count(),
         by_key().window(WINDOWS).trigger(CountTrigger(3)).count(),
         by_key().window(Slanted("1 s")).count(),
-        by_key().window(TumblingEventTimeWindows("1 d", time_zone="Europe/Berlin")).count(),
+        by_key().window(SlidingEventTimeWindows("2 d", "1 d", time_zone="Europe/Berlin")).count(),
         timed([]).key_by(lambda r: r.key, returns=str).window(WINDOWS).count(),
         timed([]).window_all(WINDOWS).count(),
     ],
@@ -99,6 +100,7 @@ def test_the_local_stage_runs_where_its_input_does_and_the_other_keeps_the_setti
     "assigner",
     [
         TumblingEventTimeWindows(100, offset=7),
+        TumblingEventTimeWindows(100, time_zone="America/New_York"),
         SlidingEventTimeWindows(250, 100),
         CumulativeEventTimeWindows(300, 100),
         EventTimeSessionWindows(20),

@@ -33,7 +33,7 @@ def in_two_stages(
         return None
     if type(assigner) not in _SLICED:
         return None
-    if getattr(assigner, "time_zone", None) is not None:
+    if isinstance(assigner, SlidingEventTimeWindows) and assigner.time_zone is not None:
         return None
     local = replace(operation, stage="local")
     merge = replace(operation, stage="merge", aggregated_type=record_type)

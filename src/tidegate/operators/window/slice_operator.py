@@ -25,7 +25,7 @@ from tidegate.operators.row_operator import batch_position
 from tidegate.operators.window.column_operators import MOST_ROWS, ColumnWindowOperator, KeepingWindowOperator
 from tidegate.operators.window.parts import Columns, Part, concat
 from tidegate.operators.window.slices import SliceState, aggregate_batch
-from tidegate.operators.window.slicing import Slicing
+from tidegate.operators.window.slicing import Slicing, ZonedSlicing
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes, is_bytes_like
 from tidegate.records.key_index import KeyIndex
@@ -39,7 +39,9 @@ _MOST_LOCAL_KEYS: Final = 1 << 17
 
 def slicing_of(assigner: WindowAssigner) -> Slicing | None:
     """The slices of an assigner's windows; None if they are not cut that way. A user's subclass may cut as it likes."""
-    if type(assigner) is TumblingEventTimeWindows and assigner.time_zone is None:
+    if type(assigner) is TumblingEventTimeWindows:
+        if assigner.time_zone is not None:
+            return ZonedSlicing(assigner.size_ms, assigner.size_ms, assign=assigner.assign_array)
         return Slicing(assigner.size_ms, assigner.size_ms, assigner.offset_ms)
     if type(assigner) is SlidingEventTimeWindows and assigner.time_zone is None:
         return Slicing(assigner.size_ms, assigner.slide_ms, assigner.offset_ms)

@@ -12,7 +12,8 @@ divide the size (their greatest common divisor may be a millisecond). Slices are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -105,6 +106,53 @@ class Slicing:
         every = self.size_ms if self.cumulative else self.step_ms
         last_begin = clock_ms + 1 - lateness_ms - self.size_ms
         return last_begin - (last_begin - self.offset_ms) % every + every
+
+
+@dataclass(frozen=True)
+class ZonedSlicing(Slicing):
+    """Tumbling windows by the clock of a time zone, each of its own length. A slice's number is its end."""
+
+    assign: Callable[[Longs], tuple[Longs, Longs]] = field(kw_only=True)
+    """Start and end of the window of each timestamp."""
+
+    @property
+    def has_gaps(self) -> bool:
+        """Every time is in a window."""
+        return False
+
+    def numbers(self, timestamps: Longs) -> Longs:
+        """The end of each timestamp's slice."""
+        checked_range(timestamps)
+        return self.assign(timestamps)[1]
+
+    def ends(self, numbers: Longs) -> Longs:
+        """The same."""
+        return numbers
+
+    def window_start(self, window_end: int) -> int:
+        """Where the window that ends there begins."""
+        return int(self.window_starts(np.array([window_end]))[0])
+
+    def window_starts(self, window_ends: Longs) -> Longs:
+        """The same for many."""
+        return self.assign(window_ends - 1)[0]
+
+    def next_window_end(self, time: int) -> int:
+        """The first end of a window at or behind a time."""
+        return int(self.assign(np.array([time - 1]))[1][0])
+
+    def last_window_end(self, slice_end: int) -> int:
+        """The slice is a window."""
+        return slice_end
+
+    def block_start(self, window_end: int) -> int:
+        """Every window is a block."""
+        return self.window_start(window_end)
+
+    def late_before(self, clock_ms: int, lateness_ms: int) -> int:
+        """Where the window begins that holds the first moment that is not over."""
+        moment = min(max(clock_ms + 1 - lateness_ms, -_FARTHEST_MS), 2 * _FARTHEST_MS)
+        return int(self.assign(np.array([moment]))[0][0])
 
 
 def checked_range(timestamps: Longs) -> tuple[int, int]:
