@@ -375,7 +375,9 @@ def test_marks_are_what_a_loop_over_the_bytes_finds(text):
     assert bits(marked.where_letter()) == [int(c == "a") for c in text]
     assert marked.count(marked.where('"')) == sum(quotes)
     assert marked.count_controls() == text.count("\n")
-    assert marked.positions(marked.where('"')).tolist() == [i for i, q in enumerate(quotes) if q]
+    for dtype in (np.uint8, np.uint32):
+        found = marked.positions(marked.where('"'), dtype).tolist()
+        assert found == [i % (np.iinfo(dtype).max + 1) for i, q in enumerate(quotes) if q]
     assert marked.unmarked(marked.where('"')).to_pybytes() == chunk.replace(b'"', b"")
     for count in (1, 2, 9):
         assert bits(moved_up(marked.where('"'), count)) == ([0] * count + quotes)[: len(chunk)]
@@ -428,9 +430,23 @@ def test_a_token_that_is_not_known_is_not_found():
 
 
 @pytest.mark.parametrize(
-    "lengths", [[5, 70_000, 5], [65_536, 3, 3], [3, 3, 65_536], [65_520] * 4, [200_000, 131_072, 1]]
+    "lengths",
+    [
+        [5, 70_000, 5],
+        [65_536, 3, 3],
+        [3, 3, 65_536],
+        [65_500] * 4,
+        [200_000, 131_072, 1],
+        [230, 4, 4, 4, 4],
+        [4, 256, 4, 4, 4, 4, 4],
+        [4, 4, 4, 4, 4, 300],
+        [10] * 30,
+        [60, 90, 70] * 9,
+        [4, 512, 4, 4, 4, 4, 4, 4, 4, 4, 4],
+    ],
 )
-def test_lines_that_are_longer_than_half_a_position_are_found_too(lengths):
+def test_long_lines_among_short_ones_are_found_too(lengths):
+    """Positions are looked for by as few bits as the average line needs."""
     chunk = "".join(f'{{"t":"{"x" * n}","w":"{n}","i":{n}}}\n' for n in lengths).encode()
     schema = pa.schema([("i", pa.int64()), ("w", pa.string()), ("t", pa.string())])
     assert assert_as_parsed(chunk, schema, {1: LearnedDictionary(["3"])})

@@ -58,14 +58,10 @@ class MarkedText:
         kept: Any = self._series.filter(self._mask(~marks)).to_arrow()
         return kept.buffers()[1].slice(kept.offset, len(kept))
 
-    def positions(self, marks: Marks) -> npt.NDArray[np.uint32]:
-        """Where the marked bytes are, in order."""
+    def positions(self, marks: Marks, dtype: type[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
+        """Where the marked bytes are, in order, as far as the type holds it: the lower bits of the positions."""
         # Picking from all positions is many times as fast as looking for the bits one by one.
-        return _numbers(len(self.text), np.uint32).filter(self._mask(marks)).to_numpy()
-
-    def lower_positions(self, marks: Marks) -> npt.NDArray[np.uint16]:
-        """The lower 16 bits of `positions`, in half the time."""
-        return _numbers(len(self.text), np.uint16).filter(self._mask(marks)).to_numpy()
+        return _numbers(len(self.text), dtype).filter(self._mask(marks)).to_numpy()
 
     def _marks(self, mask: pl.Series) -> Marks:
         packed: Any = mask.to_arrow()
@@ -126,12 +122,12 @@ def runs_from(runs: Marks, starts: Marks) -> Marks:
     return total
 
 
-# By type, the most that were asked for: 4 or 9 MB for chunks of 2 MB. Threads share them: each writes right ones.
+# By type, the most that were asked for: for chunks of 2 MB 2, 4 or 9 MB. Threads share them: each writes right ones.
 _kept_numbers: dict[type, pl.Series] = {}
 
 
-def _numbers(count: int, dtype: type[np.uint16] | type[np.uint32]) -> pl.Series:
-    """The numbers from 0 to `count`, as far as the type holds them."""
+def _numbers(count: int, dtype: type[np.unsignedinteger]) -> pl.Series:
+    """The lower bits of the numbers from 0 to `count`."""
     numbers = _kept_numbers.get(dtype)
     if numbers is None or len(numbers) < count:
         numbers = pl.Series(np.arange(count + count // 8, dtype=np.uint32).astype(dtype))

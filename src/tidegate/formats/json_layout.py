@@ -147,28 +147,28 @@ class LineValues:
     def of(self, key: str) -> tuple[Positions, Positions]:
         """Where the values of a key start and end."""
         column = 2 * self.layout.keys.index(key)
-        found = self._by_lower_halves(column)
-        if found is not None:
-            return found
-        table = self._text.positions(self._bounds).reshape(self.lines, -1)
+        last_line = self.chunk.rfind(b"\n", 0, len(self.chunk) - 1) + 1
+        starts, ends = self._table[:, column], self._table[:, column + 1]
+        if len(self.chunk) - last_line < self._limit:
+            steps = np.empty_like(starts)
+            steps[0] = starts[0]
+            np.subtract(starts[1:], starts[:-1], out=steps[1:])
+            whole = np.cumsum(steps, dtype=np.int64)
+            # A step of the limit or more would be missing in the sum, which then does not arrive at the last line.
+            if whole[-1] >= last_line:
+                return whole, whole + (ends - starts)
+        table = self._text.positions(self._bounds, np.uint32).reshape(self.lines, -1)
         return table[:, column].astype(np.int64), table[:, column + 1].astype(np.int64)
 
-    def _by_lower_halves(self, column: int) -> tuple[Positions, Positions] | None:
-        """The positions from their lower 16 bits, which are found in half the time; None if lines are too long."""
-        last_line = self.chunk.rfind(b"\n", 0, len(self.chunk) - 1) + 1
-        if len(self.chunk) - last_line > 0xFFFF:
-            return None
-        starts, ends = self._lower_halves[:, column], self._lower_halves[:, column + 1]
-        steps = np.empty(self.lines, np.uint16)
-        steps[0] = starts[0]
-        np.subtract(starts[1:], starts[:-1], out=steps[1:])
-        whole = np.cumsum(steps, dtype=np.int64)
-        # A step of 2 ** 16 or more would be missing in the sum, which then does not arrive at the last line.
-        return (whole, whole + (ends - starts)) if whole[-1] >= last_line else None
-
     @cached_property
-    def _lower_halves(self) -> npt.NDArray[np.uint16]:
-        return self._text.lower_positions(self._bounds).reshape(self.lines, -1)
+    def _table(self) -> npt.NDArray[np.unsignedinteger]:
+        """The lower bits of the bounds of all values: the fewer bits, the faster they are found."""
+        dtype = np.uint8 if len(self.chunk) < 128 * self.lines else np.uint16
+        return self._text.positions(self._bounds, dtype).reshape(self.lines, -1)
+
+    @property
+    def _limit(self) -> int:
+        return int(np.iinfo(self._table.dtype).max)
 
 
 class PlainText(MarkedText):
@@ -242,7 +242,7 @@ def _has_leading_zero(text: PlainText, digits: Marks, starts: Marks) -> bool:
 
 def _are_literals(text: PlainText, letters: Marks, places: Marks) -> bool:
     """Whether runs of letters, each of which starts at a place, are all `true`, `false` or `null`."""
-    starts = text.positions(letters & places).astype(np.int64)
+    starts = text.positions(letters & places, np.uint32).astype(np.int64)
     words = words_at(text.text, starts, 1)[:, 0]
     four = words & _FOUR_BYTES
     fours = np.count_nonzero((four == _TRUE) | (four == _NULL))
