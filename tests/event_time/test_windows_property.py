@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.event_time.jobs import Case, Found, cases, check, program
 from tidegate import Environment, FileSink, RestartStrategies
 
+pytestmark = pytest.mark.timeout(900)
+
 BRANCHES = 8
 EXAMPLES = {"columns": 260, "rows": 260, "crashes": 130}
 """Of 8 cases each: more than 5,000 in all."""
