@@ -214,14 +214,20 @@ def test_a_second_attempt_never_writes_over_the_first(tmp_path):
     assert [json.loads((tmp_path / n).read_text())["n"] for n in names(tmp_path)] == [0, 1]
 
 
-def test_hidden_files_of_another_job_make_a_directory_one_that_is_not_empty(tmp_path):
+def test_hidden_files_of_another_job_are_left_alone_and_told_of(tmp_path, caplog):
     hidden = [".part-0-0.json.dead.a0.inprogress", ".part-dead-0-1.json.dead.a0.pending"]
     for name in hidden:
         (tmp_path / name).write_text("half")
-    with pytest.raises(OutputDirectoryError, match=r"A job that writes there is at work, or died\. Empty it"):
-        FileSink(tmp_path).prepare(1)
     FileSink(tmp_path, append=True).prepare(1)
+    assert caplog.text == "", "others that append are nothing unusual"
+    FileSink(tmp_path).prepare(1)
+    assert "2 hidden files of another job are in" in caplog.text
     assert names(tmp_path) == sorted(hidden), "nobody can tell whether that job is at work"
+    one = writer(FileSink(tmp_path))
+    one.write(batch(Count("a", 1)))
+    one.flush(end_of_input=True)
+    assert names(tmp_path) == sorted([*hidden, "part-0-2.json"]), "under a number that nobody else has"
+    (tmp_path / "part-0-2.json").unlink()
     FileSink(tmp_path, overwrite=True).prepare(1)
     assert names(tmp_path) == []
 

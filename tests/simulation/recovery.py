@@ -165,7 +165,7 @@ class Run:
     def _first(self) -> Beginning:
         self.drivers += 1
         job_id = JobId(f"simulated{self.drivers}")
-        for hidden in Path(self.out).glob(".part-*"):  # the operator does what the sink's refusal says
+        for hidden in Path(self.out).glob(".part-*"):  # what nobody resumes, the operator removes
             hidden.unlink()
         self.sink.prepare(self.plan.parallelism, False)
         return Beginning(job_id, make_storage(self.options, job_id))

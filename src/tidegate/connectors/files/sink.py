@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from tidegate.formats import FormatWriter, ParquetFormat, TextFormat
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 
+_LOG = logging.getLogger(__name__)
 _NAME = r"part-(?:\w+-)?(?P<subtask>\d+)-(?P<number>\d+)\.\w+"
 _PART = re.compile(_NAME)
 _HIDDEN = re.compile(rf"\.{_NAME}\.(?P<job>\w+)\.a(?P<attempt>\d+)\.(inprogress|pending)")
@@ -49,8 +51,8 @@ class FileSink(Sink):
     makes no file.
 
     With `append` the names are `part-<job id>-<subtask>-<number>.<format>`, so that several jobs may write into one
-    directory, also at the same time. A job never touches hidden files of another: nobody can tell whether that one died
-    or is at work. Without `append` they make a directory one that is not empty.
+    directory, also at the same time. Hidden files of another job are left alone, unless `overwrite` is set: nobody can
+    tell whether that job died or is at work.
 
     Args:
         directory: a local path or a URI of any filesystem of `pyarrow.fs`. Created if missing.
@@ -117,30 +119,37 @@ class FileSink(Sink):
                 return
             if resuming:
                 return
-            parts, others = [], []
+            parts, hidden, others = [], [], []
             for found in filesystem.get_file_info(pa_fs.FileSelector(directory)):
-                name = found.base_name
-                if found.is_file and (_PART.fullmatch(name) or _HIDDEN.fullmatch(name)):
+                if found.is_file and _PART.fullmatch(found.base_name):
                     parts.append(found.path)
+                elif found.is_file and _HIDDEN.fullmatch(found.base_name):
+                    hidden.append(found.path)
                 else:
                     others.append(found.path)
-            if self.append or not (parts or others):
+            if self.append:
                 return
-            if others or not self.overwrite:
-                first = (others or parts)[0]
-                name = location.show(first)
+            if others or (parts and not self.overwrite):
+                name = location.show((others or parts)[0])
                 advice = (
                     "overwrite=True removes part files only: empty the directory yourself, or name another."
                     if self.overwrite
                     else "Empty it, name another, or set overwrite=True or append=True."
                 )
-                if _HIDDEN.fullmatch(first.rpartition("/")[2]):
-                    advice = f"A job that writes there is at work, or died. {advice}"
                 raise OutputDirectoryError(
                     f"{location.show(directory)} is not empty (it has {name}). {advice}"
                 )
-            for path in parts:
-                filesystem.delete_file(path)
+            if self.overwrite:
+                for path in parts + hidden:
+                    filesystem.delete_file(path)
+            elif hidden:
+                _LOG.warning(
+                    "%d hidden files of another job are in %s, such as %s. If that job is at work, name another "
+                    "directory or set append=True; if it died and is not to be resumed, delete them",
+                    len(hidden),
+                    location.show(directory),
+                    hidden[0].rpartition("/")[2],
+                )
         except (pa.ArrowException, OSError) as e:
             raise OutputDirectoryError(f"cannot write to {location.show(directory)}: {e}") from e
 
