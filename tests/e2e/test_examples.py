@@ -106,6 +106,16 @@ def test_connect_rules_gives_an_alert_for_every_payment_over_its_limit(tmp_path:
     ]
 
 
+def test_interval_join_finds_the_payment_of_each_order_and_those_without(tmp_path: Path):
+    assert run_example("interval_join.py", tmp_path).out.splitlines() == [
+        "order 1 of ann: paid after 570 s",
+        "order 2 of bob: not paid in time",
+        "order 3 of ann: paid after 90 s",
+        "order 4 of eve: paid after 10 s",
+        "order 5 of bob: paid after 60 s",
+    ]
+
+
 def test_side_outputs_separates_good_lines_from_bad_ones(tmp_path: Path):
     lines = run_example("side_outputs.py", tmp_path).out.splitlines()
     rows = [line.split("> ", 1)[1] for line in lines]
