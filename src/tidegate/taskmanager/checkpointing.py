@@ -88,7 +88,9 @@ class SubtaskCheckpoints:
         self._running: dict[int, _Running] = {}
         self._aligning_since_ms: float | None = None
         self._triggered: CheckpointBarrier | None = None
-        """The newest trigger of the JobManager, for when all channels have ended without its barrier."""
+        """The newest trigger of the JobManager, until that checkpoint has begun here: for when all channels end without
+        its barrier."""
+        self._begun = 0
         self.rest_in_flight: Callable[[], tuple[ChannelId, Batch] | None] = lambda: None
         """What of a batch is not processed yet, when an unaligned barrier does not wait for it."""
         self.output_ended = False
@@ -111,8 +113,9 @@ class SubtaskCheckpoints:
 
     def triggered(self, barrier: CheckpointBarrier) -> None:
         """The JobManager triggers a checkpoint; for a task with open inputs it waits for the barriers."""
-        self._triggered = barrier
-        self.look_for_trigger()
+        if barrier.checkpoint_id > self._begun:
+            self._triggered = barrier
+            self.look_for_trigger()
 
     def look_for_trigger(self) -> None:
         """Take the newest triggered checkpoint if no barrier of it can come (any more).
@@ -230,6 +233,9 @@ class SubtaskCheckpoints:
             finished=self.output_ended,
         )
         self._running[barrier.checkpoint_id] = running
+        self._begun = barrier.checkpoint_id
+        if self._triggered is not None and self._triggered.checkpoint_id <= self._begun:
+            self._triggered = None
         self._forward(running)
         try:
             if barrier.unaligned:
