@@ -29,6 +29,9 @@ class Several(tuple[Namespace, ...]):
 Timers = dict[Any, Any]
 """By key: the namespace, or `Several` of them."""
 
+StoredTimers = tuple[Iterable[Any], Iterable[int], Iterable[Any]]
+"""Keys, times and what `Timers` has for each; a key and time is there once."""
+
 
 class TimerQueue:
     """The timers of one kind of time.
@@ -179,16 +182,17 @@ class TimerQueue:
 
     # ---- checkpoints ----
 
-    def restore(self, keys: Iterable[Any], times_ms: Iterable[int], kept: Iterable[Any]) -> None:
-        """Take what a checkpoint had: each key and time once, with its namespace or `Several`."""
+    def restore(self, portions: Iterable[StoredTimers]) -> None:
+        """Take what a checkpoint had."""
         all_stored = self.stored
-        for key, time, have in zip(keys, times_ms, kept):  # noqa: B905 - namespaces may be an endless None
-            stored = all_stored.get(time)
-            if stored is None:
-                stored = all_stored[time] = {}
-                self._times.append(time)
-            stored[key] = have
-            self.pending += 1 if have.__class__ is not Several else len(have)
+        for keys, times_ms, kept in portions:
+            for key, time, have in zip(keys, times_ms, kept):  # noqa: B905 - `kept` may be endless
+                stored = all_stored.get(time)
+                if stored is None:
+                    stored = all_stored[time] = {}
+                    self._times.append(time)
+                stored[key] = have
+                self.pending += 1 if have.__class__ is not Several else len(have)
         heapify(self._times)
 
     def written(self) -> None:

@@ -13,7 +13,7 @@ checkpoints is never written. Mailbox thread only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from types import NoneType
 from typing import Any, Final
@@ -25,7 +25,16 @@ import pyarrow.compute as pc
 
 from tidegate.state.backend import KeyedStateBackend, PaneRows
 from tidegate.state.serializers import KeySerializer
-from tidegate.state.timer_queue import Namespace, Several, Timer, TimerQueue, Timers, as_kept, namespaces_of
+from tidegate.state.timer_queue import (
+    Namespace,
+    Several,
+    StoredTimers,
+    Timer,
+    TimerQueue,
+    Timers,
+    as_kept,
+    namespaces_of,
+)
 
 __all__ = ["EVENT_TIMERS", "PROCESSING_TIMERS", "Namespace", "Timer", "TimerService"]
 
@@ -34,8 +43,8 @@ PROCESSING_TIMERS: Final = "$timers.processing"
 
 _NAMESPACES: Final = pa.list_(pa.int64())
 STORED: Final = pa.schema([("plain", pa.bool_()), ("namespaces", _NAMESPACES)])
-"""What a checkpoint has for each key and time: whether there is a timer without a namespace, and the ints of those with
-one, a pair for each, in order of registration."""
+"""What a checkpoint has for each key and time: whether there is a timer without a namespace (it is restored as the
+first), and the ints of those with one, a pair for each, in order of registration."""
 
 
 class TimerService:
@@ -53,7 +62,7 @@ class TimerService:
             (self._processing, _StoredTimers(backend, PROCESSING_TIMERS)),
         ]
         for queue, store in self._stores:
-            store.read_into(queue)
+            queue.restore(store.read())
         # Bound once: a call less for each timer. See `TimerQueue` for what they do.
         self.register_event_time = self._event.register
         self.register_event_times = self._event.register_all
@@ -102,12 +111,14 @@ class _StoredTimers:
         self._table = backend.panes(name, STORED)
         self._key_type = backend.context.key_type
 
-    def read_into(self, queue: TimerQueue) -> None:
-        """Give the queue what the checkpoint had."""
+    def read(self) -> Iterator[StoredTimers]:
+        """What the checkpoint had."""
         for rows in self._table.restored():
             key = KeySerializer(self._key_type)
-            queue.restore(
-                key.from_column(key.join(rows.keys)), rows.panes.tolist(), self._namespaces_of(*rows.values)
+            yield (
+                key.from_column(key.join(rows.keys)),
+                rows.panes.tolist(),
+                self._namespaces_of(*rows.values),
             )
 
     def write(self, queue: TimerQueue) -> None:
@@ -115,10 +126,9 @@ class _StoredTimers:
         if self._key_type.is_object:
             return  # the backend's own snapshot says what is wrong
         new, stored = queue.new, queue.stored
-        gone = {
-            time: keys if time not in new else [k for k in keys if k not in new[time]]
-            for time, keys in queue.removed.items()
-        }
+        gone: dict[int, Collection[Any]] = dict(queue.removed)
+        for time in gone.keys() & new.keys():
+            gone[time] = [key for key in gone[time] if key not in new[time]]
         changed = self._rows(new)
         removed = PaneRows(*self._places(gone), [])
         is_all = not stored
