@@ -169,6 +169,38 @@ def test_snapshot_is_not_touched_by_what_is_written_after_it(cluster: Cluster) -
     assert restored(cluster, [handle]).live == before
 
 
+def test_checkpoints_may_overlap(cluster: Cluster) -> None:
+    operator = Operator(cluster.subtask())
+    backend = operator.task.backend
+    seen, waiting = [], []
+    for checkpoint_id in (1, 2, 3):
+        operator.put("a", checkpoint_id, checkpoint_id, 0.0, "x")
+        operator.remove("a", checkpoint_id - 1)
+        operator.write()
+        waiting.append(operator.task.begin_checkpoint(checkpoint_id))
+        seen.append(dict(operator.live))
+    handles = [write() for write in waiting]
+    assert [restored(cluster, [handle]).live for handle in handles] == seen
+    backend.checkpoint_completed(1)
+    backend.checkpoint_aborted(2)
+    operator.put("b", 1, 1, 0.0, "x")
+    fourth = operator.checkpoint(4, complete=False)
+    assert fourth.files
+    backend.checkpoint_completed(3)
+    operator.put("c", 1, 1, 0.0, "x")
+    assert restored(cluster, [operator.checkpoint(5)]).live == operator.live
+
+
+def test_a_declined_snapshot_loses_nothing(cluster: Cluster) -> None:
+    operator = Operator(cluster.subtask())
+    operator.put("a", 1, 1, 0.0, "x")
+    operator.checkpoint(1)
+    operator.put("a", 2, 1, 0.0, "x")
+    operator.write()  # ... and then another operator of the task raises: the backend is not asked
+    operator.remove("a", 1)
+    assert restored(cluster, [operator.checkpoint(3)]).live == {("a", 2): (1, 0.0, "x")}
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 4)])
 def test_panes_move_with_their_key_groups(cluster: Cluster, before: int, after: int) -> None:
     keys = [f"user-{i * i}" for i in range(120)]
