@@ -129,9 +129,9 @@ def test_side_outputs_separates_good_lines_from_bad_ones(tmp_path: Path):
     assert all(line.startswith(("warmest:", "bad:")) for line in lines)
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_deduplicate_lets_each_order_through_once(tmp_path: Path, backend: str):
-    done = run_example("deduplicate.py", tmp_path, "--state.backend", backend)
+@pytest.mark.parametrize("option", ["--state.backend=rocksdb", "--runtime=in-process"])
+def test_deduplicate_lets_each_order_through_once(tmp_path: Path, option: str):
+    done = run_example("deduplicate.py", tmp_path, option)
     assert (
         done.out.splitlines()[-1]
         == "1570 deliveries, 1000 orders let through, 570 dropped: equal to the truth"
