@@ -85,6 +85,7 @@ def build_job_graph(graph: StreamGraph) -> JobGraph:
                 edge.partitioning.pointwise,
                 dump_blob(edge.partitioning, edge.target.name),
                 edge.columns,
+                edge.target.operation.rows,
             )
         )
     return JobGraph(graph.name, vertices, tuple(edges))

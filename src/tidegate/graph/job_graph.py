@@ -66,7 +66,7 @@ class JobVertex(msgspec.Struct, frozen=True):
 class JobEdge(msgspec.Struct, frozen=True):
     """An exchange: from an operator of one chain to an input of the head of another. `blob`: the Partitioning.
 
-    `columns` are those that cross it; None: all.
+    `columns` are those that cross it; None: all. `as_rows`: the consumer runs Python per record and wants no columns.
     """
 
     id: EdgeId
@@ -79,6 +79,7 @@ class JobEdge(msgspec.Struct, frozen=True):
     pointwise: bool
     blob: bytes
     columns: tuple[str, ...] | None = None
+    as_rows: bool = False
 
 
 class JobGraph(msgspec.Struct, frozen=True):

@@ -2,7 +2,8 @@
 
 A batch is made from columns (an Arrow record batch) or from rows (a list of Python objects) and converts to the
 other form when somebody asks, at most once. Per-record functions in one chain so hand rows to each other untouched,
-vectorised operators hand columns to each other untouched, and an exchange asks for columns once.
+vectorised operators hand columns to each other untouched, and an exchange asks for columns once. Rows that go over
+a wire to a consumer of rows are packed instead (`packed_rows.py`), and unpacked when he asks.
 
 String columns may arrive dictionary-encoded (cheap to hash, to exchange and to count). `columns` gives them as they
 are; `plain_columns` gives exactly the declared Arrow types, which is what user code must see.
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tidegate.records.packed_rows import PackedRows
 from tidegate.records.types import RecordType
 
 _FEW_ROWS = 32
@@ -34,7 +36,7 @@ class Origin(NamedTuple):
 class Batch:
     """Some records of one type, in order. Immutable for everyone but its own lazy conversion."""
 
-    __slots__ = ("_columns", "_rows", "num_rows", "origin", "timestamps", "type")
+    __slots__ = ("_columns", "_packed", "_rows", "num_rows", "origin", "timestamps", "type")
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Batch:
         self.type = record_type
         self._columns = columns
         self._rows = rows
+        self._packed: PackedRows | None = None
         self.num_rows: int = columns.num_rows if columns is not None else len(rows or ())
         self.origin = origin
         self.timestamps = timestamps
@@ -63,11 +66,36 @@ class Batch:
         """Make a batch from Python objects; the list now belongs to the batch."""
         return cls(record_type, None, rows, origin)
 
+    @classmethod
+    def of_packed(cls, record_type: RecordType, packed: PackedRows) -> Batch:
+        """Make a batch from packed rows."""
+        batch = cls(record_type, None, None)
+        batch._packed = packed
+        batch.num_rows = packed.count
+        return batch
+
+    def pack(self) -> Batch | None:
+        """The same records as packed rows; None where they must leave as columns, or have them already."""
+        if self._packed is not None:
+            return self
+        packer = self.type.packer
+        if packer is None or not self._rows or self._columns is not None or self.timestamps is not None:
+            return None
+        data = packer.pack(self._rows)
+        if data is None:
+            return None
+        return Batch.of_packed(self.type, PackedRows(packer, [(self.num_rows, data)]))
+
+    @property
+    def packed(self) -> PackedRows | None:
+        """The packed rows, if that is how the batch was made."""
+        return self._packed
+
     @property
     def columns(self) -> pa.RecordBatch:
         """The records as Arrow columns; string columns may be dictionary-encoded. Raises `SchemaError`."""
         if self._columns is None:
-            self._columns = self.type.to_columns(self._rows or [])
+            self._columns = self.type.to_columns(self._rows or [] if self._packed is None else self.rows)
         return self._columns
 
     @property
@@ -79,8 +107,11 @@ class Batch:
     def rows(self) -> list[Any]:
         """The records as Python objects of the declared type; do not change the list."""
         if self._rows is None:
-            assert self._columns is not None
-            self._rows = self.type.to_rows(self._columns)
+            if self._packed is not None:
+                self._rows = self._packed.slice(0, self.num_rows)
+            else:
+                assert self._columns is not None
+                self._rows = self.type.to_rows(self._columns)
         return self._rows
 
     @property
@@ -95,6 +126,8 @@ class Batch:
 
     def nbytes(self) -> int:
         """Bytes of these records as columns, or an estimate from the type where measuring costs more than it tells."""
+        if self._packed is not None:
+            return self._packed.nbytes
         if self._columns is not None and self.num_rows > _FEW_ROWS:
             return int(self._columns.nbytes)
         return self.num_rows * self.type.estimated_row_bytes
@@ -112,6 +145,8 @@ class Batch:
         """A part of the batch, without copying columns."""
         columns = None if self._columns is None else self._columns.slice(start, length)
         rows = None if self._rows is None else self._rows[start : start + length]
+        if rows is None and columns is None and self._packed is not None:
+            rows = self._packed.slice(start, length)
         stamps = None if self.timestamps is None else self.timestamps.slice(start, length)
         origin = None if self.origin is None else self.origin._replace(position=self.origin.position + start)
         return Batch(self.type, columns, rows, origin, stamps)
@@ -120,5 +155,6 @@ class Batch:
         return self.num_rows
 
     def __repr__(self) -> str:
-        form = "+".join(n for n, v in (("columns", self._columns), ("rows", self._rows)) if v is not None)
+        forms = (("columns", self._columns), ("rows", self._rows), ("packed", self._packed))
+        form = "+".join(name for name, value in forms if value is not None)
         return f"Batch({self.num_rows} x {self.type.describe()}, {form})"

@@ -29,6 +29,7 @@ from tidegate.records import type_hints
 from tidegate.records.columns import brief as brief
 from tidegate.records.columns import build_column
 from tidegate.records.columns import column_values as column_values
+from tidegate.records.packed_rows import RowPacker
 from tidegate.records.rows import row_class
 from tidegate.records.type_hints import (
     ColumnCodec,
@@ -83,6 +84,11 @@ class RecordType(ABC):
     def estimated_row_bytes(self) -> int:
         """A guess at the bytes of one row, for buffers; exact only for fixed-width columns."""
         return sum(_width(f.type) for f in self.schema)
+
+    @cached_property
+    def packer(self) -> RowPacker | None:
+        """How rows go over the wire as such; None where they can't and go as columns."""
+        return None
 
     def plain(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         """Give `columns` exactly the declared schema (dictionaries decoded, string widths unified)."""
@@ -202,6 +208,12 @@ class TupleType(RecordType):
         self.schema = pa.schema(
             [pa.field(f"f{i}", c.arrow_type, nullable) for i, (c, nullable) in enumerate(codecs)]
         )
+
+    @cached_property
+    def packer(self) -> RowPacker | None:
+        """Packs fields that are the same in rows and in columns."""
+        coded = any(c.encode is not None or c.decode is not None for c in self._codecs)
+        return None if coded else RowPacker.of(self.schema)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """Tuples of the column values."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidegate.core.ids import ChannelId
 from tidegate.records.batch import Batch
 from tidegate.records.elements import CheckpointBarrier, EndOfInput
+from tidegate.records.packed_rows import PackedRows
 from tidegate.records.wire import Event
 from tidegate.taskmanager.alignment import unaligned
 from tidegate.taskmanager.credits import ReceiverCredits, SenderCredits
@@ -46,13 +47,18 @@ class OutputChannel:
         deliver: Deliver,
         *,
         remote: bool = False,
+        as_rows: bool = False,
     ) -> None:
-        """`remote`: what leaves goes over a wire as columns, so its size is measured instead of estimated."""
+        """`remote`: what leaves goes over a wire as columns, or as packed rows where it is wanted so (`as_rows`).
+
+        So its size is measured instead of estimated.
+        """
         self.id = id
         self.credits = credits
         self._buffer_bytes = buffer_bytes
         self._deliver = deliver
         self._remote = remote
+        self._as_rows = as_rows
         self._pending: list[Batch] = []
         self._pending_bytes = 0
         self.pending_since_ns = 0
@@ -86,7 +92,7 @@ class OutputChannel:
         """Take a batch for this consumer."""
         fresh_rows = batch.num_rows >= MANY_ROWS and batch.has_rows and not batch.has_columns
         if fresh_rows and self._remote:
-            batch = Batch(batch.type, batch.columns, None, None, batch.timestamps)
+            batch = self._leaving(batch)
         size = batch.nbytes()
         if not self._pending:
             self.pending_since_ns = now_ns
@@ -126,7 +132,10 @@ class OutputChannel:
         if not self._pending:
             return
         merged = merge(self._pending)
-        size = int(merged.columns.nbytes) if self._remote else self._pending_bytes
+        size = self._pending_bytes
+        if self._remote:
+            merged = self._leaving(merged)
+            size = int(merged.columns.nbytes) if merged.packed is None else merged.nbytes()
         self._pending = []
         self._pending_bytes = 0
         too_big = size > LARGEST * self._buffer_bytes and merged.num_rows > 1
@@ -134,6 +143,13 @@ class OutputChannel:
         self._queue.extend(parts)
         self._batches_queued += len(parts)
         self.send()
+
+    def _leaving(self, batch: Batch) -> Batch:
+        """The batch in the form in which it goes over the wire; raises `SchemaError`."""
+        packed = batch.pack() if self._as_rows else None
+        if packed is not None:
+            return packed
+        return Batch(batch.type, batch.columns, None, None, batch.timestamps)
 
     def granted(self, n: int) -> None:
         """The consumer has room for n more batches."""
@@ -172,7 +188,11 @@ def merge(batches: list[Batch]) -> Batch:
 def _merge_records(batches: list[Batch]) -> Batch:
     """Rows stay rows where all have them, else columns."""
     record_type = batches[0].type
-    if all(b.has_rows for b in batches) and not any(b.has_columns for b in batches):
+    if any(b.packed is not None for b in batches):
+        packed = [p.packed for b in batches if (p := b.pack()) is not None]
+        if len(packed) == len(batches):
+            return Batch.of_packed(record_type, PackedRows.joined(p for p in packed if p is not None))
+    elif all(b.has_rows for b in batches) and not any(b.has_columns for b in batches):
         return Batch.of_rows(record_type, list(chain.from_iterable(b.rows for b in batches)))
     parts = [b.columns for b in batches]
     if any(p.schema.types != parts[0].schema.types for p in parts[1:]):

@@ -32,9 +32,10 @@ from tidegate.records.wire import (
     Event,
     decode_batch,
     decode_event,
-    encode_batch,
+    decode_frame,
     encode_columns,
     encode_event,
+    encode_frame,
 )
 from tidegate.state.operator_states import OperatorStates, StatesContext
 from tidegate.storage.storage import CheckpointStorage
@@ -277,7 +278,7 @@ class Slot:
             raise ProtocolError(f"frame for unknown channel {channel}")
         element: Batch | Event
         if header.kind == BATCH:
-            element = decode_batch(body, self._input_types[edge.id])
+            element = decode_frame(body, self._input_types[edge.id])
         else:
             element = decode_event(body)
             if isinstance(element, EndOfInput):
@@ -408,6 +409,7 @@ class Slot:
                 self._options.buffer_size,
                 self._deliver_remote if remote else self._deliver_local,
                 remote=remote,
+                as_rows=edge.as_rows,
             )
             self._outputs[channel] = output
             channels.append(output)
@@ -429,8 +431,8 @@ class Slot:
     def _deliver_remote(self, channel: ChannelId, element: Batch | Event, backlog: int) -> int:
         peer = self._slot_of(self._graph.edges[channel.edge].target, channel.consumer)
         if isinstance(element, Batch):
-            body = encode_batch(element)
-            size = int(body.size)
+            body = encode_frame(element)
+            size = memoryview(body).nbytes
             self._network.send(peer, data_header(BATCH, channel, size, backlog), body)
             return size
         event = encode_event(element)
