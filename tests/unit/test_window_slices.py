@@ -30,9 +30,11 @@ from tidegate.api.windows import (
 )
 from tidegate.operators.window.accumulators import CountRecords, Total
 from tidegate.operators.window.declared import column_readers, window_aggregates
+from tidegate.operators.window.groups import Groups
 from tidegate.operators.window.parts import Part, WindowAggregates
 from tidegate.operators.window.slices import SliceState
 from tidegate.operators.window.slicing import Slicing
+from tidegate.operators.window.value_accumulators import BestRecords
 from tidegate.records.elements import MAX_WATERMARK
 
 
@@ -227,3 +229,20 @@ def test_a_sum_that_does_not_fit_is_refused_in_a_batch_and_over_batches() -> Non
     state.add(*one)
     with pytest.raises(OverflowError):
         state.add(*one)
+
+
+def test_the_best_of_many_records_are_those_that_a_sort_gives() -> None:
+    chance = np.random.default_rng(11)
+    count = 5_000
+    by = chance.integers(0, 40, count).astype(np.float64)
+    by[chance.random(count) < 0.05] = np.nan
+    times = chance.integers(0, 1_000, count)
+    codes = chance.integers(0, 7, count)
+    best = BestRecords(3, pa.float64(), [pa.field("row", pa.int64())], largest=True)
+    values = pa.StructArray.from_arrays([pa.array(by), pa.array(np.arange(count))], ["by", "row"])
+    (lists,) = best.partial(Groups(codes, 7), values, times)
+    found = best.result([lists], np.zeros(7, np.int64)).to_pylist()
+    for code in range(7):
+        rows = np.flatnonzero(codes == code).tolist()
+        rows.sort(key=lambda i: (-np.inf if np.isnan(by[i]) else -by[i], times[i], i))
+        assert [item["row"] for item in found[code]] == rows[:3]

@@ -180,12 +180,18 @@ class OperatorChain:
         return self._head.clock_ms
 
     def restored_clock_ms(self) -> int:
-        """Where a checkpoint had the head's event time; of another parallelism, the minimum of the subtasks'."""
+        """Where a checkpoint had the head's event time; of another parallelism, the minimum of the subtasks'.
+
+        A subtask of which nothing is stored had no event time yet, whatever the others had: they may have finished.
+        """
         context = self._head.context
-        for stored in self._restored_clocks:
+        clocks = self._restored_clocks
+        for stored in clocks:
             if (stored.subtask, stored.parallelism) == (context.subtask_index, context.parallelism):
                 return stored.watermark_ms
-        return min((stored.watermark_ms for stored in self._restored_clocks), default=MIN_TIMESTAMP)
+        if not clocks or len(clocks) < clocks[0].parallelism:
+            return MIN_TIMESTAMP
+        return min(stored.watermark_ms for stored in clocks)
 
     def end_input(self, input_index: int) -> None:
         """One input of the head has ended."""

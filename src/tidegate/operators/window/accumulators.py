@@ -39,6 +39,8 @@ class Accumulator(ABC):
     """How many of them, from the first, are numpy arrays."""
     merging: list[np.ufunc] | None = None
     """For each column what merges two of its elements; None: merge by group only."""
+    may_overflow: bool = False
+    """Whether the first column is a sum that may leave 64 bits; counts of records do not."""
     initial: Sequence[Any] = ()
     """For each column that has a `merging` the element that changes no other."""
 
@@ -119,6 +121,7 @@ class Total(NumberAccumulator):
         self._ufunc = {"sum": np.add, "min": np.fmin, "max": np.maximum}[kind]
         self.fields = [pa.field(kind, self._storage, False), pa.field("seen", pa.bool_(), False)]
         self.merging = [self._ufunc, np.logical_or]
+        self.may_overflow = kind == "sum" and dtype.kind == "i"
         self.initial = [self._initial, False]
 
     def partial(self, groups: Groups, values: pa.Array | None, timestamps: Longs) -> list[Column]:
@@ -200,17 +203,20 @@ def count_values(groups: Groups, values: pa.Array) -> Longs:
     return np.bincount(groups.codes[~null_mask(values)], minlength=groups.space)[groups.present]
 
 
-def merge_numbers(ufunc: np.ufunc, into: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Element by element, into a new array. Raises `OverflowError` where an int64 sum wraps around."""
-    with np.errstate(invalid="ignore"):
-        merged: npt.NDArray[Any] = ufunc(into, other)
+def merge_numbers(
+    ufunc: np.ufunc, into: npt.NDArray[Any], other: npt.NDArray[Any], *, may_overflow: bool
+) -> npt.NDArray[Any]:
+    """Element by element, into a new array. Raises `OverflowError` where a sum that may do so wraps around."""
+    if not may_overflow:
+        with np.errstate(invalid="ignore"):
+            merged: npt.NDArray[Any] = ufunc(into, other)
+        return merged
+    sums: Longs = into + other
     if (
-        ufunc is np.add
-        and merged.dtype.kind == "i"
-        and bool((((merged ^ into) & (merged ^ other)) < 0).any())
-    ):
+        len(sums) and int(((sums ^ into) & (sums ^ other)).min()) < 0
+    ):  # both terms have the sign that the sum has not
         raise OverflowError("the sum of a window does not fit an int64")
-    return merged
+    return sums
 
 
 def numbers_of(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:

@@ -34,10 +34,12 @@ class WindowAggregates:
         self.can_be_dense = all(a.merging is not None for a in self.accumulators)
         self.merging: list[np.ufunc] = [np.add]
         self.initial: list[Any] = [np.int64(0)]
+        self._may_overflow = [False]
         if self.can_be_dense:
             for a in self.accumulators:
                 self.merging += a.merging or []
                 self.initial += a.initial
+                self._may_overflow += [a.may_overflow and i == 0 for i in range(len(a.fields))]
         self.dtypes = [np.dtype(f.type.to_pandas_dtype()) for f in self.schema] if self.can_be_dense else []
 
     def partial(self, groups: Groups, values: Sequence[pa.Array | None], timestamps: Longs) -> Columns:
@@ -115,16 +117,16 @@ class WindowAggregates:
 
     def add_dense(self, into: Part, other: Part) -> None:
         """Merge a dense part into a dense one that is at least as long."""
-        for i, (ufunc, column) in enumerate(zip(self.merging, other.columns, strict=True)):
-            whole = into.columns[i]
+        rows = zip(self.merging, self._may_overflow, into.columns, other.columns, strict=True)
+        for ufunc, may_overflow, whole, column in rows:
             n = len(column)
-            whole[:n] = merge_numbers(ufunc, whole[:n], column)
+            whole[:n] = merge_numbers(ufunc, whole[:n], column, may_overflow=may_overflow)
 
     def scatter(self, into: Part, ids: Longs, columns: Columns) -> None:
         """Merge rows (each id once) into a dense part that is long enough."""
-        for i, (ufunc, column) in enumerate(zip(self.merging, columns, strict=True)):
-            whole = into.columns[i]
-            whole[ids] = merge_numbers(ufunc, whole[ids], column)
+        rows = zip(self.merging, self._may_overflow, into.columns, columns, strict=True)
+        for ufunc, may_overflow, whole, column in rows:
+            whole[ids] = merge_numbers(ufunc, whole[ids], column, may_overflow=may_overflow)
 
     def empty_dense(self, keys: int) -> Part:
         """A dense part without records."""

@@ -20,6 +20,7 @@ from tidegate.records.key_index import KeyIndex
 
 Longs = npt.NDArray[np.int64]
 
+_FEW: Final = 8
 _SIGN: Final = np.uint64(1 << 63)
 _LOW_63: Final = np.int64((1 << 63) - 1)
 
@@ -152,11 +153,28 @@ class BestRecords(Accumulator):
         ranks = sortable(by)
         if self._largest:
             ranks = ~ranks
+        rows = None
+        if self._n <= _FEW and len(codes) > 4 * self._n * groups.space:
+            rows = self._promising(codes, ranks, groups.space)
+            codes, ranks, times = codes[rows], ranks[rows], times[rows]
         order = np.lexsort((times, ranks, codes))
         sizes = np.bincount(codes, minlength=groups.space)
         starts = np.cumsum(sizes) - sizes
         place = np.arange(len(order)) - starts[codes[order]]
-        return order[place < self._n], np.minimum(sizes[groups.present], self._n)
+        best = order[place < self._n]
+        return best if rows is None else rows[best], np.minimum(sizes[groups.present], self._n)
+
+    def _promising(self, codes: Longs, ranks: Longs, space: int) -> Longs:
+        """The rows with one of the n best values of their group: far fewer are then sorted."""
+        worst = np.full(space, _LOW_63)
+        left = np.arange(len(codes))
+        for _ in range(self._n):
+            worst = np.full(space, _LOW_63)
+            np.minimum.at(worst, codes[left], ranks[left])
+            left = left[ranks[left] > worst[codes[left]]]
+        behind = np.zeros(len(codes), np.bool_)
+        behind[left] = True
+        return np.flatnonzero(~behind)
 
     def result(self, columns: list[Column], records: Longs) -> pa.Array:
         """The selected columns of the best records."""
