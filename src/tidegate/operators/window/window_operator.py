@@ -60,6 +60,8 @@ class WindowOperator(RowOperator):
         self._open_second_function()
         self._assigner, self._trigger = operation.assigner, operation.effective_trigger
         self._is_event_time = self._assigner.is_event_time
+        own_trigger = EventTimeTrigger if self._is_event_time else ProcessingTimeTrigger
+        self._waits_for_end = type(self._trigger) is own_trigger
         self._lateness_ms = operation.allowed_lateness_ms
         self._timers = TimerService(self.backend)
         self._trigger_state: RememberedByWindow | None = None
@@ -153,6 +155,8 @@ class WindowOperator(RowOperator):
             place = self._place_of(window)
             assert place is not None
             is_new = self._computation.add(place, value, stamp_ms)
+            if not is_new and self._waits_for_end and window.max_timestamp_ms > self.clock_ms:
+                continue  # what the trigger would say; its timer is there since the window is
             context.window = window
             result = self._trigger.on_element(record, stamp_ms, window, context)
             if result is not TriggerResult.CONTINUE:
