@@ -1,8 +1,8 @@
 """Marks on the bytes of a text: one bit for each byte, so that a question about all bytes costs an eighth of a pass.
 
 This is how simdjson looks at a text, with numpy and polars for the vector instructions: polars compares bytes straight
-to packed bits and picks the marked ones with the machine's compress instruction, numpy works on the bits as words. Bit
-i of the marks is byte i; bits beyond the text are 0 in what `MarkedText` gives and must be 0 in what it takes.
+to packed bits and picks the marked ones, numpy works on the bits as words. Bit i of the marks is byte i. Bits beyond
+the text are 0 in what `MarkedText` gives, and are passed over in what it takes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Why msgspec and not polars or pyarrow for reading: it refuses what does not fit instead of making it fit (polars turns
 a number in a string column into text and a lone surrogate into NUL; pyarrow crashes on a line `null`), it skips
-fields that nobody asked for almost for free, and for all columns it takes no more CPU than polars does.
+fields that nobody asked for almost for free, and for all columns it takes no more CPU than polars does. Lines that are
+shown to have one layout need no parser at all (`json_layout`).
 """
 
 from __future__ import annotations
