@@ -232,6 +232,14 @@ def test_hidden_files_of_another_job_are_left_alone_and_told_of(tmp_path, caplog
     assert names(tmp_path) == []
 
 
+def test_a_zombie_whose_file_a_newer_attempt_removed_closes_without_an_error(tmp_path):
+    zombie = writer(FileSink(tmp_path))
+    zombie.write(batch(Count("a", 1)))
+    writer(FileSink(tmp_path), attempt=1)
+    assert names(tmp_path) == []
+    zombie.close()
+
+
 def test_two_jobs_append_to_one_directory_at_the_same_time(tmp_path):
     sink = FileSink(tmp_path, append=True)
     writers = {}

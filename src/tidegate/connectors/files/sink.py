@@ -250,7 +250,8 @@ class _FileWriter(SinkWriter):
             try:
                 stream.close()
             finally:
-                self._filesystem.delete_file(path)
+                with contextlib.suppress(FileNotFoundError):  # a newer attempt has cleaned up after this one
+                    self._filesystem.delete_file(path)
 
     # ---- files ----
 
