@@ -1,0 +1,236 @@
+"""Joins, deduplication and timers in whole jobs equal plain Python: any order, parallelism 1 to 4, crashes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.event_time import reference as ref
+from tidegate import (
+    DataStream,
+    Environment,
+    FileSink,
+    KeyedCoProcessFunction,
+    OnTimerContext,
+    ProcessContext,
+    RestartStrategies,
+    TumblingEventTimeWindows,
+    ValueState,
+    WatermarkStrategy,
+)
+
+HOWS = ("inner", "left", "right", "full")
+WITHIN = 7
+SIZE = 10
+
+COMMON = settings(
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+class Click(NamedTuple):
+    key: str
+    ts: int
+    value: int
+
+
+class Found(NamedTuple):
+    """What a branch gave: two numbers of records or times, -1 for none."""
+
+    branch: str
+    key: str
+    first: int
+    second: int
+
+
+@dataclass(frozen=True)
+class Case:
+    left: list[Click]
+    right: list[Click]
+    delay: int
+    lower: int
+    upper: int
+    parallelism: int
+    batch_rows: int
+    seed: int
+
+
+@st.composite
+def clicks(draw: Any, delay: int, first: int) -> list[Click]:
+    """Times that go up, each with a jitter that is shorter than the delay: out of order, but never late."""
+    ts, out = 0, []
+    for number in range(draw(st.integers(0, 25))):
+        ts += draw(st.integers(0, 4))
+        out.append(Click(draw(st.sampled_from("abc")), ts + draw(st.integers(0, delay)), first + number))
+    return out
+
+
+@st.composite
+def cases(draw: Any) -> Case:
+    delay = draw(st.integers(0, 8))
+    lower, upper = sorted(draw(st.tuples(st.integers(-12, 12), st.integers(-12, 12))))
+    return Case(
+        draw(clicks(delay, 0)),
+        draw(clicks(delay, 1000)),
+        delay,
+        lower,
+        upper,
+        draw(st.integers(1, 4)),
+        draw(st.sampled_from([1, 2, 5, 100])),
+        draw(st.integers(0, 10_000)),
+    )
+
+
+class Latest(KeyedCoProcessFunction):
+    """Remembers the highest time of the key, and says so whenever the watermark is 5 ms behind some record."""
+
+    highest = ValueState(int, default=-1)
+
+    def process1(self, value: Click, context: ProcessContext) -> Iterator[Found]:
+        assert context.timestamp == value.ts
+        self.highest.update(max(self.highest.value(), value.ts))
+        context.timer_service.register_event_time_timer(value.ts + 5)
+        return iter(())
+
+    def process2(self, value: Click, context: ProcessContext) -> Iterator[Found]:
+        return self.process1(value, context)
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[Found]:
+        assert self.highest.value() >= timestamp - 5
+        yield Found("timers", context.current_key, timestamp, -1)
+
+
+def pair(how: str) -> Any:
+    def found(left: Click | None, right: Click | None) -> Found:
+        one = left or right
+        assert one is not None
+        return Found(how, one.key, -1 if left is None else left.value, -1 if right is None else right.value)
+
+    return found
+
+
+def kept(click: Click) -> Found:
+    return Found("deduplicated", click.key, click.value, -1)
+
+
+def program(env: Environment, case: Case) -> DataStream:
+    def timed(name: str, events: list[Click]) -> Any:
+        source = env.from_collection(events, type=Click, uid=name).set_parallelism(1)
+        strategy = WatermarkStrategy.bounded(case.delay, "ts")
+        return source.assign_timestamps_and_watermarks(strategy, uid=f"{name}-times").set_parallelism(1)
+
+    left, right = timed("left", case.left), timed("right", case.right)
+    a, b = left.key_by("key"), right.key_by("key")
+    joins = [
+        a.interval_join(b)
+        .between(case.lower, case.upper)
+        .how(how)
+        .apply(pair(how), returns=Found, uid=f"{how}-join")
+        for how in HOWS
+    ]
+    windows = left.join(right).where("key").equal_to("key").window(TumblingEventTimeWindows(SIZE)).how("full")
+    return joins[0].union(
+        *joins[1:],
+        windows.apply(pair("window"), returns=Found, uid="window"),
+        a.deduplicate(within=WITHIN, uid="deduplicate").map(kept, uid="kept"),
+        a.connect(b).process(Latest(), returns=Found, uid="timers"),
+    )
+
+
+def expected(case: Case) -> Counter[Found]:
+    left = [ref.Event(*e) for e in case.left]
+    right = [ref.Event(*e) for e in case.right]
+    found: Counter[Found] = Counter()
+
+    def add(branch: str, pairs: list[tuple[ref.Event | None, ref.Event | None]]) -> None:
+        for one, other in pairs:
+            key = (one or other).key  # type: ignore[union-attr]
+            found[Found(branch, key, one.value if one else -1, other.value if other else -1)] += 1
+
+    for how in HOWS:
+        add(how, ref.interval_join(left, right, case.lower, case.upper, how))
+    for window in {e.ts // SIZE for e in (*left, *right)}:
+        sides = [[e for e in side if e.ts // SIZE == window] for side in (left, right)]
+        add("window", ref.interval_join(sides[0], sides[1], -SIZE, SIZE, "full"))
+    last: dict[str, int] = {}
+    for event in left:
+        if event.key not in last or event.ts >= last[event.key] + WITHIN:
+            last[event.key] = event.ts
+            found[Found("deduplicated", event.key, event.value, -1)] += 1
+    found.update({Found("timers", e.key, e.ts + 5, -1): 1 for e in (*left, *right)})
+    return found
+
+
+def environment(case: Case, **more: object) -> Environment:
+    return Environment(
+        runtime="in-process",
+        parallelism=case.parallelism,
+        seed=case.seed,
+        batch_rows=case.batch_rows,
+        watermark_interval=0,
+        **more,
+    )
+
+
+@given(case=cases())
+@settings(COMMON, max_examples=100)
+def test_joins_deduplication_and_timers_equal_plain_python(case: Case) -> None:
+    assert Counter(program(environment(case), case).execute_and_collect()) == expected(case)
+
+
+@pytest.mark.timeout(600)
+@given(case=cases())
+@settings(COMMON, max_examples=30)
+def test_a_crash_at_any_moment_changes_nothing(case: Case) -> None:
+    check_with_a_crash(case, "heap")
+
+
+@pytest.mark.timeout(600)
+@given(case=cases())
+@settings(COMMON, max_examples=8)
+def test_a_crash_changes_nothing_on_rocksdb(case: Case) -> None:
+    check_with_a_crash(case, "rocksdb")
+
+
+def check_with_a_crash(case: Case, backend: str) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="joins-"))
+    try:
+        marker = directory / "crashed"
+
+        def crash_once(found: Found) -> Found:
+            if zlib.crc32(repr((found, case.seed)).encode()) % 9 == 0 and not marker.exists():
+                marker.touch()
+                raise RuntimeError("once")
+            return found
+
+        env = environment(
+            case,
+            state_backend=backend,
+            checkpoint_interval="10 ms",
+            checkpoint_fsync=False,
+            checkpoint_dir=str(directory / "checkpoints"),
+            restart_strategy=RestartStrategies.fixed_delay(3, "1 ms"),
+        )
+        out = directory / "out"
+        program(env, case).map(crash_once, returns=Found, uid="crash").sink_to(
+            FileSink(out, format="parquet"), uid="out"
+        )
+        env.execute()
+        files = sorted(out.glob("part-*"))
+        found = [Found(**row) for file in files for row in pq.read_table(file).to_pylist()]
+        assert Counter(found) == expected(case)
+    finally:
+        shutil.rmtree(directory)
