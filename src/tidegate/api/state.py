@@ -85,6 +85,7 @@ class StateTtl:
 
     In a map each entry expires by itself, a list as a whole. Expired values are invisible at once and removed soon
     after. With `time="event"` the time is the watermark; what was written before the first watermark counts from it.
+    The end of input lets nothing expire.
 
     >>> StateTtl("1 h")
     StateTtl(duration='1 h', time='processing', refresh_on_read=False)

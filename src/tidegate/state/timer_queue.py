@@ -38,7 +38,7 @@ class TimerQueue:
 
         stored[time]   as the last snapshot gave them to the backend
         new[time]      registered or changed since
-        removed[time]  keys that were in `stored`; they are gone, unless they are in `new`
+        removed        times and keys that were in `stored`; they are gone, unless they are in `new`
 
     A key has its timers for one time in `stored` or in `new`, never in both. A time is in the heap, once, as long as
     one of the two has it, be it with no keys left.
@@ -48,7 +48,7 @@ class TimerQueue:
         self.pending = 0
         """How many timers wait."""
         self.new: dict[int, Timers] = {}
-        self.removed: dict[int, Timers] = {}
+        self.removed: tuple[list[int], list[Any]] = ([], [])
         self.stored: dict[int, Timers] = {}
         self._times: list[int] = []
         self._emptied = 0
@@ -110,7 +110,8 @@ class TimerQueue:
         What is registered or deleted while they are taken counts: a timer that has become due comes in the same pass,
         in its place. Those that were not taken, when the caller stops early, are still there.
         """
-        times, all_stored, all_new, all_removed = self._times, self.stored, self.new, self.removed
+        times, all_stored, all_new = self._times, self.stored, self.new
+        add_time, add_key = self.removed[0].append, self.removed[1].append
         interrupted: list[tuple[int, Timers, Iterator[Any]]] = []  # by timers for an earlier time
         self._drop_empty()
         run = self._take_times(until_ms)
@@ -139,19 +140,20 @@ class TimerQueue:
                                 del all_new[time]
                             for key in timers:
                                 if stored:
-                                    older = all_removed.get(time)
-                                    all_removed[time] = stored if older is None else {**older, **stored}
+                                    add_time(time)
+                                    add_key(key)
                                 self.pending -= 1
                                 yield time, key, have
                             continue
                     keys = iter(list(timers))
-                removed = all_removed.setdefault(time, {}) if timers is stored else None
+                is_stored = timers is stored
                 for key in keys:
                     have = timers.pop(key, _ABSENT)
                     if have is _ABSENT:
                         continue
-                    if removed is not None:
-                        removed[key] = None
+                    if is_stored:
+                        add_time(time)
+                        add_key(key)
                     if have.__class__ is Several:  # the others follow when those of all keys were taken
                         self._put(key, time, have[1:])
                         have = have[0]
@@ -161,7 +163,7 @@ class TimerQueue:
                         interrupted.append((time, timers, keys))
                         break
                 else:
-                    if removed is None:
+                    if not is_stored:
                         # A dict that has lost many keys is slow to begin with.
                         all_new[time] = dict(timers)
         finally:
@@ -205,7 +207,8 @@ class TimerQueue:
             else:
                 older.update(timers)
         self.new.clear()
-        self.removed.clear()
+        for gone in self.removed:
+            gone.clear()
 
     # ---- times ----
 
@@ -265,7 +268,8 @@ class TimerQueue:
     def _take(self, timers: Timers, key: Any, time: int) -> None:
         del timers[key]
         if timers is self.stored.get(time):
-            self.removed.setdefault(time, {})[key] = None
+            self.removed[0].append(time)
+            self.removed[1].append(key)
 
     def _put(self, key: Any, time: int, namespaces: tuple[Namespace, ...]) -> None:
         new = self.new.get(time)

@@ -13,13 +13,12 @@ checkpoints is never written. Mailbox thread only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from types import NoneType
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -126,18 +125,21 @@ class _StoredTimers:
         if self._key_type.is_object:
             return  # the backend's own snapshot says what is wrong
         new, stored = queue.new, queue.stored
-        gone: dict[int, Collection[Any]] = dict(queue.removed)
-        for time in gone.keys() & new.keys():
-            gone[time] = [key for key in gone[time] if key not in new[time]]
+        times, keys = queue.removed
+        if not new.keys().isdisjoint(times):
+            gone = [(t, k) for t, k in zip(times, keys, strict=True) if k not in new.get(t, ())]
+            times, keys = [t for t, _ in gone], [k for _, k in gone]
         changed = self._rows(new)
-        removed = PaneRows(*self._places(gone), [])
+        removed = PaneRows(self._keys(keys), np.array(times, np.int64), [])
         is_all = not stored
         queue.written()
         self._table.write(changed, removed, lambda: changed if is_all else self._rows(stored))
 
     def _rows(self, timers: dict[int, Timers]) -> PaneRows:
         have = list(chain.from_iterable(at.values() for at in timers.values()))
-        keys, times = self._places(timers)
+        keys = self._keys(list(chain.from_iterable(timers.values())))
+        counts = np.fromiter(map(len, timers.values()), np.int64, len(timers))
+        times = np.repeat(np.fromiter(timers, np.int64, len(timers)), counts)
         count = len(have)
         kinds = set(map(type, have))
         if kinds <= {NoneType}:
@@ -151,12 +153,8 @@ class _StoredTimers:
         flat = [[x for pair in n if pair for x in pair] or None for n in several]
         return PaneRows(keys, times, [pa.array([None in n for n in several]), pa.array(flat, _NAMESPACES)])
 
-    def _places(self, timers: Mapping[int, Collection[Any]]) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
-        """The key columns and times."""
-        keys = list(chain.from_iterable(timers.values()))
-        counts = np.fromiter(map(len, timers.values()), np.int64, len(timers))
-        times = np.repeat(np.fromiter(timers, np.int64, len(timers)), counts)
-        return KeySerializer(self._key_type).columns(keys), times
+    def _keys(self, keys: list[Any]) -> list[pa.Array]:
+        return KeySerializer(self._key_type).columns(keys)
 
     def _namespaces_of(self, plain: pa.Array, flat: pa.Array) -> Iterable[Any]:
         if flat.null_count == len(flat):
