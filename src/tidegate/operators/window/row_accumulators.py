@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any
 
 from tidegate.api.state import AggregateFunction
@@ -97,5 +98,6 @@ class FunctionAccumulators(Accumulators):
         return self._function.merge(left, right)
 
     def result(self, accumulator: Any) -> Any:
-        """The function's result."""
-        return self._function.get_result(accumulator)
+        """The function's result; a copy where that is the accumulator itself, which goes on changing."""
+        result = self._function.get_result(accumulator)
+        return deepcopy(result) if result is accumulator else result
