@@ -204,7 +204,7 @@ class DataStream(OperatorSettings):
         >>> env = Environment(runtime="in-process")
         >>> clicks = env.from_collection([{"app": "a", "ts": 1_000}])
         >>> clicks.assign_timestamps_and_watermarks(WatermarkStrategy.bounded("2 s", "ts"))
-        <DataStream of 'timestamps': (app: string, ts: int64)>
+        <DataStream of 'timestamps': Row(app: string?, ts: int64?)>
         """
         if not isinstance(strategy, WatermarkStrategy):
             raise ProgramError(
