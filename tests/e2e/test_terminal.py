@@ -99,11 +99,12 @@ def endless(tmp_path: Path) -> Iterator[Terminal]:
     terminal.kill()
 
 
+@pytest.mark.timeout(240)
 def test_live_display_shows_rates_while_the_job_runs_and_ctrl_c_ends_everything(endless: Terminal):
     running = re.compile(
         r"endless  RUNNING .*?\n.* 0%\n.*?\nclicks +2/2 +\d.*? [MkG] .*\npv -> nowhere +2/2 +\d.*? [MkG] .*"
     )
-    endless.read_until(running.search, timeout_s=90)
+    endless.read_until(running.search, timeout_s=180)
 
     lines = endless.screen.splitlines()
     assert lines[0] == "job 'endless': 2 tasks, 2 slots needed (default 2)"
