@@ -131,6 +131,18 @@ def test_a_continuous_processing_time_trigger_gives_early_results_and_one_at_the
         assert h.operator.next_processing_time_ms is None
 
 
+def test_with_lateness_the_last_result_of_a_processing_time_trigger_comes_when_the_window_is_over():
+    made = windowed(TEN, ContinuousProcessingTimeTrigger("1 h")).allowed_lateness("5 s").process(Amounts())
+    with harness(made) as h:
+        push(h, ("a", 1, 500))
+        h.advance_watermark(12_000)
+        push(h, ("a", 2, 600))
+        assert h.rows == []
+        h.advance_watermark(14_999)
+        assert h.rows == [[1, 2]]
+        assert left_in_state(h) == {}
+
+
 def test_a_count_trigger_counts_on_when_sessions_merge():
     with harness(windowed(EventTimeSessionWindows("10 s"), CountTrigger(3)).process(Amounts())) as h:
         push(h, ("a", 1, 0), ("a", 2, 15_000))

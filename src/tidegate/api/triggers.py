@@ -390,7 +390,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires whenever the wall clock passes a multiple of the interval, while the window has records.
 
-    With event-time windows it gives early results, and one at the end of the window too.
+    With event-time windows it gives early results, and a last one when the window is over, behind the allowed lateness.
     """
 
     def on_element(
@@ -402,8 +402,8 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
-        """Fire at the end of an event-time window, before it is cleaned up."""
-        return TriggerResult.FIRE if time_ms == window.max_timestamp_ms else TriggerResult.CONTINUE
+        """Fire before an event-time window is cleaned up."""
+        return TriggerResult.FIRE if time_ms >= window.max_timestamp_ms else TriggerResult.CONTINUE
 
     def on_processing_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
         """Fire, and wait for the next multiple."""
