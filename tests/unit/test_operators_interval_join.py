@@ -318,7 +318,7 @@ class Naive:
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-@settings(max_examples=120)
+@settings(max_examples=100)
 @given(
     events=EVENTS,
     bounds=st.tuples(st.integers(-12, 12), st.integers(-12, 12)).map(sorted),
@@ -351,15 +351,15 @@ def test_any_join_gives_what_a_list_of_all_records_gives(
                 clock = min(MAX_WATERMARK, max(naive.clock, 0) + argument)
                 before = max(current.watermarks, default=MIN_TIMESTAMP)
                 current.advance_watermark(clock)
-                assert all(time > before for _, time in stamped(current)), (
-                    "emitted what is late for those behind"
-                )
+                # A record that came with the very time of the watermark was taken, and leaves with it.
+                assert all(time >= before for _, time in stamped(current)), "late for those behind"
                 expected = naive.advance(clock)
             else:
                 late += current.counters["late_records"]
                 watermarks = current.watermarks
-                current = next_attempt(made, current, storage, step)
+                current = next_attempt(made, current, storage, step)  # which hears of the clock again
                 current.watermarks[:] = watermarks
+                expected = [] if naive.clock == MIN_TIMESTAMP else naive.advance(naive.clock)
             got = stamped(current)
             current.batches.clear()
             assert Counter(got) == Counter(expected)

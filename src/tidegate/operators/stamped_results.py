@@ -41,6 +41,12 @@ class StampedResults:
             waiting += len(values)
         self.waiting = waiting
 
+    def add_rows(self, timestamps_ms: list[int], rows: list[Any]) -> None:
+        """Take records that have nothing to do with side outputs."""
+        self._rows.extend(rows)
+        self._times.extend(timestamps_ms)
+        self.waiting += len(rows)
+
     def emit(self) -> None:
         """Send what is there."""
         self.waiting = 0

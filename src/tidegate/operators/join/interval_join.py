@@ -15,7 +15,7 @@ from tidegate.api.join_operations import BUFFERS, IntervalJoin
 from tidegate.core.errors import ProgramError
 from tidegate.operators.deduplicate import chosen
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.join.buffers import JoinBuffer, StoredEntries
+from tidegate.operators.join.buffers import Entry, JoinBuffer, StoredEntries
 from tidegate.operators.latest_values import not_storable
 from tidegate.operators.row_operator import RowOperator, StatefulContext, batch_position
 from tidegate.operators.stamped_results import MOST_ROWS, StampedResults
@@ -53,7 +53,7 @@ class IntervalJoinOperator(RowOperator):
         self._buffers = tuple(
             JoinBuffer(
                 operation.reach_ms[side],
-                is_exact=outer[side],
+                is_outer=outer[side],
                 store=None
                 if self._refusal is not None
                 else StoredEntries(self.backend, BUFFERS[side], self.input_types[side]),
@@ -79,26 +79,31 @@ class IntervalJoinOperator(RowOperator):
         results = StampedResults(self, context)
         pair = self._pairing(input_index, context, results)
         records = iter(rows)
-        backend = self.backend
+        backend, operation = self.backend, self.operation
         mine, others = self._buffers[input_index], self._buffers[1 - input_index]
-        copy_row = self.input_types[input_index].copy_row
-        operation = self.operation
+        add, between = mine.add, others.between
+        tells_others = self._outer[1 - input_index]
         first, last = (
             (operation.lower_ms, operation.upper_ms)
             if input_index == 0
             else (-operation.upper_ms, -operation.lower_ms)
         )
+        record_type = self.input_types[input_index]
+        copy_row = record_type.copy_row if record_type.is_mutable else None
         try:
-            for row, backend.current_key, time in zip(records, keys, times, strict=True):
-                key = backend.current_key
-                found = others.between(key, time + first, time + last)
-                # Kept before the function sees it, and as a copy if it can change.
-                mine.add(key, time, copy_row(row), bool(found))
-                try:
+            for row, key, time in zip(records, keys, times, strict=True):
+                found = between(key, time + first, time + last)
+                # It waits before the function sees it, and as a copy if it can change.
+                add(key, time, row if copy_row is None else copy_row(row), bool(found))
+                if not found:
+                    continue
+                backend.current_key = key
+                if tells_others:
                     for entry in found:
                         if not entry.is_matched:
                             others.matched(key, entry)
-                        pair(row, time, entry.row, entry.timestamp_ms)
+                try:
+                    pair(row, time, found)
                 except BaseException as e:
                     raise self.failure(batch, rows, records) from e
                 if results.waiting >= MOST_ROWS:
@@ -121,9 +126,7 @@ class IntervalJoinOperator(RowOperator):
         super().on_event_time(watermark_ms)
         alone: list[tuple[int, int, Any, Any]] = []
         for side, buffer in enumerate(self._buffers):
-            gone = buffer.advance(watermark_ms)
-            if self._outer[side]:
-                alone += [(e.timestamp_ms, side, key, e.row) for e, key in gone if not e.is_matched]
+            alone += [(e.timestamp_ms, side, key, e.row) for e, key in buffer.advance(watermark_ms)]
         if self._outer == (True, True):
             alone.sort(key=lambda one: one[:2])
         if alone:
@@ -139,30 +142,32 @@ class IntervalJoinOperator(RowOperator):
     # ---- inside ----
 
     def _pairing(self, side: int, context: PairContext, results: StampedResults) -> Any:
-        """Calls the function with a record of `side` and one of the other, and takes what it gives."""
-        function, add = self._function, results.add
-        copy_other = self.input_types[1 - side].copy_row
+        """Calls the function with a record of `side` and each one that it met, and takes what it gives."""
+        function = self._function
+        other_type = self.input_types[1 - side]
+        copy_other = other_type.copy_row if other_type.is_mutable else None
 
-        if self.operation.form == "apply":
+        def apply(row: Any, time: int, found: list[Entry]) -> None:
+            others = [e.row if copy_other is None else copy_other(e.row) for e in found]
+            if side == 0:
+                joined = [function(row, other) for other in others]
+            else:
+                joined = [function(other, row) for other in others]
+            results.add_rows([e.timestamp_ms if e.timestamp_ms > time else time for e in found], joined)
 
-            def pair(row: Any, time: int, other: Any, other_time: int) -> None:
-                other = copy_other(other)
-                joined = function(row, other) if side == 0 else function(other, row)
-                add(time if time > other_time else other_time, [joined])
-
-        else:
-
-            def pair(row: Any, time: int, other: Any, other_time: int) -> None:
-                other = copy_other(other)
-                context.timestamp = time if time > other_time else other_time
+        def process(row: Any, time: int, found: list[Entry]) -> None:
+            for entry in found:
+                other = entry.row if copy_other is None else copy_other(entry.row)
+                context.timestamp = max(time, entry.timestamp_ms)
                 if side == 0:
-                    context.left_timestamp, context.right_timestamp = time, other_time
-                    add(context.timestamp, function(row, other, context))
+                    context.left_timestamp, context.right_timestamp = time, entry.timestamp_ms
+                    part = function(row, other, context)
                 else:
-                    context.left_timestamp, context.right_timestamp = other_time, time
-                    add(context.timestamp, function(other, row, context))
+                    context.left_timestamp, context.right_timestamp = entry.timestamp_ms, time
+                    part = function(other, row, context)
+                results.add(context.timestamp, part)
 
-        return pair
+        return apply if self.operation.form == "apply" else process
 
     def _emit_alone(self, alone: Iterable[tuple[int, int, Any, Any]]) -> None:
         backend, function = self.backend, self._function
