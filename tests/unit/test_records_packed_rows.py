@@ -102,6 +102,18 @@ def test_any_part_is_what_a_list_gives(start: int, length: int) -> None:
     assert over.rows == rows
 
 
+def test_portions_end_where_parts_do_if_they_are_large_enough() -> None:
+    kind = record_type_of(tuple[str, int])
+    rows = [(str(i), i) for i in range(3000)]
+    merged = merge([packed(part, kind) for part in (rows[:100], rows[100:1100], rows[1100:])])
+    taken, start = [], 0
+    while start < merged.num_rows:
+        taken.append(merged.portion(start, 1500))
+        start += taken[-1]
+    assert taken == [1100, 1500, 400]
+    assert Batch.of_rows(kind, rows).portion(2900, 1500) == 100
+
+
 def test_packed_rows_merge_with_rows_and_with_columns() -> None:
     rows = [("a", 1), ("b", 2)]
     kind = record_type_of(tuple[str, int])

@@ -141,6 +141,11 @@ class Batch:
             return Batch(self.type, self._columns, rows, self.origin, self.timestamps)
         return Batch(self.type, self.columns, None, self.origin, self.timestamps)
 
+    def portion(self, start: int, most: int) -> int:
+        """How many rows from `start` on a consumer of at most so many does best to take."""
+        rows = min(most, self.num_rows - start)
+        return rows if self._packed is None or self._rows is not None else self._packed.portion(start, rows)
+
     def slice(self, start: int, length: int) -> Batch:
         """A part of the batch, without copying columns."""
         columns = None if self._columns is None else self._columns.slice(start, length)

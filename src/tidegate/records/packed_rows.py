@@ -30,6 +30,8 @@ _INT64_MAX: Final = (1 << 63) - 1
 _UINT64: Final = 0xCF
 """Begins a number of more than 32 bits without a sign; also any byte of anything else."""
 _MAGIC: Final = b"ROWS"
+_WORTHWHILE: Final = 512
+"""Rows that are enough for a portion of their own."""
 _PART: Final = struct.Struct("<II")
 
 Bytes = bytes | bytearray | memoryview
@@ -86,7 +88,7 @@ class RowPacker:
 
 
 class PackedRows:
-    """Some rows, packed part by part. Only the part that is asked for is unpacked, and only the last one is kept."""
+    """Some rows, packed part by part. Only the part that is asked for is unpacked; what is left of it is kept."""
 
     __slots__ = ("_last", "_packer", "_parts", "count", "nbytes")
 
@@ -113,10 +115,21 @@ class PackedRows:
                 taken = part if start == 0 and count <= length else part[start : start + length]
                 found = taken if not found and len(taken) == length else found + taken
                 length -= len(taken)
+                if start + len(taken) == count:
+                    self._last = None  # who goes on does not need it, and it can be freed while it is in the caches
                 start = 0
             else:
                 start -= count
         return found
+
+    def portion(self, start: int, most: int) -> int:
+        """How many rows from `start` on to take at once, at most `most`: one part, which then need not be copied."""
+        end = 0
+        for count, _ in self._parts:
+            end += count
+            if _WORTHWHILE <= end - start <= most:
+                return end - start
+        return most
 
     def to_frame(self) -> bytes:
         """As it goes over the wire."""

@@ -57,7 +57,7 @@ class Portions:
         batch, receive = self._batch, self._receive
         assert batch is not None
         assert receive is not None
-        start, rows = self._start, min(self._rows, batch.num_rows - self._start)
+        start, rows = self._start, batch.portion(self._start, self._rows)
         self._start += rows
         if self._start == batch.num_rows:
             self._batch = self._receive = None
