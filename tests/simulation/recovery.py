@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.simulation.event_time_programs import EVENT_TIME_PROGRAMS
 from tests.simulation.recovery_programs import PROGRAMS, Program
 from tidegate import Environment, FileSink, ValueState
 from tidegate.core.clock import ManualClock
@@ -51,6 +52,8 @@ from tidegate.testing.simulation import Simulation
 
 MODES = ("aligned", "aligned", "unaligned", "unaligned", "timeout", "at_least_once")
 MOST_EVENTS = 60_000
+EVENT_TIME = 1_000_000
+"""From this seed on the programs are those in event time."""
 _PART = re.compile(r"part-(\d+)-(\d+)\.csv")
 
 
@@ -90,7 +93,8 @@ class Plan:
     @staticmethod
     def of(seed: int) -> Plan:
         rng = random.Random(f"plan {seed}")
-        program = PROGRAMS[seed % len(PROGRAMS)]
+        programs = PROGRAMS if seed < EVENT_TIME else EVENT_TIME_PROGRAMS
+        program = programs[seed % len(programs)]
         mode = rng.choice(MODES)
         damages = rng.random() < 0.12
         storage = "directory" if damages or rng.random() < 0.85 else "memory"
@@ -119,6 +123,7 @@ class Plan:
         }
         backend = "rocksdb" if rng.random() < 0.06 else "heap"
         values["state.backend"] = backend
+        values["watermark.interval"] = rng.choice((0, 0, 15))
         return Plan(seed, program, mode, backend, rng.choice((1, 2, 2, 3)), storage, damages, values)
 
 

@@ -13,11 +13,12 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.recovery import Plan, Run, digest
+from tests.simulation.recovery import EVENT_TIME, Plan, Run, digest
 from tidegate.core.failpoints import NAMES
 
 PER_TEST = 100
 SEEDS = 2_000
+EVENT_TIME_SEEDS = 500
 LONG_SEEDS = int(os.environ.get("SEEDS") or 20_000)
 
 passed: Counter[str] = Counter()
@@ -69,10 +70,19 @@ def test_no_fault_at_any_moment_changes_the_answer(first):
         check(seed)
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(EVENT_TIME, EVENT_TIME + EVENT_TIME_SEEDS, PER_TEST))
+def test_no_fault_at_any_moment_makes_a_window_or_a_timer_fire_twice_or_never(first):
+    for seed in range(first, first + PER_TEST):
+        check(seed)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(0)
 def test_no_fault_at_any_moment_changes_the_answer_for_as_many_seeds_as_one_wants():
     for seed in range(SEEDS, SEEDS + LONG_SEEDS):
+        check(seed)
+    for seed in range(EVENT_TIME + EVENT_TIME_SEEDS, EVENT_TIME + EVENT_TIME_SEEDS + LONG_SEEDS // 4):
         check(seed)
 
 
