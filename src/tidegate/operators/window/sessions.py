@@ -134,7 +134,7 @@ class SessionState:
         starts = np.concatenate([old.starts, new.starts])
         ends = np.concatenate([old.ends, new.ends])
         is_new = np.concatenate([np.zeros(len(old), np.bool_), np.ones(len(new), np.bool_)])
-        order = np.lexsort((starts, ids))
+        order = sorted_by_key_and_time(ids, starts, len(self.index))
         s_ids, s_starts, s_ends = ids[order], starts[order], ends[order]
         same_key = np.zeros(len(order), np.bool_)
         same_key[1:] = s_ids[1:] == s_ids[:-1]

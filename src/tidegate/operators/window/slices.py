@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -61,6 +62,8 @@ class Slice:
             else:
                 room = max(keys, 2 * len(self._dense.columns[0]))
                 self._dense.columns = self._aggregates.widened(self._dense.columns, room)
+        elif self._dense is None and not self._chunks and self._fits_dense(len(ids), keys):
+            self._dense = self._aggregates.empty_dense(keys)
         if self._dense is not None:
             self._aggregates.scatter(self._dense, ids, columns)
             return
@@ -70,7 +73,7 @@ class Slice:
         assert first is not None
         if len(self._chunks) > 1 and self._rows > 2 * len(first) + _SPARE_ROWS:
             self.part(keys)
-        if self._aggregates.can_be_dense and keys <= 4 * self._rows:
+        if self._fits_dense(self._rows, keys):
             self._thicken(keys)
 
     def part(self, keys: int) -> Part:
@@ -89,9 +92,13 @@ class Slice:
         self._chunks = [self._aggregates.part_of(new_ids[ids], columns)]
         self._dense, self._rows = None, len(ids)
 
+    def _fits_dense(self, rows: int, keys: int) -> bool:
+        """Whether enough of all keys have a row."""
+        return self._aggregates.can_be_dense and keys <= 4 * rows
+
     def _thicken(self, keys: int) -> None:
         ids, columns = self.part(keys).rows()
-        if keys > 4 * len(ids):
+        if not self._fits_dense(len(ids), keys):
             return
         dense = self._aggregates.empty_dense(keys)
         self._aggregates.scatter(dense, ids, columns)
@@ -372,14 +379,14 @@ class SliceState:
 
 def _by_slice(ids: Longs, ends: Longs, columns: Columns) -> Iterator[tuple[int, Longs, Columns]]:
     """The rows of each slice, in order of arrival."""
-    first = int(ends[0])
-    if bool((ends == first).all()):
-        yield first, ids, columns
-        return
-    order = np.argsort(ends, kind="stable")
-    cuts = np.flatnonzero(np.diff(ends[order])) + 1
-    for rows in np.split(order, cuts):
-        yield int(ends[rows[0]]), ids[rows], take(columns, rows)
+    steps = np.diff(ends)
+    if len(steps) and int(steps.min()) < 0:
+        order = np.argsort(ends, kind="stable")
+        ids, ends, columns = ids[order], ends[order], take(columns, order)
+        steps = np.diff(ends)
+    cuts = [0, *(np.flatnonzero(steps) + 1).tolist(), len(ends)]
+    for start, end in pairwise(cuts):
+        yield int(ends[start]), ids[start:end], [c[start:end] for c in columns]
 
 
 def aggregate_batch(
