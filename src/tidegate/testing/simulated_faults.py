@@ -232,7 +232,7 @@ class SimulatedFaults:
             return f"cut the control connection of slot {slot.name}"
         if kind == "cut data":
             peer = rng.choice(list(gang.slots.values()))
-            if peer is slot:
+            if peer is slot or slot.slot is None or peer.slot is None:  # there is no connection yet
                 return None
             gang.break_frames(slot.id, peer.id)
             gang.break_frames(peer.id, slot.id)
