@@ -7,10 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from tidegate.api.functions import function_name
 from tidegate.api.operations import Key, Operation
-from tidegate.api.state import MapState, StateDeclaration
 from tidegate.api.window_operations import WindowOperation
 from tidegate.core.durations import format_duration_ms
-from tidegate.records.types import RecordType, ScalarType, TupleType
 
 How = Literal["inner", "left", "right", "full"]
 Sides = tuple[bool, bool]
@@ -30,7 +28,6 @@ class IntervalJoin(Operation):
     form: Literal["apply", "process"]
     function: Any
     keys: tuple[Key, Key]
-    types: tuple[RecordType, RecordType]
     lower_ms: int
     upper_ms: int
     how: How = "inner"
@@ -61,11 +58,6 @@ class IntervalJoin(Operation):
         key = self.keys[0].describe()
         bounds = f"[{_signed(self.lower_ms)}, {_signed(self.upper_ms)}]"
         return f"{self.how} {function_name(self.function)} per {key}, right within {bounds} of left"
-
-    def states(self) -> tuple[StateDeclaration, ...]:
-        """The states of the function, and the records that wait."""
-        waiting = [buffer_state(n, t) for n, t in zip(BUFFERS, self.types, strict=True) if not t.is_object]
-        return (*super().states(), *waiting)
 
     def state_key(self) -> Key | None:
         """That of the left; the right's are equal to it."""
@@ -120,19 +112,6 @@ class Deduplicate(Operation):
     def detail(self) -> str:
         """The key and the time."""
         return f"first per {self.key.describe()} within {format_duration_ms(self.within_ms)}"
-
-
-def buffer_state(name: str, record_type: RecordType) -> MapState[tuple[int, int, bool], Any]:
-    """The records of one side that wait: by time, number and whether they have had a partner."""
-    if is_boxed(record_type):  # None is a record here, but in a state it is the absence of one
-        assert isinstance(record_type, ScalarType)
-        record_type = TupleType([(record_type._codec, True)])
-    return MapState(tuple[int, int, bool], record_type, name=name)
-
-
-def is_boxed(record_type: RecordType) -> bool:
-    """Whether records are stored as tuples of one."""
-    return isinstance(record_type, ScalarType) and record_type.schema.field(0).nullable
 
 
 def _signed(ms: int) -> str:

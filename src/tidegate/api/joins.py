@@ -175,7 +175,6 @@ class IntervalJoinedStreams:
             form,
             function,
             (left._key_spec, right._key_spec),
-            (left.record_type, right.record_type),
             self.lower_ms,
             self.upper_ms,
             self.kind,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.api.functions import Function, function_name, has_timers
-from tidegate.api.join_operations import Deduplicate
+from tidegate.api.join_operations import Deduplicate, IntervalJoin
 from tidegate.api.operations import Key, Operation, RollingAggregate, RollingReduce
 from tidegate.api.state import (
     AggregateFunction,
@@ -76,7 +76,7 @@ def check_keys_can_be_stored(operation: Operation, operator: str, options: Optio
         return
     states = [repr(s.name) for s in operation.states() if isinstance(s, KeyedState)]
     if (
-        isinstance(operation, (RollingAggregate, RollingReduce, WindowOperation, Deduplicate))
+        isinstance(operation, (RollingAggregate, RollingReduce, WindowOperation, Deduplicate, IntervalJoin))
         and options.checkpoint_interval
     ):
         states.append(f"of the {operation.kind}")

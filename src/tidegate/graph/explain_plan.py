@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidegate.api.functions import function_name
-from tidegate.api.join_operations import Deduplicate
+from tidegate.api.join_operations import Deduplicate, IntervalJoin
 from tidegate.api.operations import ApplyFunction, Key, ReadSource, RollingAggregate, RollingReduce, WriteSink
 from tidegate.api.sink import FunctionSink
 from tidegate.api.state import (
@@ -233,7 +233,7 @@ def _keeps_state_by_key(node: StreamNode) -> bool:
     operation = node.operation
     if isinstance(operation, (RollingAggregate, AggregateWindow)):
         return operation.stage != "local"
-    return isinstance(operation, (RollingReduce, WindowOperation, Deduplicate)) or any(
+    return isinstance(operation, (RollingReduce, WindowOperation, Deduplicate, IntervalJoin)) or any(
         isinstance(s, KeyedState) for s in operation.states()
     )
 

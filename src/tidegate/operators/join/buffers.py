@@ -12,14 +12,19 @@ changed since the last, so one that came and went between two checkpoints is nev
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
-from tidegate.api.join_operations import buffer_state, is_boxed
+import numpy as np
+import pyarrow as pa
+
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.records.types import RecordType
-from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.backend import KeyedStateBackend, PaneRows
+from tidegate.state.serializers import KeySerializer
+
+_TIMES: Final = (pa.field("timestamp", pa.int64(), False), pa.field("is_matched", pa.bool_(), False))
 
 _BUCKETS: Final = 16
 _FEW: Final = 4096
@@ -58,7 +63,8 @@ class JoinBuffer:
         self._arrived: list[tuple[Any, Entry]] = []
         """What came since the last snapshot; some of it is gone."""
         self._met: dict[int, tuple[Any, Entry]] = {}
-        self._removed: list[tuple[Any, Entry, bool]] = []
+        """What the backend has as having met nobody, and has."""
+        self._removed: list[tuple[Any, Entry]] = []
         self._stored_below = 0
         if store is not None:
             for key, entry in sorted(store.read(), key=lambda one: one[1].number):
@@ -125,10 +131,14 @@ class JoinBuffer:
     def snapshot(self) -> None:
         """Give what has changed to the backend."""
         if self._store is not None:
-            new = (one for one in self._arrived if not one[1].is_gone)
-            self._store.write(new, self._met.values(), self._removed)
+            changed = [one for one in self._arrived if not one[1].is_gone]
+            changed += self._met.values()
+            self._store.write(changed, self._removed, self._everything)
             self._arrived, self._met, self._removed = [], {}, []
             self._stored_below = self._next_number
+
+    def _everything(self) -> list[tuple[Any, Entry]]:
+        return [(key, entry) for key, (_, entries) in self._keys.items() for entry in entries]
 
     def _insert(self, key: Any, entry: Entry) -> None:
         time = entry.timestamp_ms
@@ -158,47 +168,51 @@ class JoinBuffer:
         for entry in gone:
             entry.is_gone = True
             if entry.number < self._stored_below:
-                was_matched = entry.is_matched and self._met.pop(entry.number, None) is None
-                self._removed.append((key, entry, was_matched))
+                self._met.pop(entry.number, None)
+                self._removed.append((key, entry))
 
 
 class StoredEntries:
-    """The durable copy of a buffer, in a map state."""
+    """The durable copy of a buffer: a pane table whose panes are the numbers of the entries."""
 
     def __init__(self, backend: KeyedStateBackend, name: str, record_type: RecordType) -> None:
-        self._backend = backend
-        self._name = name
-        self._is_boxed = is_boxed(record_type)
-        self._state: Any = backend.state(buffer_state(name, record_type))
+        self._type = record_type
+        self._keys = KeySerializer(backend.context.key_type)
+        self._table = backend.panes(name, pa.schema([*_TIMES, *_renamed(record_type.schema)]))
 
     def read(self) -> Iterator[tuple[Any, Entry]]:
         """What the checkpoint had, in any order."""
-        backend = self._backend
-        before = backend.current_key
-        for key in backend.keys(self._name):
-            backend.current_key = key
-            for (timestamp_ms, number, is_matched), row in self._state.items():
-                yield key, Entry(timestamp_ms, number, row[0] if self._is_boxed else row, is_matched)
-        backend.current_key = before
+        for rows in self._table.restored():
+            times, is_matched, *columns = rows.values
+            records = self._type.to_rows(pa.RecordBatch.from_arrays(columns, schema=self._type.schema))
+            entries = map(Entry, times.to_pylist(), rows.panes.tolist(), records, is_matched.to_pylist())
+            yield from zip(self._keys.from_column(self._keys.join(rows.keys)), entries, strict=True)
 
     def write(
         self,
-        new: Iterable[tuple[Any, Entry]],
-        met: Iterable[tuple[Any, Entry]],
-        removed: Iterable[tuple[Any, Entry, bool]],
+        changed: list[tuple[Any, Entry]],
+        removed: list[tuple[Any, Entry]],
+        everything: Callable[[], list[tuple[Any, Entry]]],
     ) -> None:
-        """Put and remove what has changed; `removed` says whether the stored one had met somebody."""
-        backend, state, is_boxed = self._backend, self._state, self._is_boxed
-        before = backend.current_key
-        for backend.current_key, entry, was_matched in removed:
-            state.remove((entry.timestamp_ms, entry.number, was_matched))
-        for backend.current_key, entry in met:
-            state.remove((entry.timestamp_ms, entry.number, False))
-            state.put((entry.timestamp_ms, entry.number, True), (entry.row,) if is_boxed else entry.row)
-        for backend.current_key, entry in new:
-            map_key = (entry.timestamp_ms, entry.number, entry.is_matched)
-            state.put(map_key, (entry.row,) if is_boxed else entry.row)
-        backend.current_key = before
+        """Take over the changes since the last call."""
+        self._table.write(self._rows(changed), self._removed(removed), lambda: self._rows(everything()))
+
+    def _rows(self, found: list[tuple[Any, Entry]]) -> PaneRows:
+        entries = [entry for _, entry in found]
+        columns = self._type.to_columns([e.row for e in entries]).columns
+        times = pa.array([e.timestamp_ms for e in entries], pa.int64())
+        is_matched = pa.array([e.is_matched for e in entries], pa.bool_())
+        rows = self._removed(found)
+        return PaneRows(rows.keys, rows.panes, [times, is_matched, *columns])
+
+    def _removed(self, found: list[tuple[Any, Entry]]) -> PaneRows:
+        keys = self._keys.columns([key for key, _ in found])
+        return PaneRows(keys, np.array([entry.number for _, entry in found], np.int64), ())
+
+
+def _renamed(schema: pa.Schema) -> list[pa.Field]:
+    """Names of their own, whatever the record's fields are called; what they are is in the types."""
+    return [f.with_name(f"field {i}") for i, f in enumerate(schema)]
 
 
 def _by_time(one: tuple[Entry, Any]) -> tuple[int, int]:
