@@ -18,6 +18,7 @@ from tidegate import (
     OutputTag,
     ProcessWindowFunction,
     ProgramError,
+    SlidingEventTimeWindows,
     Sum,
     TimeWindow,
     TumblingEventTimeWindows,
@@ -26,6 +27,7 @@ from tidegate import (
     WindowAssigner,
     WindowContext,
 )
+from tidegate.operators.window.window_operator import WindowOperator
 
 TEN = TumblingEventTimeWindows("10 s")
 
@@ -185,3 +187,25 @@ def test_the_whole_stream_in_windows_is_one_subtask_of_a_job():
 def test_key_by_does_not_matter_for_windows_of_the_whole_stream():
     made = clicks().key_by("user").window_all(TumblingProcessingTimeWindows("1 s")).count()
     assert made.record_type.names == ["window_start", "window_end", "count"]
+
+
+def test_the_plan_knows_what_is_done_record_by_record():
+    keyed = by_user()
+
+    class Mine(TumblingEventTimeWindows):
+        pass
+
+    by_columns = (TEN, EventTimeSessionWindows("1 s"), SlidingEventTimeWindows("3 s", "1 s"))
+    by_record = (
+        TumblingProcessingTimeWindows("1 s"),
+        SlidingEventTimeWindows("2 d", "1 d", time_zone="Asia/Tokyo"),
+        EventTimeSessionWindows(lambda click: 5),
+        Mine("1 s"),
+    )
+    for assigners, rows in ((by_columns, False), (by_record, True)):
+        for assigner in assigners:
+            made = keyed.window(assigner).count()
+            assert made._node.operation.rows is rows
+            with harness(made) as h:
+                assert isinstance(h.operator, WindowOperator) is rows
+    assert keyed.window(TEN).trigger(CountTrigger(2)).count()._node.operation.rows

@@ -14,7 +14,14 @@ from tidegate.api.operations import Key, Operation
 from tidegate.api.state import StateDeclaration, declared_states
 from tidegate.api.triggers import EventTimeTrigger, Trigger
 from tidegate.api.window_aggregates import TopN, WindowAggregate
-from tidegate.api.windows import GlobalWindows, WindowAssigner
+from tidegate.api.windows import (
+    CumulativeEventTimeWindows,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    WindowAssigner,
+)
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import ProgramError
 from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, record_type_of
@@ -124,12 +131,14 @@ class AggregateWindow(WindowOperation):
         """The word that plans use."""
         return "window"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", not self.is_columnar)  # the dataclass is frozen
+
     @property
     def is_columnar(self) -> bool:
         """Whether it is of the kind that can be performed by columns: event time, nothing of the user's own in it."""
         return (
-            self.assigner.is_event_time
-            and not isinstance(self.assigner, GlobalWindows)
+            _is_cut_by_columns(self.assigner)
             and type(self.effective_trigger) is EventTimeTrigger
             and self.evictor is None
             and not self.has_object_keys
@@ -163,6 +172,15 @@ class AggregateWindow(WindowOperation):
         )
         stage = "" if self.stage == "whole" else f", {self.stage}"
         return f"{what}, {self.window_words()}{stage}"
+
+
+def _is_cut_by_columns(assigner: WindowAssigner) -> bool:
+    """Whether the windows of a column of timestamps are known; a subclass of the user's own may cut as it likes."""
+    if isinstance(assigner, SlidingEventTimeWindows):
+        return type(assigner) is SlidingEventTimeWindows and assigner.time_zone is None
+    if isinstance(assigner, EventTimeSessionWindows):
+        return type(assigner) is EventTimeSessionWindows and assigner.gap_ms is not None
+    return type(assigner) in (TumblingEventTimeWindows, CumulativeEventTimeWindows)
 
 
 def aggregate_window_type(
