@@ -116,7 +116,9 @@ class PackedRows:
                 found = taken if not found and len(taken) == length else found + taken
                 length -= len(taken)
                 if start + len(taken) == count:
-                    self._last = None  # who goes on does not need it, and it can be freed while it is in the caches
+                    self._last = (
+                        None  # who goes on does not need it, and it can be freed while it is in the caches
+                    )
                 start = 0
             else:
                 start -= count
