@@ -474,6 +474,13 @@ def test_a_failing_window_function_is_blamed_with_key_and_window():
     assert isinstance(failed.value.__cause__, ValueError)
 
 
+def test_a_timestamp_at_the_end_of_time_is_refused_with_its_record():
+    with harness(ten_seconds().reduce(add)) as h, pytest.raises(OperatorError) as failed:
+        push(h, ("a", 1, 2**63 - 1))
+    assert failed.value.record == "Click(user='a', amount=1)"
+    assert "does not fit into 64 bits. Look at the record's timestamp" in str(failed.value.__cause__)
+
+
 def test_a_stream_without_timestamps_is_refused_when_it_runs_too():
     with (
         harness(ten_seconds().reduce(add).name("counts")) as h,

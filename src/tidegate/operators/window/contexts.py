@@ -116,9 +116,13 @@ class LiveWindowContext(TimeContext):
 
 
 def _checked(time_ms: int) -> int:
-    if time_ms.__class__ is not int or not -_INT64 <= time_ms < _INT64:
+    if time_ms.__class__ is not int:
         raise ProgramError(
-            f"a timer's time is a whole number of milliseconds (int, 64 bits), got a {type(time_ms).__name__}: "
-            f"{time_ms!r}"
+            f"a timer's time is a whole number of milliseconds (int), got a {type(time_ms).__name__}: {time_ms!r}"
+        )
+    if not -_INT64 <= time_ms < _INT64:
+        raise ProgramError(
+            f"a window would end at {time_ms}, which does not fit into 64 bits. Look at the record's timestamp: it is in "
+            f"milliseconds since 1970"
         )
     return time_ms
