@@ -122,7 +122,7 @@ def _checked(time_ms: int) -> int:
         )
     if not -_INT64 <= time_ms < _INT64:
         raise ProgramError(
-            f"a window would end at {time_ms}, which does not fit into 64 bits. Look at the record's timestamp: it is in "
-            f"milliseconds since 1970"
+            f"a window would end at {time_ms}, which does not fit into 64 bits. Look at the record's timestamp: it is "
+            f"in milliseconds since 1970"
         )
     return time_ms
