@@ -40,7 +40,7 @@ class AsyncRetry:
     """How often, and after which errors, a request is made again; the timeout is for all attempts together.
 
     >>> AsyncRetry(3, "100 ms").delay_ms(2)
-    200
+    200.0
     """
 
     attempts: int
