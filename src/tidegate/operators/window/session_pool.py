@@ -1,7 +1,7 @@
 """Where sessions live: rows in slots that are used again, found by key id. Numbers in numpy arrays, values in Arrow.
 
-A key's sessions form a chain: `head[id]` is the first one's slot, `next[slot]` the following one's, in order of time.
-Most keys have one session at a time, so finding those of a whole batch takes a step or two.
+A key's sessions form a chain, the latest first: `head[id]` is its slot, `next[slot]` that of the one before. Records
+mostly belong to the latest, so the sessions that a batch can meet are found in a step or two, however many are open.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.operators.window.parts import Columns, WindowAggregates
+from tidegate.records.elements import MIN_TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -64,18 +65,22 @@ class SessionPool:
     def __len__(self) -> int:
         return self._size
 
-    def of_keys(self, ids: Longs) -> Longs:
-        """The slots of these keys' sessions (each id once)."""
+    def of_keys(self, ids: Longs, since: Longs) -> tuple[Longs, Longs]:
+        """The slots of these keys' sessions (each id once) that end at or after a time, each key its own.
+
+        And for each key the slot of the latest one that ends before, or -1.
+        """
+        slots = np.full(len(ids), _NONE)
+        known = ids < len(self._head)
+        slots[known] = self._head[ids[known]]
         found = []
-        slots = self._head[ids[ids < len(self._head)]]
-        slots = slots[slots >= 0]
-        while len(slots):
-            found.append(slots)
-            slots = self._next[slots]
-            slots = slots[slots >= 0]
-        if len(found) == 1:
-            return found[0]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        active = np.flatnonzero(slots >= 0)
+        while len(active):
+            active = active[self.ends[slots[active]] >= since[active]]
+            found.append(slots[active])
+            slots[active] = self._next[slots[active]]
+            active = active[slots[active] >= 0]
+        return (np.concatenate(found) if found else np.empty(0, np.int64)), slots
 
     def read(self, slots: Longs) -> Sessions:
         """The sessions of these slots, as copies."""
@@ -89,10 +94,10 @@ class SessionPool:
             self.written[slots],
         )
 
-    def replace(self, old: Longs, new: Sessions, keys: int) -> None:
-        """Put all sessions of some keys in place of those they had; `new` is in order of key and time.
+    def replace(self, old: Longs, new: Sessions, before: Longs, keys: int) -> None:
+        """Put sessions of some keys, in order of key and time, in place of those of the slots `old`.
 
-        `old` are the slots that they had, and every key of those is in `new`.
+        `old` and `before` are what `of_keys` gave for the keys of `new`, in order.
         """
         slots = self._slots(old, len(new), keys)
         self.ids[slots] = new.ids
@@ -102,18 +107,16 @@ class SessionPool:
         self.written[slots] = new.written
         for mine, column in zip(self._columns, new.columns, strict=True):
             mine[slots] = column
-        self._link(new.ids, slots)
+        self._link(new.ids, slots, before)
         self._size += len(new) - len(old)
 
     def remove(self, slots: Longs) -> None:
         """End sessions. Others of their keys stay."""
         touched = np.unique(self.ids[slots])
-        all_of_them = self.of_keys(touched)
+        all_of_them, _ = self.of_keys(touched, np.full(len(touched), MIN_TIMESTAMP))
         self.ids[slots] = _NONE
-        kept = all_of_them[self.ids[all_of_them] >= 0]
         self._head[touched] = _NONE
-        order = np.lexsort((self.starts[kept], self.ids[kept]))
-        self._link(self.ids[kept[order]], kept[order])
+        self._chain(all_of_them[self.ids[all_of_them] >= 0])
         self._free = np.concatenate([self._free, slots])
         self._size -= len(slots)
         for column in self._columns:
@@ -129,8 +132,7 @@ class SessionPool:
         slots = self.live()
         self.ids[slots] = new_ids[self.ids[slots]]
         self._head = np.full(max(keys, _LEAST_SLOTS), _NONE)
-        order = np.lexsort((self.starts[slots], self.ids[slots]))
-        self._link(self.ids[slots[order]], slots[order])
+        self._chain(slots)
 
     def _slots(self, old: Longs, count: int, keys: int) -> Longs:
         """Slots for sessions: those of the old ones, then free ones, then new ones."""
@@ -168,15 +170,21 @@ class SessionPool:
             else:
                 self._columns[i] = np.resize(column, room)
 
-    def _link(self, ids: Longs, slots: Longs) -> None:
-        """Chain slots that are in order of key and time."""
+    def _chain(self, slots: Longs) -> None:
+        """Chain all sessions of some keys."""
+        order = slots[np.lexsort((self.starts[slots], self.ids[slots]))]
+        self._link(self.ids[order], order, None)
+
+    def _link(self, ids: Longs, slots: Longs, before: Longs | None) -> None:
+        """Chain slots that are in order of key and time; `before` is what follows the earliest of each key."""
         if not len(ids):
             return
-        same = ids[1:] == ids[:-1]
-        self._next[slots[:-1]] = np.where(same, slots[1:], _NONE)
-        self._next[slots[-1]] = _NONE
-        first = np.concatenate([[True], ~same])
-        self._head[ids[first]] = slots[first]
+        is_first = np.ones(len(ids), np.bool_)
+        np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
+        is_last = np.append(is_first[1:], True)
+        self._next[slots[1:]] = slots[:-1]
+        self._next[slots[is_first]] = _NONE if before is None else before
+        self._head[ids[is_last]] = slots[is_last]
 
 
 class _ValueSlots:

@@ -56,14 +56,15 @@ class SessionState:
     def add(self, ids: Longs, timestamps: Longs, values: Sequence[pa.Array | None]) -> Sessions | None:
         """Bring records that are not late into their sessions; returns those that are given out again, if any."""
         new = self._cut(ids, timestamps, values)
-        different = new.ids[np.concatenate([[True], new.ids[1:] != new.ids[:-1]])]
-        old_slots = self._pool.of_keys(different)
+        first = np.ones(len(new), np.bool_)
+        np.not_equal(new.ids[1:], new.ids[:-1], out=first[1:])
+        old_slots, before = self._pool.of_keys(new.ids[first], new.starts[first])
         merged, touched = (
             self._merged(self._pool.read(old_slots), new)
             if len(old_slots)
             else (new, np.ones(len(new), np.bool_))
         )
-        self._pool.replace(old_slots, merged, len(self.index))
+        self._pool.replace(old_slots, merged, before, len(self.index))
         self._first_end = min(self._first_end, int(merged.ends.min()))
         if int(merged.ends.min()) - 1 > self.clock_ms:
             return None
@@ -78,7 +79,8 @@ class SessionState:
         candidates = np.flatnonzero(timestamps <= last)
         doubtful: dict[int, _Intervals] = {}
         late: list[int] = []
-        slots = self._pool.of_keys(np.unique(ids[candidates]))
+        asked = np.unique(ids[candidates])
+        slots, _ = self._pool.of_keys(asked, np.full(len(asked), timestamps.min()))
         intervals: dict[int, _Intervals] = {}
         order = np.argsort(self._pool.starts[slots], kind="stable")
         for i in slots[order].tolist():
@@ -236,7 +238,8 @@ class SessionState:
 
     def restore(self, sessions: Sessions) -> None:
         """Take back sessions of a snapshot."""
-        slots = self._pool.of_keys(np.unique(sessions.ids))
+        keys = np.unique(sessions.ids)
+        slots, before = self._pool.of_keys(keys, np.full(len(keys), MIN_TIMESTAMP))
         old = self._pool.read(slots)
         both = Sessions(
             np.concatenate([old.ids, sessions.ids]),
@@ -247,7 +250,7 @@ class SessionState:
             np.concatenate([old.written, sessions.written]),
         )
         order = np.lexsort((both.starts, both.ids))
-        self._pool.replace(slots, _chosen(both, order), len(self.index))
+        self._pool.replace(slots, _chosen(both, order), before, len(self.index))
         self._first_end = min(self._first_end, int(sessions.ends.min()))
 
 
