@@ -91,3 +91,9 @@ def test_the_page_of_options_is_that_of_the_registry() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_options.py"), run_name="made")
     page = made["PAGE"].read_text(encoding="utf-8")
     assert page == made["options_page"](), "run: python docs/make_options.py"
+
+
+def test_the_picture_of_windows_is_that_of_a_run() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_event_time_picture.py"), run_name="made")
+    picture = made["PICTURE"].read_text(encoding="utf-8")
+    assert picture == made["picture"](), "run: python docs/make_event_time_picture.py"
