@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,9 @@ from tidegate import Environment, JoinContext, OutputTag, ProcessJoinFunction, P
 from tidegate.operators.failures import OperatorError
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
+from tidegate.records.types import record_type_of
 from tidegate.state.operator_states import Restored
+from tidegate.state.serializers import KeySerializer
 from tidegate.testing.harness import OperatorHarness
 
 
@@ -247,6 +250,33 @@ class TestFunctions:
             assert second.rows == [[value, value]]
             second.operator.close()
             second.states.close()
+
+    @pytest.mark.parametrize("watermark", [0, 9])
+    def test_two_subtasks_become_one(self, env: Environment, watermark: int) -> None:
+        made = joined(env, 0, 10, how="full").apply(numbers)
+        column = pa.array([f"k{n}" for n in range(40)])
+        groups = KeySerializer(record_type_of(str)).key_groups(column, 128).tolist()
+        owners = [group * 2 // 128 for group in groups]
+        storage, handles = MemoryStorage(), []
+        for subtask in (0, 1):
+            mine = [n for n in range(40) if owners[n] == subtask]
+            with harness(made, subtask_index=subtask, parallelism=2) as h:
+                h.push([(f"k{n}", n) for n in mine], timestamps=[n % 5 for n in mine])
+                h.operator.snapshot(1)
+                writer = storage.writer(1, 0, "operator", subtask)
+                snapshot = h.states.snapshot(1)(writer)
+                assert snapshot.keyed is not None
+                handles.append(snapshot.keyed)
+        with harness(made, restored=Restored(tuple(handles), (), storage)) as h:
+            assert h.gauges["buffered_records"] == 40
+            h.push([(f"k{n}", 100 + n) for n in range(0, 40, 2)], timestamps=[9] * 20, input_index=1)
+            h.advance_watermark(watermark)
+            last = next_attempt(made, h, storage, 2)
+            last.finish()
+            rows = h.rows + last.rows
+            assert sorted(rows) == sorted((n, -1 if n % 2 else 100 + n) for n in range(40))
+            last.operator.close()
+            last.states.close()
 
     def test_what_fails_is_named_with_its_record(self, env: Environment) -> None:
         with harness(

@@ -63,7 +63,8 @@ class JoinBuffer:
         self._arrived: list[tuple[Any, Entry]] = []
         """What came since the last snapshot; some of it is gone."""
         self._met: dict[int, tuple[Any, Entry]] = {}
-        """What the backend has as having met nobody, and has."""
+        """What has met somebody, but the backend does not know it. Numbers are not enough: after a rescale two keys may
+        share one."""
         self._removed: list[tuple[Any, Entry]] = []
         self._stored_below = 0
         if store is not None:
@@ -99,7 +100,7 @@ class JoinBuffer:
         """An entry has found its first partner."""
         entry.is_matched = True
         if self._store is not None and entry.number < self._stored_below:
-            self._met[entry.number] = (key, entry)
+            self._met[id(entry)] = (key, entry)
 
     def advance(self, clock_ms: int) -> list[tuple[Entry, Any]]:
         """Forget what has waited long enough; of an outer side: those that met nobody, with keys, earliest first."""
@@ -168,7 +169,7 @@ class JoinBuffer:
         for entry in gone:
             entry.is_gone = True
             if entry.number < self._stored_below:
-                self._met.pop(entry.number, None)
+                self._met.pop(id(entry), None)
                 self._removed.append((key, entry))
 
 
