@@ -31,7 +31,6 @@ from tidegate.operators.row_operator import RowOperator, batch_position
 from tidegate.operators.window.declared import column_readers, window_aggregates
 from tidegate.operators.window.parts import Columns
 from tidegate.records.batch import Batch
-from tidegate.records.column_bits import is_bytes_like
 from tidegate.records.key_index import KeyIndex
 from tidegate.records.types import RecordType
 from tidegate.state.backend import PaneRows
@@ -158,9 +157,10 @@ class ColumnWindowOperator(RowOperator):
 
     def _keys_of(self, index: KeyIndex, ids: Longs) -> list[pa.Array]:
         """The keys of ids; one column of text stays encoded, which is cheap here and for whoever comes next."""
-        schema = self.output_type.schema
+        kind = self.output_type.schema.types[0]
         keys = len(index)
-        if len(self._key_positions) != 1 or keys > 2 * len(ids) + 1024 or not is_bytes_like(schema.types[0]):
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if len(self._key_positions) != 1 or not is_text or keys > 2 * len(ids) + 1024:
             return index.keys(ids)
         known = self._encoded
         if known is None or known[0] is not index or known[1] != keys:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from tidegate.api.windows import SessionWindows
 from tidegate.operators.failures import OperatorError, blame
 from tidegate.operators.row_operator import batch_position
-from tidegate.operators.window.column_operators import KeepingWindowOperator
+from tidegate.operators.window.column_operators import MOST_ROWS, KeepingWindowOperator
 from tidegate.operators.window.session_pool import Sessions
 from tidegate.operators.window.sessions import SessionState
 from tidegate.records.batch import Batch
@@ -60,8 +60,14 @@ class SessionColumnsOperator(KeepingWindowOperator):
         self._windows.set(len(self.state))
 
     def _emit(self, found: Sessions | None) -> None:
-        if found is not None:
-            self.emit_windows(self.state.index, found.ids, found.starts, found.ends, found.columns)
+        if found is None:
+            return
+        for start in range(0, len(found), MOST_ROWS):
+            part = slice(start, start + MOST_ROWS)
+            columns = [c[part] for c in found.columns]
+            self.emit_windows(
+                self.state.index, found.ids[part], found.starts[part], found.ends[part], columns
+            )
 
     # ---- snapshots ----
 
