@@ -153,7 +153,7 @@ class TaskMetrics:
         self.event_time: EventTime | None = None
         self._operators: list[OperatorMetrics] = []
         self._counters: dict[str, Counter] = {}
-        self._gauges: dict[str, Gauge] = {}
+        self._gauges: dict[str, list[Gauge]] = {}
 
     def operator(self, name: str) -> OperatorMetrics:
         """Add an operator of the chain, first to last; names may repeat."""
@@ -169,10 +169,9 @@ class TaskMetrics:
         return counter
 
     def gauge(self, name: str) -> Gauge:
-        """The gauge with this name, made when first asked for."""
-        gauge = self._gauges.get(name)
-        if gauge is None:
-            gauge = self._gauges[name] = Gauge()
+        """A gauge of one operator of the chain; what leaves under a name is the sum of all that have it."""
+        gauge = Gauge()
+        self._gauges.setdefault(name, []).append(gauge)
         return gauge
 
     def snapshot(self, now_ns: int) -> SubtaskMetrics:
@@ -199,6 +198,6 @@ class TaskMetrics:
                 for o in self._operators
             ),
             counters={name: counter.value for name, counter in self._counters.copy().items()},
-            gauges={name: gauge.value for name, gauge in self._gauges.copy().items()},
+            gauges={name: sum(g.value for g in gauges) for name, gauges in self._gauges.copy().items()},
             time=self.event_time,
         )

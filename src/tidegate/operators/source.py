@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from tidegate.api.source import IDLE, Finished, Idle, ReaderContext, SourceReader
+from tidegate.api.source import IDLE, Finished, Gauge, Idle, ReaderContext, SourceReader
 from tidegate.core.errors import SchemaError
 from tidegate.metrics.snapshot import RECORDS_BEHIND, EventTime
 from tidegate.operators.conform import conform
@@ -35,6 +35,7 @@ class SourceOperator(Operator):
     _reader: SourceReader | None = None
     _started = False
     _finished = False
+    _behind: Gauge | None = None
     _times: EventTimes | None = None
 
     def open(self) -> None:
@@ -82,7 +83,7 @@ class SourceOperator(Operator):
             polled = self.reader.poll()
             behind = self.reader.records_behind()
             if behind is not None:
-                self.context.gauge(RECORDS_BEHIND).set(behind)
+                self._tell_behind(behind)
             batch = self._checked(polled) if isinstance(polled, Batch) else None
             if batch is not None and batch.num_rows and self._times is not None:
                 batch = self._times.assign(batch, self.reader.last_split) or _NOTHING
@@ -117,6 +118,11 @@ class SourceOperator(Operator):
         with blame(self.context.operator_name):
             splits = None if self.reader.last_split is None else [s.id for s in self.reader.snapshot()]
             self._times.tell(now_ms, splits)
+
+    def _tell_behind(self, records: int) -> None:
+        if self._behind is None:  # only sources that know it have the gauge
+            self._behind = self.context.gauge(RECORDS_BEHIND)
+        self._behind.set(records)
 
     def event_time(self) -> EventTime | None:
         """How far event time is, and the split that holds it back; for the metrics, so from another thread."""
