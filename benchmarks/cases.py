@@ -63,7 +63,7 @@ class Case:
     """Fewer records for families that would take minutes; the rate is what counts."""
     repeats: tuple[tuple[str, int], ...] = ()
     """How often a family reads the data over, so that its run lasts for several checkpoints."""
-    data: Literal["clicks", "visits", ""] = "clicks"
+    data: Literal["clicks", "visits", "events", ""] = "clicks"
     """Empty: the runner makes its own records, as many as it is told."""
     most_rounds: int | None = None
     """For a runner that itself measures several times."""
@@ -166,6 +166,29 @@ CASES = (
         ),
         records=2_000_000,
         slow_records=(("pyflink", 200_000), ("spark", 200_000)),
+    ),
+    *(
+        Case(
+            f"windows_{kind}",
+            form,
+            "windows",
+            (
+                OURS,
+                *(_SPARK[:1] if form == "json" else _SPARK),
+                "flink",
+                *(_PYFLINK if form == "json" else ()),
+            ),
+            ("--windows", kind, "--format", form, *_CHECKPOINTS),
+            # Spark copies each record into each of its windows: 60 of them for sliding ones.
+            slow_records=(("pyflink", 200_000), *((("spark", 1_000_000),) if kind == "sliding" else ())),
+            data="events",
+        )
+        for kind, form in (
+            ("tumbling", "parquet"),
+            ("tumbling", "json"),
+            ("sliding", "parquet"),
+            ("session", "parquet"),
+        )
     ),
     Case(
         "recovery",

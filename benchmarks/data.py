@@ -119,20 +119,22 @@ def visits(records: int = 10_000_000) -> Visits:
     directory = ROOT / f"visits-{records}"
     truth = directory / "truth.json"
     if not truth.exists():
-        with _made(directory) as partial:
+        with made(directory) as partial:
             (partial / "parquet").mkdir()
             users = records // 2
             rng = np.random.default_rng(SEED)
             ids = user_ids(np.concatenate([rng.permutation(users), rng.permutation(users)]))
             for index, part in enumerate(np.array_split(ids, FILES)):
                 duration = rng.gamma(2.0, 400.0, len(part)).astype(np.int32)
-                _write_parquet(pa.table({"user_id": part, "duration_ms": duration}), partial, index)
+                write_parquet(
+                    pa.table({"user_id": part, "duration_ms": duration}), partial / "parquet", index
+                )
             (partial / "truth.json").write_text(json.dumps({"records": 2 * users, "keys": users}))
     return Visits(directory=directory, **json.loads(truth.read_text()))
 
 
 @contextlib.contextmanager
-def _made(directory: Path) -> Iterator[Path]:
+def made(directory: Path) -> Iterator[Path]:
     """A directory to fill, which takes its name when that is done: a generation that broke off leaves nothing."""
     partial = directory.with_suffix(f".partial-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -142,13 +144,23 @@ def _made(directory: Path) -> Iterator[Path]:
     partial.rename(directory)
 
 
-def _write_parquet(table: pa.Table, directory: Path, index: int) -> None:
+def write_parquet(table: pa.Table, directory: Path, index: int) -> None:
+    """Write one file of the data."""
     group = max(1, -(-table.num_rows // ROW_GROUPS_PER_FILE))
-    pq.write_table(table, directory / "parquet" / f"part-{index}.parquet", row_group_size=group)
+    pq.write_table(table, directory / f"part-{index}.parquet", row_group_size=group)
+
+
+def plain_table(frame: pl.DataFrame) -> pa.Table:
+    """As an Arrow table of types that every engine reads."""
+    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    fields = [
+        pa.field(f.name, pa.string() if pa.types.is_large_string(f.type) else f.type) for f in table.schema
+    ]
+    return table.cast(pa.schema(fields))
 
 
 def _generate(directory: Path, records: int) -> None:
-    with _made(directory) as partial:
+    with made(directory) as partial:
         for name in ("parquet", "json"):
             (partial / name).mkdir()
         bounds = np.linspace(0, records, FILES + 1).astype(int)
@@ -157,12 +169,7 @@ def _generate(directory: Path, records: int) -> None:
             first, count = int(bounds[index]), int(bounds[index + 1] - bounds[index])
             frame = click_frame(first, count)
             frame.write_ndjson(partial / "json" / f"part-{index}.json")
-            plain_strings = [
-                pa.field(field.name, pa.string() if pa.types.is_large_string(field.type) else field.type)
-                for field in (frame.to_arrow(compat_level=pl.CompatLevel.oldest()).schema)
-            ]
-            table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.schema(plain_strings))
-            _write_parquet(table, partial, index)
+            write_parquet(plain_table(frame), partial / "parquet", index)
             for app, app_count in frame.group_by("app_id").len().iter_rows():
                 counts[app] = counts.get(app, 0) + app_count
         top_app = max(counts, key=lambda app: (counts[app], app))

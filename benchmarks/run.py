@@ -29,7 +29,7 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import data, report
+from benchmarks import data, events, report
 from benchmarks.cases import CASES, ENGINES, FAMILIES, WORKLOADS, Case, Engine
 from benchmarks.engines import python_chain, stateful_function
 from benchmarks.environments import EnvironmentFailed, python_of
@@ -59,6 +59,8 @@ def dataset(case: Case, records: int) -> Path:
     """The directory of the records that a case reads, made now if need be."""
     if case.data == "clicks":
         return data.clicks(records).directory
+    if case.data == "events":
+        return events.events(records).directory
     return data.visits(records).directory if case.data == "visits" else data.ROOT
 
 
@@ -67,6 +69,10 @@ def truth(case: Case, records: int, repeats: int) -> dict[str, Any]:
     if case.data == "visits":
         visits = data.visits(records)
         return {"records": visits.records, "keys": visits.keys}
+    if case.data == "events":
+        found = events.events(records)
+        kind = case.arguments[case.arguments.index("--windows") + 1]
+        return {"records": found.records, **found.truth[kind]}
     if case.data == "":
         return {"keys": records}
     if case.script == "latency":

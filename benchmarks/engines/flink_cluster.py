@@ -11,7 +11,9 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import protocol
 
 HEAP = "2g"
 MANAGED_MEMORY = "256m"
@@ -117,6 +119,50 @@ def table_environment(cluster: FlinkCluster, options: dict[str, str]) -> Any:
         configuration.set_string(key, value)
     settings = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(configuration)
     return TableEnvironment.create(settings.build())
+
+
+class Inserted(NamedTuple):
+    """What is known of an INSERT that has run to its end."""
+
+    job: dict[str, Any]
+    first_ns: int
+    seconds: float
+    cpu_s: float
+
+    @property
+    def read_records(self) -> int:
+        """What the source gave to the rest of the job."""
+        read: int = self.job["vertices"][0]["metrics"]["read-records"]
+        return read
+
+
+def timed_insert(cluster: FlinkCluster, table: Any, statement: str) -> Inserted:
+    """Run the statement, the first one of this cluster, and take its times."""
+    ready_cpu_s = protocol.tree_cpu_s()
+    table.execute_sql(statement).wait()
+    ended_ns = time.time_ns()
+    cpu_s = protocol.tree_cpu_s() - ready_cpu_s
+    job = cluster.finished_job()
+    first_ns = cluster.source_running_ns(job)
+    return Inserted(job, first_ns, (ended_ns - first_ns) / 1e9, cpu_s)
+
+
+def report_insert(
+    cluster: FlinkCluster, inserted: Inserted, records: int, check: dict[str, Any], **more: Any
+) -> None:
+    """Report what `timed_insert` has measured; `more` are further fields of the report."""
+    from pyflink.version import __version__
+
+    protocol.report(
+        version=__version__,
+        records=records,
+        seconds=inserted.seconds,
+        startup_s=protocol.seconds_since_start(inserted.first_ns),
+        cpu_s=inserted.cpu_s,
+        check={"records": inserted.read_records, **check},
+        extra=cluster.checkpoint_figures(inserted.job),
+        **more,
+    )
 
 
 def jar_urls() -> str:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-import time
 
 import protocol
-from flink_cluster import FlinkCluster, checkpoint_options, jar_urls, table_environment
+from flink_cluster import (
+    FlinkCluster,
+    checkpoint_options,
+    jar_urls,
+    report_insert,
+    table_environment,
+    timed_insert,
+)
 
 MINI_BATCH = {
     "table.exec.mini-batch.enabled": "true",
@@ -20,8 +26,6 @@ def main() -> None:
     """Run the statement over all the files once and report."""
     args = protocol.arguments(__doc__).parse_args()
     cluster = FlinkCluster(args.parallelism)
-    from pyflink.version import __version__
-
     with (
         tempfile.TemporaryDirectory(prefix="bench-flink-") as folder,
         protocol.files_of(args) as directory,
@@ -38,21 +42,8 @@ def main() -> None:
                   'format' = '{args.format}')""")
         table.execute_sql("CREATE TABLE counts (app_id STRING, pv BIGINT) WITH ('connector' = 'blackhole')")
         statement = "INSERT INTO counts SELECT app_id, COUNT(*) FROM clicks GROUP BY app_id"
-        ready_cpu_s = protocol.tree_cpu_s()
-        table.execute_sql(statement).wait()
-        ended_ns = time.time_ns()
-        cpu_s = protocol.tree_cpu_s() - ready_cpu_s
-        job = cluster.finished_job()
-        first_ns = cluster.source_running_ns(job)
-        protocol.report(
-            version=__version__,
-            records=args.records * args.repeat,
-            seconds=(ended_ns - first_ns) / 1e9,
-            startup_s=protocol.seconds_since_start(first_ns),
-            cpu_s=cpu_s,
-            check={"records": job["vertices"][0]["metrics"]["read-records"]},
-            extra=cluster.checkpoint_figures(job),
-        )
+        inserted = timed_insert(cluster, table, statement)
+        report_insert(cluster, inserted, args.records * args.repeat, {})
         cluster.close()
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import windows
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,6 +44,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--records", type=int, required=True, help="records that the data holds")
     parser.add_argument("--format", choices=["json", "parquet"], default="json")
     parser.add_argument("--mode", choices=["each", "mini_batch"], default="each")
+    parser.add_argument("--windows", choices=windows.KINDS, default="tumbling")
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=1, help="read the files that many times over")
     parser.add_argument("--checkpoint-interval", type=float, default=0.0, help="seconds; 0: no checkpoints")

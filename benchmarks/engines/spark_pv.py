@@ -5,13 +5,8 @@ Spark writes a checkpoint with every micro-batch; it has no runs without.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import time
-
 import protocol
-import pyspark
-from spark_session import first_task_ns, micro_batches, start_session
+from spark_session import micro_batches, report_query, start_session, timed_query
 
 SCHEMA = "ts LONG, app_id STRING, user_id LONG, page STRING, duration_ms INT"
 
@@ -21,10 +16,9 @@ def main() -> None:
     parser = protocol.arguments(__doc__)
     parser.add_argument("--files-per-trigger", type=int, default=8)
     args = parser.parse_args()
-    checkpoint = tempfile.mkdtemp(prefix="bench-spark-")
     spark = start_session(args.parallelism, "pv")
     with protocol.files_of(args) as directory:
-        stream = (
+        counts = (
             spark.readStream.schema(SCHEMA)
             .option("maxFilesPerTrigger", args.files_per_trigger)
             .format(args.format)
@@ -32,33 +26,10 @@ def main() -> None:
             .groupBy("app_id")
             .count()
         )
-        ready_cpu_s = protocol.tree_cpu_s()
-        query = (
-            stream.writeStream.format("noop")
-            .outputMode("update")
-            .trigger(availableNow=True)
-            .option("checkpointLocation", checkpoint)
-            .start()
-        )
-        query.awaitTermination()
-        ended_ns = time.time_ns()
-        cpu_s = protocol.tree_cpu_s() - ready_cpu_s
-    first_ns = first_task_ns(spark)
-    progress = query.recentProgress
-    protocol.report(
-        version=pyspark.__version__,
-        records=args.records * args.repeat,
-        seconds=(ended_ns - first_ns) / 1e9,
-        startup_s=protocol.seconds_since_start(first_ns),
-        cpu_s=cpu_s,
-        check={
-            "records": sum(batch["numInputRows"] for batch in progress),
-            "apps": progress[-1]["stateOperators"][0]["numRowsTotal"],
-        },
-        setting=micro_batches(progress),
-    )
+        queried = timed_query(spark, counts, "update")
+    apps = queried.progress[-1]["stateOperators"][0]["numRowsTotal"]
+    report_query(queried, args.records * args.repeat, {"apps": apps}, micro_batches(queried.progress))
     spark.stop()
-    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,14 @@ one micro-batch, which is Spark's best.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import protocol
-import pyspark
 from pyspark.sql import Row
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from spark_session import ROCKSDB, first_task_ns, micro_batches, start_session
+from spark_session import ROCKSDB, micro_batches, report_query, start_session, timed_query
 from stateful_function import STEP_MS, USERS
 
 SCHEMA = "ts LONG, app_id STRING, user_id LONG, page STRING, duration_ms INT"
@@ -59,7 +55,6 @@ def main() -> None:
     parser = protocol.arguments(__doc__)
     parser.add_argument("--state-per", choices=["record", "batch"], default="record")
     args = parser.parse_args()
-    checkpoint = tempfile.mkdtemp(prefix="bench-spark-")
     spark = start_session(args.parallelism, "stateful function", ROCKSDB)
     user = f.format_string("user-%04d", f.col("user_id") % USERS)
     steps = (
@@ -76,35 +71,18 @@ def main() -> None:
         )
         .observe("steps", f.count(f.lit(1)).alias("results"), f.sum("step").alias("total"))
     )
-    ready_cpu_s = protocol.tree_cpu_s()
-    query = (
-        steps.writeStream.format("noop")
-        .outputMode("append")
-        .trigger(availableNow=True)
-        .option("checkpointLocation", checkpoint)
-        .start()
-    )
-    query.awaitTermination()
-    ended_ns = time.time_ns()
-    cpu_s = protocol.tree_cpu_s() - ready_cpu_s
-    first_ns = first_task_ns(spark)
-    progress = query.recentProgress
-    observed = [batch["observedMetrics"]["steps"] for batch in progress]
-    protocol.report(
-        version=pyspark.__version__,
-        records=args.records,
-        seconds=(ended_ns - first_ns) / 1e9,
-        startup_s=protocol.seconds_since_start(first_ns),
-        cpu_s=cpu_s,
-        check={
-            "records": sum(batch["numInputRows"] for batch in progress),
+    queried = timed_query(spark, steps, "append")
+    observed = [batch["observedMetrics"]["steps"] for batch in queried.progress]
+    report_query(
+        queried,
+        args.records,
+        {
             "results": sum(each["results"] for each in observed),
             "total": sum(each["total"] or 0 for each in observed),
         },
-        setting=f"state read and written per {args.state_per}, RocksDB, {micro_batches(progress)}",
+        f"state read and written per {args.state_per}, RocksDB, {micro_batches(queried.progress)}",
     )
     spark.stop()
-    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 if __name__ == "__main__":

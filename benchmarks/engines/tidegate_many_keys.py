@@ -9,9 +9,8 @@ from typing import Any
 import polars as pl
 import protocol
 import pyarrow as pa
-from tidegate_probe import ProbeSink, TimedSource, checkpoint_figures, environment, read_notes
+from tidegate_probe import ProbeSink, TimedSource, environment, report_job
 
-import tidegate
 from tidegate.connectors.files import FileSource
 from tidegate.records.batch import Batch
 
@@ -46,17 +45,12 @@ def main() -> None:
         visits.key_by("user_id").count().sink_to(ProbeSink(notes, UserCounts))
         client = env.execute_async("many keys")
         client.result()
-        measured = read_notes(notes)
-    protocol.report(
-        version=tidegate.__version__,
-        records=args.records,
-        seconds=(measured.last_ns - measured.first_ns) / 1e9,
-        startup_s=protocol.seconds_since_start(measured.first_ns),
-        cpu_s=measured.cpu_s,
-        check={key: sum(s[key] for s in measured.sinks) for key in ("records", "keys")},
-        setting=f"{args.state_backend} backend",
-        extra=checkpoint_figures(client),
-    )
+        report_job(client, notes, args.records, check, f"{args.state_backend} backend")
+
+
+def check(sinks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the sinks have counted, together."""
+    return {key: sum(s[key] for s in sinks) for key in ("records", "keys")}
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import protocol
+
+import tidegate
 from tidegate import Environment
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import Source, SourceReader
@@ -167,3 +170,26 @@ def read_notes(notes: Path) -> Measured:
     sinks = [json.loads(f.read_text()) for f in sorted(notes.glob("sink-*.json"))]
     cpu_s = sum(s["cpu_s"] for s in sinks) - sum(s["cpu_s"] for s in sources)
     return Measured(min(s["first_ns"] for s in sources), max(s["last_ns"] for s in sinks), cpu_s, sinks)
+
+
+def report_job(
+    client: Any,
+    notes: Path,
+    records: int,
+    check: Callable[[list[dict[str, Any]]], dict[str, Any]],
+    setting: Callable[[list[dict[str, Any]]], str] | str | None = None,
+) -> None:
+    """Report what the probes of a job that has ended say; `check` and `setting` are made of the sinks' summaries."""
+    measured = read_notes(notes)
+    if setting is not None and not isinstance(setting, str):
+        setting = setting(measured.sinks)
+    protocol.report(
+        version=tidegate.__version__,
+        records=records,
+        seconds=(measured.last_ns - measured.first_ns) / 1e9,
+        startup_s=protocol.seconds_since_start(measured.first_ns),
+        cpu_s=measured.cpu_s,
+        check=check(measured.sinks),
+        setting=setting,
+        extra=checkpoint_figures(client),
+    )

@@ -10,9 +10,8 @@ import numpy as np
 import polars as pl
 import protocol
 import pyarrow as pa
-from tidegate_probe import ProbeSink, TimedSource, checkpoint_figures, environment, read_notes
+from tidegate_probe import ProbeSink, TimedSource, environment, report_job
 
-import tidegate
 from tidegate.connectors.files import FileSource
 from tidegate.records.batch import Batch
 
@@ -87,21 +86,21 @@ def main() -> None:
         clicks.key_by("app_id").count().sink_to(ProbeSink(notes, tally))
         client = env.execute_async("pv")
         client.result()
-        measured = read_notes(notes)
-    protocol.report(
-        version=tidegate.__version__,
-        records=args.records * args.repeat,
-        seconds=(measured.last_ns - measured.first_ns) / 1e9,
-        startup_s=protocol.seconds_since_start(measured.first_ns),
-        cpu_s=measured.cpu_s,
-        check={
-            "records": sum(s["records"] for s in measured.sinks),
-            "apps": sum(s["apps"] for s in measured.sinks),
-            "top_count": max(s["top"] for s in measured.sinks),
-        },
-        setting=f"{sum(s['results'] for s in measured.sinks):,} results",
-        extra=checkpoint_figures(client),
-    )
+        report_job(client, notes, args.records * args.repeat, check, results)
+
+
+def check(sinks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the sinks have counted, together."""
+    return {
+        "records": sum(s["records"] for s in sinks),
+        "apps": sum(s["apps"] for s in sinks),
+        "top_count": max(s["top"] for s in sinks),
+    }
+
+
+def results(sinks: list[dict[str, Any]]) -> str:
+    """How many results there were."""
+    return f"{sum(s['results'] for s in sinks):,} results"
 
 
 def click_type() -> Any:

@@ -11,9 +11,8 @@ from typing import Any
 import protocol
 import python_chain
 from tidegate_memory import MemorySource
-from tidegate_probe import ProbeSink, environment, read_notes
+from tidegate_probe import ProbeSink, environment, report_job
 
-import tidegate
 from tidegate.records.batch import Batch
 
 
@@ -49,15 +48,12 @@ def main() -> None:
         visits.key_by("f0").reduce(python_chain.add).sink_to(ProbeSink(notes, Totals))
         client = env.execute_async("chain")
         client.result()
-        measured = read_notes(notes)
-    protocol.report(
-        version=tidegate.__version__,
-        records=args.records,
-        seconds=(measured.last_ns - measured.first_ns) / 1e9,
-        startup_s=protocol.seconds_since_start(measured.first_ns),
-        cpu_s=measured.cpu_s,
-        check={key: sum(s[key] for s in measured.sinks) for key in ("results", "total")},
-    )
+        report_job(client, notes, args.records, check)
+
+
+def check(sinks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results of all sinks together."""
+    return {key: sum(s[key] for s in sinks) for key in ("results", "total")}
 
 
 if __name__ == "__main__":

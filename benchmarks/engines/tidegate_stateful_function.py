@@ -11,9 +11,8 @@ import protocol
 import stateful_function
 from stateful_function import STEP_MS, Step, Visit
 from tidegate_memory import MemorySource
-from tidegate_probe import ProbeSink, checkpoint_figures, environment, read_notes
+from tidegate_probe import ProbeSink, environment, report_job
 
-import tidegate
 from tidegate import ProcessContext, ProcessFunction, ValueState
 from tidegate.records.batch import Batch
 
@@ -63,17 +62,12 @@ def main() -> None:
         steps.sink_to(ProbeSink(notes, Steps))
         client = env.execute_async("stateful function")
         client.result()
-        measured = read_notes(notes)
-    protocol.report(
-        version=tidegate.__version__,
-        records=args.records,
-        seconds=(measured.last_ns - measured.first_ns) / 1e9,
-        startup_s=protocol.seconds_since_start(measured.first_ns),
-        cpu_s=measured.cpu_s,
-        check={key: sum(s[key] for s in measured.sinks) for key in ("results", "total")},
-        setting=f"{args.state_backend} backend",
-        extra=checkpoint_figures(client),
-    )
+        report_job(client, notes, args.records, check, f"{args.state_backend} backend")
+
+
+def check(sinks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results of all sinks together."""
+    return {key: sum(s[key] for s in sinks) for key in ("results", "total")}
 
 
 if __name__ == "__main__":
