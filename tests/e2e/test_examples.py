@@ -116,6 +116,31 @@ def test_interval_join_finds_the_payment_of_each_order_and_those_without(tmp_pat
     ]
 
 
+@pytest.mark.spec("S2-11")
+def test_sessions_finds_the_visits_of_each_user_across_batches(tmp_path: Path):
+    done = run_example("sessions.py", tmp_path, "--execution.batch-rows=100")
+    assert done.out.splitlines() == [
+        "the longest visit: user-5, 46 clicks on 23 pages",
+        "5769 clicks, 809 visits: equal to the truth",
+    ]
+
+
+@pytest.mark.spec("S3-18")
+def test_late_data_is_computed_again_or_handed_over(tmp_path: Path):
+    assert run_example("late_data.py", tmp_path).out.splitlines() == [
+        "minute 00: 17.50 from 2 readings",
+        "minute 00: 18.67 from 3 readings",
+        "minute 01: 19.25 from 2 readings",
+        "too late: Reading(sensor='north', celsius=-40.0, second=30)",
+        "minute 03: 20.25 from 2 readings",
+    ]
+
+
+def test_async_lookup_has_an_answer_for_every_order_though_requests_get_lost(tmp_path: Path):
+    done = run_example("async_lookup.py", tmp_path)
+    assert done.out.splitlines() == ["1000 addresses for 1000 orders: all there, in order"]
+
+
 def test_side_outputs_separates_good_lines_from_bad_ones(tmp_path: Path):
     lines = run_example("side_outputs.py", tmp_path).out.splitlines()
     rows = [line.split("> ", 1)[1] for line in lines]
