@@ -153,6 +153,32 @@ def test_a_request_is_repeated_as_often_as_was_said():
 CALLS: dict[str, list[int]] = {}
 
 
+def test_a_timeout_that_the_function_raises_itself_is_an_error_like_any_other():
+    class Client(AsyncFunction):
+        def __init__(self, failures: int) -> None:
+            self.failures = failures
+
+        async def invoke(self, value: int) -> Iterable[int]:
+            self.failures -= 1
+            if self.failures >= 0:
+                raise TimeoutError("the socket timed out")
+            return [value]
+
+        def timeout(self, value: int) -> Iterable[int]:
+            return [-value]
+
+    numbers = Environment().from_collection([1])
+    retry = AsyncRetry(3, "1 ms", on=(TimeoutError,))
+    with OperatorHarness.of(numbers.map_async(Client(2), retry=retry, returns=int)) as h:
+        h.push([5])
+        until(lambda: h.rows == [5], h)
+    with OperatorHarness.of(numbers.map_async(Client(1), returns=int)) as h:
+        h.push([5])
+        with pytest.raises(OperatorError) as caught:
+            until(lambda: False, h)
+    assert "the socket timed out" in str(caught.value.__cause__)
+
+
 def test_without_an_answer_in_time_the_job_fails_or_the_function_says_what_instead():
     async def never(n: int) -> int:
         await asyncio.sleep(60)

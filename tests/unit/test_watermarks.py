@@ -10,7 +10,14 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tidegate import Environment, OutputTag, ProgramError, WatermarkGenerator, WatermarkStrategy
+from tidegate import (
+    Environment,
+    OutputTag,
+    ProgramError,
+    TumblingEventTimeWindows,
+    WatermarkGenerator,
+    WatermarkStrategy,
+)
 from tidegate.operators.event_time.split_watermarks import SplitWatermarks
 from tidegate.operators.event_time.timestamps import milliseconds
 from tidegate.operators.failures import OperatorError
@@ -305,3 +312,41 @@ def test_the_plan_warns_of_timestamps_that_are_assigned_twice_or_far_from_the_so
         in plan
     )
     assert "'again' assigns timestamps behind an exchange" in plan
+
+
+def test_the_plan_says_whether_timestamps_are_found_by_columns_or_by_your_python():
+    env = Environment()
+    records = env.from_collection([EVENT])
+    records.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"), name="columns").print()
+    records.assign_timestamps_and_watermarks(
+        WatermarkStrategy.monotonous(lambda r: r.ts), name="rows"
+    ).print()
+    plan = env.explain()
+    assert "columns [timestamps: timestamps from ts, in order; vectorised]" in plan
+    assert "rows [timestamps: timestamps from <lambda>(), in order; per record]" in plan
+
+
+def test_windows_without_timestamps_are_refused_by_the_name_that_the_user_gave():
+    env = Environment()
+    env.from_collection([EVENT], name="clicks").key_by("app").window(TumblingEventTimeWindows("1 s")).count(
+        name="per app"
+    ).print()
+    with pytest.raises(
+        ProgramError, match="operator 'per app' needs event time, but the records of source 'clicks'"
+    ):
+        env.explain()
+
+
+def test_alignment_behind_a_source_is_refused_as_nothing_there_can_wait():
+    strategy = WatermarkStrategy.monotonous("ts").with_alignment("g", "1 s")
+    with pytest.raises(ProgramError, match=r"group 'g': with_alignment is for from_source"):
+        Environment().from_collection([EVENT]).assign_timestamps_and_watermarks(strategy)
+
+
+def test_what_assigns_timestamps_tells_how_far_they_are_and_since_when_it_is_quiet():
+    with harness(WatermarkStrategy.bounded(10, "ts")) as h:
+        push(h, 1_000)
+        h.advance_clock(5_000)
+        time = h.operator.event_time()
+    assert time is not None
+    assert (time.watermark_ms, time.quiet_ms, time.idle) == (989, 5_000, False)

@@ -210,6 +210,11 @@ class DataStream(OperatorSettings):
             raise ProgramError(
                 f"assign_timestamps_and_watermarks needs a WatermarkStrategy, got {strategy!r}"
             )
+        if strategy.alignment is not None:
+            raise ProgramError(
+                f"assign_timestamps_and_watermarks cannot make a source wait for group {strategy.alignment.group!r}: "
+                f"with_alignment is for from_source(source, strategy)"
+            )
         stream = self._then(AssignTimestamps(strategy), "timestamps", self._type, settings)
         declare_strategy(stream._node, strategy, stream._node.name)
         return stream

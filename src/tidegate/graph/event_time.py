@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def check_event_time(graph: StreamGraph) -> None:
     """Refuse an operator that needs event time behind a source whose records have no timestamps (S3-17)."""
     for node in graph.nodes:
-        if not node.operation.needs_event_time:
-            continue
+        if not node.operation.needs_event_time or getattr(node.operation, "stage", None) == "local":
+            continue  # what is local is a part of the merging one, whose name the user knows
         for source in _sources_without_times(node):
             raise ProgramError(
                 f"operator {node.name!r} needs event time, but the records of source {source.name!r} have no "

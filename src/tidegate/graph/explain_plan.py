@@ -11,7 +11,15 @@ import msgspec
 
 from tidegate.api.functions import function_name
 from tidegate.api.join_operations import Deduplicate, IntervalJoin
-from tidegate.api.operations import ApplyFunction, Key, ReadSource, RollingAggregate, RollingReduce, WriteSink
+from tidegate.api.operations import (
+    ApplyFunction,
+    AssignTimestamps,
+    Key,
+    ReadSource,
+    RollingAggregate,
+    RollingReduce,
+    WriteSink,
+)
 from tidegate.api.sink import FunctionSink
 from tidegate.api.state import (
     BroadcastState,
@@ -211,6 +219,8 @@ def _runs(operation: Any) -> Runs:
         return "reads"
     if isinstance(operation, WriteSink):
         return "per record" if isinstance(operation.sink, FunctionSink) else "writes"
+    if isinstance(operation, AssignTimestamps):
+        return "per record" if operation.strategy.reads_rows else "vectorised"
     return "per record" if operation.rows else "vectorised"
 
 

@@ -137,20 +137,21 @@ class AsyncOperator(RowOperator):
 
     async def _answer(self, request: _Request) -> None:
         try:
-            async with asyncio.timeout(self.operation.timeout_ms / 1000):
-                answer = await self._attempts(request.row)
-        except TimeoutError as e:
-            try:
-                answer = self._on_timeout(request.row, e)
-            except BaseException as failure:  # noqa: BLE001 - it is the mailbox thread's to raise
-                request.failure = failure
-                answer = []
-        except BaseException as e:  # noqa: BLE001 - see above
+            request.answer = await self._in_time(request.row)
+        except BaseException as e:  # noqa: BLE001 - it is the mailbox thread's to raise
             request.failure = e
-            answer = []
-        request.answer = answer
         self._done.append(request)
         self.context.wake()
+
+    async def _in_time(self, row: Any) -> list[Any]:
+        limit = asyncio.timeout(self.operation.timeout_ms / 1000)
+        try:
+            async with limit:
+                return await self._attempts(row)
+        except TimeoutError as e:
+            if limit.expired():
+                return self._on_timeout(row, e)
+            raise  # the user's own: the timeout of a request, say
 
     async def _attempts(self, row: Any) -> list[Any]:
         retry = self.operation.retry
@@ -164,9 +165,7 @@ class AsyncOperator(RowOperator):
                     )
                 answer = await made
                 return list(answer) if self._many else [answer]
-            except TimeoutError:
-                raise
-            except BaseException as e:
+            except Exception as e:
                 if retry is None or attempt >= retry.attempts or not isinstance(e, retry.on):
                     raise
                 await asyncio.sleep(retry.delay_ms(attempt) / 1000)

@@ -23,6 +23,7 @@ from tidegate.api.functions import RuntimeContext
 from tidegate.api.source import Counter, Gauge
 from tidegate.core.clock import Clock
 from tidegate.core.options import Options
+from tidegate.metrics.snapshot import EventTime
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.records.types import RecordType
@@ -107,6 +108,10 @@ class Operator(ABC):
 
     def on_event_time(self, watermark_ms: int) -> None:
         """Emit what was waiting for a time up to and including this."""
+
+    def event_time(self) -> EventTime | None:
+        """Of one that makes watermarks: how far they are and what holds them back; for the metrics, any thread."""
+        return None
 
     def process_status(self, idle: bool) -> None:
         """No input has records for now, or (False) one has again."""

@@ -14,6 +14,7 @@ from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.job_graph import JobVertex, OperatorSpec
 from tidegate.metrics.registry import OperatorMetrics, TaskMetrics
+from tidegate.metrics.snapshot import EventTime
 from tidegate.operators.build import build_operator
 from tidegate.operators.columns import ExpressionOperator
 from tidegate.operators.operator import Operator, OperatorContext
@@ -178,6 +179,11 @@ class OperatorChain:
     def clock_ms(self) -> int:
         """The event time of the head."""
         return self._head.clock_ms
+
+    def event_time(self) -> EventTime | None:
+        """What the last operator that makes watermarks says of them; None where there is none."""
+        found = (operator.event_time() for operator in reversed(self.operators))
+        return next((time for time in found if time is not None), None)
 
     def restored_clock_ms(self) -> int:
         """Where a checkpoint had the head's event time; of another parallelism, the minimum of the subtasks'.

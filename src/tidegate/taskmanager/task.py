@@ -352,9 +352,9 @@ class Task:
         return m.snapshot(now_ns)
 
     def _event_time(self) -> EventTime | None:
-        source = self.chain.source
-        if source is not None:
-            return source.event_time()
+        made = self.chain.event_time()
+        if made is not None or self.chain.source is not None:
+            return made
         clock_ms = self.chain.clock_ms
         holding = self.valve.holding()
         if clock_ms == MIN_TIMESTAMP and len(holding) == len(self.gate.channels()):

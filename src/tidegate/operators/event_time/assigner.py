@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidegate.metrics.snapshot import EventTime
 from tidegate.operators.event_time.event_times import EventTimes
 from tidegate.operators.failures import blame
 from tidegate.operators.operator import Operator
@@ -44,6 +45,11 @@ class AssignTimestampsOperator(Operator):
         """Send it."""
         with blame(self.context.operator_name):
             self._times.tell(now_ms)
+
+    def event_time(self) -> EventTime | None:
+        """How far the stream is that begins here; None before `open`."""
+        times: EventTimes | None = getattr(self, "_times", None)
+        return None if times is None else times.describe(self.clock_ms)
 
     def snapshot(self, checkpoint_id: int) -> None:
         """Keep how far the stream is."""

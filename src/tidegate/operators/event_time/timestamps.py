@@ -89,13 +89,13 @@ class TimestampAssigner:
         if not self._warned and (least < 0 or most > _YEAR_9999 or most in _SECONDS):
             self._warned = True
             if most in _SECONDS:
-                value, doubt = most, "it looks like seconds; timestamps are milliseconds"
+                value, doubt = most, "it looks like seconds; timestamps are milliseconds."
             elif most > _YEAR_9999:
                 value, doubt = most, "it is after the year 9999; are these microseconds or nanoseconds?"
             else:
-                value, doubt = least, "it is before 1970"
+                value, doubt = least, "it is before 1970."
             logger.warning(
-                "operator %r: timestamp %d of %s: %s. It is used as it is; this is said once",
+                "operator %r: timestamp %d of %s: %s It is used as it is; this is said once",
                 self._operator,
                 value,
                 _where(batch, pc.index(stamps, value).as_py()),
