@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from tidegate import AsyncFunction, AsyncRetry, Environment, FileSink, ProgramError, RestartStrategies
+from tidegate import (
+    AsyncFunction,
+    AsyncRetry,
+    Environment,
+    FileSink,
+    ProgramError,
+    RestartStrategies,
+    ValueState,
+)
 from tidegate.operators.failures import OperatorError
 from tidegate.records.elements import MAX_WATERMARK
 from tidegate.testing.harness import OperatorHarness
@@ -212,8 +220,16 @@ def test_bad_settings_are_refused_where_they_are_written():
     async def fine(n: int) -> int:
         return n
 
+    class Counting(AsyncFunction):
+        count = ValueState(int)
+
+        async def invoke(self, value: int) -> Iterable[int]:
+            return [value]
+
     for arguments, message in (
-        ({"function": plain}, "needs an async function"),
+        ({"function": plain}, "needs an async function.*Define it with `async def`"),
+        ({"function": Counting}, "Give it an instance of the class"),
+        ({"function": Counting()}, "Counting declares state 'count', but runs beside the thread"),
         ({"function": fine, "capacity": 0}, "capacity must be at least 1"),
         ({"function": fine, "timeout": 0}, "timeout must be at least 1 ms"),
         ({"function": fine, "retry": 3}, "retry must be an AsyncRetry"),
@@ -222,6 +238,19 @@ def test_bad_settings_are_refused_where_they_are_written():
             numbers.map_async(**arguments)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="at least one attempt"):
         AsyncRetry(0)
+
+
+@pytest.mark.parametrize(("result", "words"), [(None, "returned None"), ("ab", "returned a str: 'ab'")])
+def test_a_class_that_returns_no_list_of_records_is_told_so(result: Any, words: str):
+    class Wrong(AsyncFunction):
+        async def invoke(self, value: int) -> Any:
+            return result
+
+    with OperatorHarness.of(Environment().from_collection([1]).map_async(Wrong(), returns=str)) as h:
+        h.push([1])
+        with pytest.raises(OperatorError) as caught:
+            until(lambda: False, h)
+    assert words in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

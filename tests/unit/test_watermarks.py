@@ -350,3 +350,9 @@ def test_what_assigns_timestamps_tells_how_far_they_are_and_since_when_it_is_qui
         time = h.operator.event_time()
     assert time is not None
     assert (time.watermark_ms, time.quiet_ms, time.idle) == (989, 5_000, False)
+
+
+def test_a_factory_that_makes_no_generator_is_named():
+    with harness(WatermarkStrategy.periodic(dict, "ts")) as h, pytest.raises(OperatorError) as caught:  # type: ignore[arg-type]
+        push(h, 1)
+    assert "made a dict; it must make a WatermarkGenerator" in str(caught.value.__cause__)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from tidegate.api.functions import Function, function_name
 from tidegate.api.operations import Operation
+from tidegate.api.state import declared_states
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError
 
@@ -92,12 +93,17 @@ def async_operation(
         getattr(function, "__call__", None)  # noqa: B004 - not whether it can be called, but how
     )
     if not isinstance(function, AsyncFunction) and not is_async:
-        hint = "an instance of the class" if isinstance(function, type) else "`async def`"
-        raise ProgramError(
-            f"map_async needs an async function or an AsyncFunction, got {function!r}. Define it with {hint}"
+        hint = (
+            "Give it an instance of the class" if isinstance(function, type) else "Define it with `async def`"
         )
+        raise ProgramError(f"map_async needs an async function or an AsyncFunction, got {function!r}. {hint}")
     if isinstance(function, AsyncFunction) and not inspect.iscoroutinefunction(function.invoke):
         raise ProgramError(f"{function_name(function)}.invoke must be `async def`")
+    for state in declared_states(function).values():
+        raise ProgramError(
+            f"map_async: {function_name(function)} declares state {state.name!r}, but runs beside the thread that owns "
+            f"state. Use state in a process function before or behind it"
+        )
     if type(capacity) is not int or capacity < 1:
         raise ProgramError(f"map_async: capacity must be at least 1, got {capacity!r}")
     if retry is not None and not isinstance(retry, AsyncRetry):

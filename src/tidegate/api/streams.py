@@ -296,7 +296,7 @@ class DataStream(OperatorSettings):
             names = ", ".join(sorted(declared)) or "none"
             raise ProgramError(
                 f"operator {self._node.name!r} has no side output {tag.id!r} (declared: {names}). "
-                f"Name it in process(..., side_outputs=(tag,))"
+                f"Name it in process(..., side_outputs=(tag,)), or late records in side_output_late_data(tag)"
             )
         return DataStream(self._env, (StreamRef(self._node, tag.id),), declared[tag.id])
 

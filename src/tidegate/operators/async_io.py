@@ -23,7 +23,7 @@ from tidegate.api.async_io import ApplyAsync, AsyncFunction
 from tidegate.api.state import OperatorListState
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.row_operator import RowOperator
+from tidegate.operators.row_operator import RowOperator, records_of
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import brief
 
@@ -164,7 +164,7 @@ class AsyncOperator(RowOperator):
                         f"the async function returned a {type(made).__name__}, not a coroutine"
                     )
                 answer = await made
-                return list(answer) if self._many else [answer]
+                return list(records_of(answer)) if self._many else [answer]
             except Exception as e:
                 if retry is None or attempt >= retry.attempts or not isinstance(e, retry.on):
                     raise
@@ -174,7 +174,7 @@ class AsyncOperator(RowOperator):
     def _on_timeout(self, row: Any, error: TimeoutError) -> list[Any]:
         function = self.operation.function
         if isinstance(function, AsyncFunction):
-            return list(function.timeout(row))
+            return list(records_of(function.timeout(row)))
         raise TimeoutError(
             f"no answer within {self.operation.timeout_ms} ms. Raise the timeout, add a retry, or use an AsyncFunction "
             f"with a timeout(value) method"

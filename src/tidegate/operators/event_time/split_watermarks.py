@@ -168,7 +168,13 @@ class SplitWatermarks:
         found = self._splits.get(split)
         if found is None:
             make = self._strategy.generator
-            found = self._splits[split] = _Split(None if make is None else make(), now_ms)
+            generator = None if make is None else make()
+            if make is not None and not isinstance(generator, WatermarkGenerator):
+                raise ProgramError(
+                    f"WatermarkStrategy.periodic got a factory that made a {type(generator).__name__}; it must make a "
+                    f"WatermarkGenerator (derive yours from it)"
+                )
+            found = self._splits[split] = _Split(generator, now_ms)
         return found
 
     def _take(self, state: _Split, watermark_ms: int | None) -> None:
