@@ -9,6 +9,7 @@ import pytest
 from tidegate import Environment, WatermarkStrategy
 from tidegate.api.source import IDLE
 from tidegate.cli.event_time import watermark_lines
+from tidegate.cli.progress import Rates, plain_line
 from tidegate.metrics.snapshot import EventTime, JobMetrics, SubtaskMetrics, VertexMetrics
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.testing.harness import OperatorHarness
@@ -97,3 +98,18 @@ def test_the_display_names_what_holds_a_watermark_back():
         "count: watermark 1970-01-01 00:00:03, held by clicks/partition 1, without records for 40.0 s"
     )
     assert len(watermark_lines(metrics)) == 2
+
+
+def test_the_display_says_how_many_records_were_too_late():
+    time = EventTime(watermark_ms=(1 << 63) - 1)
+    count = VertexMetrics(
+        vertex=0,
+        name="count",
+        parallelism=2,
+        subtasks=tuple(
+            SubtaskMetrics(subtask=i, time=time, counters={"late_records": 3_000}) for i in range(2)
+        ),
+    )
+    metrics = JobMetrics(name="pv", status="FINISHED", elapsed_ms=1, vertices=(count,))
+    assert watermark_lines(metrics) == ["count: watermark at the end, 6,000 late records"]
+    assert plain_line(metrics, Rates().add(metrics)).endswith("count 0/s (6,000 late)")

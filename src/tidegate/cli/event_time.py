@@ -1,4 +1,4 @@
-"""How event time is shown: each operator's watermark, and what holds it back, followed to the source."""
+"""How event time is shown: each operator's watermark, what holds it back, followed to the source, and late records."""
 
 from __future__ import annotations
 
@@ -27,12 +27,25 @@ def watermark_words(metrics: JobMetrics, vertex: VertexMetrics) -> str:
     if slowest is None or slowest.time is None:
         return ""
     words = f"watermark {watermark_time(slowest.time.watermark_ms)}"
+    late = late_records(vertex)
+    if late:
+        words += f", {late:,} late {'record' if late == 1 else 'records'}"
     if slowest.time.idle:
         return f"{words}, idle"
     if slowest.time.watermark_ms == _END:
         return words
     holder = _holder(metrics, vertex, slowest.time)
     return f"{words}, held by {holder}" if holder else words
+
+
+def late_records(vertex: VertexMetrics) -> int:
+    """How many records came too late for the operators of a vertex; they are in no result.
+
+    >>> late_records(VertexMetrics(vertex=0, name="count", parallelism=1, subtasks=(
+    ...     SubtaskMetrics(subtask=0, counters={"late_records": 3}),)))
+    3
+    """
+    return sum(subtask.counters.get("late_records", 0) for subtask in vertex.subtasks)
 
 
 def watermark_time(watermark_ms: int | None) -> str:

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.api.job_client import JobClient
-from tidegate.cli.event_time import watermark_lines
+from tidegate.cli.event_time import late_records, watermark_lines
 from tidegate.cli.recovery import Recovery, recovery_lines, recovery_parts
 from tidegate.metrics.snapshot import JobMetrics, OperatorCounts, SubtaskMetrics, VertexMetrics
 
@@ -275,7 +275,8 @@ def plain_line(metrics: JobMetrics, rates: dict[int, VertexRates], recovery: Rec
     for vertex in metrics.vertices:
         rate = rates.get(vertex.vertex, VertexRates())
         held = f" ({rate.backpressured:.0%} back-pressured)" if rate.backpressured >= 0.05 else ""
-        parts.append(f"{vertex.name} {format_number(max(rate.in_per_s, rate.out_per_s))}/s{held}")
+        late = f" ({late_records(vertex):,} late)" if late_records(vertex) else ""
+        parts.append(f"{vertex.name} {format_number(max(rate.in_per_s, rate.out_per_s))}/s{held}{late}")
     return " | ".join([*parts, *([] if recovery is None else recovery_parts(recovery))])
 
 
