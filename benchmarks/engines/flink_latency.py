@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sysconfig
 import tempfile
@@ -13,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import protocol
+from flink_java import compiled
 
 BUFFER_TIMEOUT_MS = 0
 
@@ -20,13 +19,9 @@ BUFFER_TIMEOUT_MS = 0
 def main() -> None:
     """Compile, run and report."""
     args = protocol.arguments(__doc__).parse_args()
-    flink = Path(sysconfig.get_path("purelib")) / "pyflink"
-    jars = f"{flink / 'lib'}{os.sep}*"
-    # Flink's own settings for Java 17 and later.
-    opens = re.findall(r"--add-(?:opens|exports)=\S+", (flink / "conf" / "config.yaml").read_text())
     source = Path(__file__).parent / "java" / "Latency.java"
     with tempfile.TemporaryDirectory() as classes:
-        subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", jars, str(source)], check=True)
+        command = compiled(source, Path(classes), Path(sysconfig.get_path("purelib")))
         ready_cpu_s, ready = protocol.tree_cpu_s(), time.monotonic()
         checkpoint_ms = round(args.checkpoint_interval * 1000)
         checkpoints = (checkpoint_ms, (Path(classes) / "checkpoints").as_uri())
@@ -38,16 +33,9 @@ def main() -> None:
             BUFFER_TIMEOUT_MS,
             *checkpoints,
         )
-        command = [
-            "java",
-            "-Xmx1g",
-            *opens,
-            "-cp",
-            f"{classes}{os.pathsep}{jars}",
-            "Latency",
-            *map(str, settings),
-        ]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        output = subprocess.run(
+            [*command, *map(str, settings)], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
         seconds = time.monotonic() - ready
     result = json.loads(output.splitlines()[-1])
     running_s = args.warmup_s + args.measure_s

@@ -23,6 +23,8 @@ from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import Source, SourceReader
 from tidegate.records.batch import Batch
 
+TOGETHER_WITHIN_S = 60
+
 
 def environment(args: argparse.Namespace, folder: Path, **options: Any) -> Environment:
     """An environment as the runner's arguments say; checkpoints go to files under `folder`."""
@@ -53,11 +55,16 @@ def checkpoint_figures(client: Any) -> dict[str, float]:
 
 
 class TimedSource(Source):
-    """Another source, whose readers note when they were first asked for a record."""
+    """Another source, whose readers note when they were first asked for a record.
 
-    def __init__(self, source: Source, notes: Path) -> None:
+    With `together`, so many readers must have a split before the first of them reads it. Then a slot that has started
+    sooner than the other does not also take the split that was meant for that one.
+    """
+
+    def __init__(self, source: Source, notes: Path, together: int = 1) -> None:
         self._source = source
         self._notes = notes
+        self._together = together
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -94,6 +101,8 @@ class TimedSource(Source):
         add_splits = reader.add_splits
 
         def noted(splits: Sequence[Any]) -> None:
+            notes.with_suffix(".ready").touch()
+            _wait_for(self._notes, self._together)
             note_first_read(notes)
             add_splits(splits)
 
@@ -103,7 +112,15 @@ class TimedSource(Source):
     def with_columns(self, names: Sequence[str]) -> Source | None:
         """The narrower source, timed as well."""
         narrower = self._source.with_columns(names)
-        return None if narrower is None else TimedSource(narrower, self._notes)
+        return None if narrower is None else TimedSource(narrower, self._notes, self._together)
+
+
+def _wait_for(notes: Path, readers: int) -> None:
+    deadline = time.monotonic() + TOGETHER_WITHIN_S
+    while len(list(notes.glob("source-*.ready"))) < readers:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{readers} readers have not got a split within {TOGETHER_WITHIN_S} s")
+        time.sleep(0.001)
 
 
 class Tally(Protocol):

@@ -40,7 +40,7 @@ class Panes:
 
     def summary(self) -> dict[str, Any]:
         """What the results are."""
-        times = (pl.col(name).dt.epoch("ms") for name in ("window_start", "window_end"))
+        times = [pl.col(name).dt.epoch("ms") for name in ("window_start", "window_end")]
         frames = (pl.DataFrame(b.plain_columns).select("app_id", *times, "count") for b in self._batches)
         return windows.added(windows.summary(frame.iter_rows()) for frame in frames)
 
@@ -51,12 +51,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-tidegate-") as folder:
         notes = Path(folder)
         env = environment(args, notes)
-        # A file is one split: it is read from its beginning to its end, as the watermark wants it.
+        # A file is one split, and each slot reads one, from its beginning to its end, as the watermark wants it.
         files = FileSource(
             str(args.data / args.format), format=args.format, schema=click_type(), split_size="64 GiB"
         )
         strategy = WatermarkStrategy.bounded(windows.OUT_OF_ORDERNESS, "ts")
-        clicks = env.from_source(TimedSource(files, notes), strategy, name="clicks")
+        clicks = env.from_source(TimedSource(files, notes, args.parallelism), strategy, name="clicks")
         counts = clicks.key_by("app_id").window(WINDOWS[args.windows]).count()
         counts.sink_to(ProbeSink(notes, Panes))
         client = env.execute_async("windows")
