@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tidegate import (
     FileSink,
     ProgramError,
     RestartStrategies,
+    TumblingProcessingTimeWindows,
     ValueState,
 )
 from tidegate.operators.failures import OperatorError
@@ -122,6 +124,62 @@ def test_the_last_watermark_waits_for_the_last_answer():
         gate.open(1)
         until(lambda: h.operator.is_settled, h)
         assert (h.rows, h.watermarks) == ([10], [MAX_WATERMARK])
+
+
+def test_a_stream_is_idle_only_when_the_last_answer_is_out():
+    gate = Gate()
+    with harness_of(gate, "idle") as h:
+        h.push([1], timestamps=[100])
+        h.advance_watermark(150)
+        h.operator.process_status(True)
+        assert h.statuses == []
+        gate.open(1)
+        until(lambda: h.statuses == [True], h)
+        assert (h.rows, h.watermarks) == ([10], [150])
+        h.operator.process_status(False)
+        h.push([2], timestamps=[200])
+        h.operator.process_status(True)
+        h.operator.process_status(False)  # awake again before anyone behind heard of it
+        gate.open(2)
+        until(lambda: h.rows == [10, 20], h)
+        assert h.statuses == [True, False]
+
+
+def test_what_an_operator_gives_at_the_end_is_asked_for_by_one_chained_behind_it():
+    async def ask(n: int) -> int:
+        await asyncio.sleep(0.01)
+        return n * 10
+
+    env = Environment(runtime="in-process")
+    windows = env.from_collection([1, 2, 3]).window_all(TumblingProcessingTimeWindows("1 h"))
+    last = (
+        windows.reduce(lambda so_far, n: so_far + n).map_async(ask, returns=int).map_async(ask, returns=int)
+    )
+    assert list(last.execute_and_collect()) == [600]
+
+
+@dataclass
+class Basket:
+    total: int
+
+
+def test_a_function_that_changes_its_record_does_not_change_what_is_asked_for_again():
+    class AddOne(AsyncFunction):
+        async def invoke(self, value: Basket) -> Iterable[int]:
+            value.total += 1
+            if value.total > 1 or not self.failed:
+                self.failed = True
+                raise OSError(f"total {value.total}")
+            return [value.total]
+
+        failed = False
+
+    stream = (
+        Environment().from_collection([Basket(0)]).map_async(AddOne(), returns=int, retry=AsyncRetry(3, 1))
+    )
+    with OperatorHarness.of(stream) as h:
+        h.push([Basket(0)])
+        until(lambda: h.rows == [1], h)
 
 
 def test_what_fails_is_blamed_on_the_operator_with_its_record():

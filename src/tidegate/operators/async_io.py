@@ -63,6 +63,8 @@ class AsyncOperator(RowOperator):
         self._asked = 0
         self._done: deque[_Request] = deque()
         self._last_watermark: int | None = None
+        self._is_idle_soon = False
+        """Whether the input is idle, which those behind hear when nothing is on its way any more."""
         self._lists: tuple[OperatorListState[Any], OperatorListState[Any]] | None = None
         self._pending = self.context.gauge("async_requests")
         self._loop = asyncio.new_event_loop()
@@ -111,6 +113,15 @@ class AsyncOperator(RowOperator):
             self._queue.append(watermark_ms)
         self._emit_answered()
 
+    def process_status(self, idle: bool) -> None:
+        """Say idle when the last answer is out: before that the clock of those behind must wait for it."""
+        if idle and not self.is_settled:
+            self._is_idle_soon = True
+        elif self._is_idle_soon:
+            self._is_idle_soon = False
+        else:
+            self.context.emit_status(idle)
+
     @property
     def is_settled(self) -> bool:
         """Whether nothing waits for an answer."""
@@ -154,11 +165,11 @@ class AsyncOperator(RowOperator):
             raise  # the user's own: the timeout of a request, say
 
     async def _attempts(self, row: Any) -> list[Any]:
-        retry = self.operation.retry
+        retry, copy_row = self.operation.retry, self.input_types[0].copy_row
         attempt = 1
         while True:
             try:
-                made = self._invoke(row)
+                made = self._invoke(copy_row(row))  # ours is in checkpoints and for the next attempt
                 if not isinstance(made, Coroutine):
                     raise ProgramError(
                         f"the async function returned a {type(made).__name__}, not a coroutine"
@@ -198,6 +209,9 @@ class AsyncOperator(RowOperator):
         self._emit_answered()
         self._ask()
         self._emit_answered()  # a watermark behind the last of them
+        if self._is_idle_soon and self.is_settled:
+            self._is_idle_soon = False
+            self.context.emit_status(True)
 
     def _emit_answered(self) -> None:
         out: list[Any] = []

@@ -99,6 +99,7 @@ class OperatorChain:
         self._head_counts = counts[0]
         self.source = head if isinstance(head, SourceOperator) else None
         self._opened = 0
+        self._finished = 0
         self._restored_clocks: list[StoredClock] = []
 
     def open(self) -> None:
@@ -208,12 +209,21 @@ class OperatorChain:
         """Whether nothing waits inside an operator any more; asked at the end."""
         return all(o.is_settled for o in self.operators)
 
-    def finish(self) -> None:
-        """All inputs have ended: finish the operators in order, each before the next hears of it."""
-        for i, operator in enumerate(self.operators):
-            if i:
+    def finish(self) -> bool:
+        """All inputs have ended: finish the operators in order, each before the next hears of it; whether all are done.
+
+        If not, one still has something of its input (perhaps what the one before it gave as its last): call again when
+        `is_settled`, and it goes on from there.
+        """
+        while self._finished < len(self.operators):
+            operator = self.operators[self._finished]
+            if not operator.is_settled:
+                return False
+            if self._finished:
                 operator.end_input(0)
             operator.finish()
+            self._finished += 1
+        return True
 
     def snapshot(self, checkpoint_id: int) -> list[tuple[str, OperatorAsyncPart]]:
         """The synchronous part of all operators; their asynchronous parts by operator id."""

@@ -390,10 +390,9 @@ class Task:
             not self._ending and self.chain.clock_ms != MAX_WATERMARK
         ):  # a source, whose watermarks are its own
             self.chain.process_watermark(MAX_WATERMARK)
-        self._ending = not self.chain.is_settled
+        self._ending = not self.chain.finish()
         if self._ending:
             return
-        self.chain.finish()
         self._end_output()
         if self.checkpoints is not None:
             self.checkpoints.look_for_trigger()
