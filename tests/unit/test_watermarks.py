@@ -18,6 +18,7 @@ from tidegate import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
+from tidegate.core.clock import ManualClock
 from tidegate.operators.event_time.split_watermarks import SplitWatermarks
 from tidegate.operators.event_time.timestamps import milliseconds
 from tidegate.operators.failures import OperatorError
@@ -250,16 +251,77 @@ def test_splits_go_on_where_a_checkpoint_was_whoever_reads_them():
     assert restored.advance(0) == (None, 99)
 
 
-def test_a_stream_without_splits_goes_on_from_its_own_entry_or_else_from_the_smallest():
-    entries = []
-    for subtask, top in ((0, 100), (1, 50)):
-        marks = SplitWatermarks(WatermarkStrategy.monotonous(), subtask, 0)
-        marks.observe(None, stamped(top), 0)
-        entries += marks.snapshot()
-    for subtask, expected in ((0, 99), (1, 49), (2, 49)):
-        restored = SplitWatermarks(WatermarkStrategy.monotonous(), subtask, 0)
-        restored.restore(entries, 0)
-        assert restored.advance(0) == (None, expected)
+def restored_from(subtasks: list[SplitWatermarks], subtask: int, parallelism: int) -> int | None:
+    """The watermark that a subtask goes on with."""
+    restored = SplitWatermarks(WatermarkStrategy.monotonous(), subtask, 0, parallelism)
+    restored.restore([entry for marks in subtasks for entry in marks.snapshot()], 0)
+    return restored.advance(0)[1]
+
+
+def test_a_stream_without_splits_goes_on_from_its_own_entry_or_of_other_subtasks_from_the_smallest():
+    two = [SplitWatermarks(WatermarkStrategy.monotonous(), i, 0, 2) for i in (0, 1)]
+    two[0].observe(None, stamped(100), 0)
+    two[1].observe(None, stamped(50), 0)
+    assert [restored_from(two, i, 2) for i in (0, 1)] == [99, 49]
+    assert [restored_from(two, i, 3) for i in (0, 1, 2)] == [49, 49, 49]
+    assert restored_from(two, 0, 1) == 49
+
+
+def test_a_subtask_that_had_read_nothing_does_not_go_on_with_the_watermark_of_another():
+    strategy = WatermarkStrategy.monotonous()
+    for split in (None, "p0"):
+        two = [SplitWatermarks(strategy, i, 0, 2) for i in (0, 1)]
+        two[0].observe(split, stamped(100), 0)
+        assert restored_from(two, 1, 2) is None
+        assert restored_from(two, 0, 2) == 99
+
+
+def test_a_split_without_a_watermark_holds_the_others_after_a_restore_too():
+    marks = SplitWatermarks(WatermarkStrategy.monotonous(), 0, 0)
+    marks.keep(["p0", "p1"], 0)
+    marks.observe("p0", stamped(100), 0)
+    assert restored_from([marks], 0, 1) is None
+
+
+def test_what_was_sent_for_splits_that_are_finished_is_not_taken_back_after_a_restore():
+    marks = SplitWatermarks(WatermarkStrategy.monotonous(), 0, 0)
+    marks.observe("p0", stamped(1_000), 0)
+    assert marks.advance(0) == (None, 999)
+    marks.keep(["p1"], 0)
+    marks.observe("p1", stamped(300), 0)
+    restored = SplitWatermarks(WatermarkStrategy.monotonous(), 0, 0)
+    restored.restore(marks.snapshot(), 0)
+    restored.resume(marks.emitted_ms)
+    assert restored.advance(0) == (None, None)
+    restored.observe("p1", stamped(2_000), 0)
+    assert restored.advance(0) == (None, 1_999)
+
+
+class MovableClock(ManualClock):
+    """A wall clock that somebody sets back."""
+
+    ahead_ms = 10_000_000
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+def test_a_wall_clock_that_is_set_back_does_not_stop_the_watermarks():
+    clock = MovableClock()
+    stream = (
+        Environment()
+        .from_collection([EVENT])
+        .assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"))
+    )
+    with OperatorHarness.of(stream, clock=clock) as h:
+        h.push([("a", 1_000)])
+        h.advance_clock(200)
+        assert h.watermarks == [999]
+        clock.ahead_ms -= 3_600_000
+        h.push([("a", 2_000)])
+        h.advance_clock(0)
+        h.advance_clock(200)
+        assert h.watermarks == [999, 1_999]
 
 
 # ---- plans ----

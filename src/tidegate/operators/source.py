@@ -66,6 +66,7 @@ class SourceOperator(Operator):
     def start(self) -> None:
         """Join the alignment group, if there is one."""
         if self._times is not None:
+            self._times.watermarks.resume(self.clock_ms)
             self._times.report(self.clock_ms)
 
     def align(self, group: str, watermark_ms: int) -> bool:

@@ -26,7 +26,8 @@ class EventTimes:
     def __init__(
         self, strategy: WatermarkStrategy, context: OperatorContext, send_watermark: Callable[[int], None]
     ) -> None:
-        self.watermarks = SplitWatermarks(strategy, context.subtask_index, context.clock.now_ms())
+        now_ms = context.clock.now_ms()
+        self.watermarks = SplitWatermarks(strategy, context.subtask_index, now_ms, context.parallelism)
         self._strategy = strategy
         self._context = context
         self._send_watermark = send_watermark
@@ -82,6 +83,10 @@ class EventTimes:
     def next_ms(self) -> int | None:
         """When `tell` has something to do."""
         times = []
+        now_ms = self._context.clock.now_ms()
+        if now_ms < self._told_ms:  # the wall clock was set back: do not wait until it is there again
+            self._told_ms = now_ms
+            self.watermarks.touch(now_ms)
         if self.is_ahead and not self.watermarks.changed:
             return None
         if self.watermarks.changed:

@@ -43,8 +43,9 @@ class _Split:
 class SplitWatermarks:
     """The watermark of one subtask. Mailbox thread only."""
 
-    def __init__(self, strategy: WatermarkStrategy, subtask: int, now_ms: int) -> None:
+    def __init__(self, strategy: WatermarkStrategy, subtask: int, now_ms: int, parallelism: int = 1) -> None:
         self._strategy = strategy
+        self._parallelism = parallelism
         self._whole = f"{_WHOLE}{subtask}"
         self._splits: dict[str, _Split] = {}
         self._started_ms = now_ms
@@ -143,26 +144,31 @@ class SplitWatermarks:
         return "" if name == self._whole else name, max(0, now_ms - state.quiet_since_ms)
 
     def snapshot(self) -> list[bytes]:
-        """What a checkpoint keeps: how far each split is."""
-        return [
-            msgspec.json.encode(StoredSplit(name, s.watermark_ms))
-            for name, s in self._splits.items()
-            if s.watermark_ms != MIN_TIMESTAMP
-        ]
+        """What a checkpoint keeps: how far each split is, also one that has no watermark yet and holds all others."""
+        marks = {name: s.watermark_ms for name, s in self._splits.items()} or {self._whole: MIN_TIMESTAMP}
+        return [msgspec.json.encode(StoredSplit(name, mark)) for name, mark in marks.items()]
 
     def restore(self, entries: Iterable[bytes], now_ms: int) -> None:
         """Go on where a checkpoint was, given the entries of all subtasks.
 
         Splits that others read now are dropped by the next `keep`. A stream without splits goes on from its own entry,
-        or, where subtasks have become more, from the smallest.
+        or, where the subtasks have become more or fewer, from the smallest: records of any may come here now.
         """
         marks = {s.split: s.watermark_ms for s in (msgspec.json.decode(e, type=StoredSplit) for e in entries)}
         whole = {split: mark for split, mark in marks.items() if split.startswith(_WHOLE)}
-        if whole:
-            self._state(self._whole, now_ms).watermark_ms = whole.get(self._whole, min(whole.values()))
-        for split in marks.keys() - whole.keys():
+        named = marks.keys() - whole.keys()
+        own = whole.get(self._whole)  # beside named ones: of a reader that had read nothing
+        if not named and (own is None or len(whole) != self._parallelism):
+            own = min(whole.values(), default=None)
+        if own is not None:
+            self._state(self._whole, now_ms).watermark_ms = own
+        for split in named:
             self._state(split, now_ms).watermark_ms = marks[split]
         self.changed = bool(marks)
+
+    def resume(self, watermark_ms: int) -> None:
+        """This was sent before the checkpoint, if only for splits that are finished since: nothing less follows."""
+        self.emitted_ms = max(self.emitted_ms, watermark_ms)
 
     def _state(self, split: str, now_ms: int) -> _Split:
         found = self._splits.get(split)
