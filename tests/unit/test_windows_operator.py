@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.unit.windows_kit import (
@@ -44,7 +45,9 @@ from tidegate import (
 )
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.window.window_operator import WindowOperator
+from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK
+from tidegate.records.types import record_type_of
 from tidegate.testing.harness import OperatorHarness
 
 BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
@@ -490,6 +493,29 @@ def test_a_stream_without_timestamps_is_refused_when_it_runs_too():
         ),
     ):
         h.push([Click("a", 1)])
+
+
+def some_without_times() -> Batch:
+    batch = Batch.of_rows(record_type_of(Click), [Click("a", 1), Click("a", 2)])
+    batch.timestamps = pa.array(
+        [5, None], pa.int64()
+    )  # as an exchange joins what has times with what has none
+    return batch
+
+
+def test_records_without_timestamps_among_others_are_refused_by_event_time_windows_alone():
+    with harness(ten_seconds().reduce(add).name("sums")) as h, pytest.raises(ProgramError) as refused:
+        h.push_batch(some_without_times())
+    assert "operator 'sums' needs event time, but its input has no timestamps for some records" in str(
+        refused.value
+    )
+    with harness(ten_seconds().count(name="counts")) as h, pytest.raises(OperatorError) as failed:
+        h.push_batch(some_without_times())
+    assert "need records with timestamps, but some" in str(failed.value.__cause__)
+    with harness(by_user().window(TumblingProcessingTimeWindows("10 s")).reduce(add)) as h:
+        h.push_batch(some_without_times())
+        h.finish()
+        assert [r.amount for r in h.rows] == [3]
 
 
 def test_a_plan_of_event_time_windows_without_a_strategy_is_refused():

@@ -78,9 +78,10 @@ class ColumnWindowOperator(RowOperator):
 
     def timestamps(self, batch: Batch) -> Longs:
         """The event times of a batch."""
-        if batch.timestamps is None:
+        if batch.timestamps is None or batch.timestamps.null_count:
+            whose = "those" if batch.timestamps is None else "some (as of processing-time timers)"
             raise OperatorError(self.name, batch_position(batch)) from ProgramError(
-                f"windows in event time need records with timestamps, but those of {self.name!r} have none. Give the "
+                f"windows in event time need records with timestamps, but {whose} of {self.name!r} have none. Give the "
                 f"source a WatermarkStrategy, or call assign_timestamps_and_watermarks before the window"
             )
         times: Longs = batch.timestamps.to_numpy()

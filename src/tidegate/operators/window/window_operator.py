@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
+import pyarrow.compute as pc
+
 from tidegate.api.functions import Function
 from tidegate.api.triggers import EventTimeTrigger, NeverTrigger, ProcessingTimeTrigger, TriggerResult
 from tidegate.api.window_operations import ApplyWindow, WindowOperation
@@ -111,17 +113,20 @@ class WindowOperator(RowOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Add each record to its windows, in order; then send what fired, and what was late."""
-        if self._is_event_time and batch.timestamps is None:
+        if self._is_event_time and (batch.timestamps is None or batch.timestamps.null_count):
+            some = "" if batch.timestamps is None else " for some records (as of processing-time timers)"
             raise ProgramError(
-                f"operator {self.name!r} needs event time, but its input has no timestamps. Give the source a "
+                f"operator {self.name!r} needs event time, but its input has no timestamps{some}. Give the source a "
                 f"WatermarkStrategy, or call assign_timestamps_and_watermarks before it"
             )
         key, now_ms = self.operation.key, self.context.clock.now_ms()
         own: Sequence[int | None] = [None] * batch.num_rows
         stamps: Sequence[int] = [now_ms] * batch.num_rows
         if batch.timestamps is not None:
-            own = stamps = batch.timestamps.to_pylist()
-            self._highest_ms = max(stamps if self._highest_ms is None else (self._highest_ms, *stamps))
+            own = batch.timestamps.to_pylist()
+            stamps = [now_ms if t is None else t for t in own]
+            known = [t for t in (self._highest_ms, pc.max(batch.timestamps).as_py()) if t is not None]
+            self._highest_ms = max(known, default=None)
         times: Iterable[int] = stamps if self._is_event_time else repeat(now_ms, batch.num_rows)
         rows = self.rows(batch)
         values = self._computation.values(batch)
