@@ -168,6 +168,18 @@ def drawn(metrics: JobMetrics, width: int = 120) -> Console:
     return console
 
 
+def test_the_name_of_a_long_chain_is_cut_and_no_number_is():
+    chain = vertex(
+        " -> ".join(f"operator number {n} [in a long chain]" for n in range(9)),
+        SubtaskMetrics(subtask=0, records_in=40_000, busy_ms=300, idle_ms=700),
+    )
+    text = drawn(job(chain), width=80).export_text()
+    (line,) = (line for line in text.splitlines() if "operator number" in line)
+    name, numbers = line.split("…")
+    assert name == "operator number 0 [in a long"
+    assert numbers.split() == ["1/2", "40.0", "k", "40,000", "0", "███·······", "30%", "0%"]
+
+
 def test_display_shows_rates_records_waiting_batches_pressure_and_progress():
     text = drawn(sample(), width=80).export_text()
     headline, progress, _, source, clicks, only_web, count, legend = text.splitlines()

@@ -8,6 +8,7 @@ from tidegate.cli.quantities import brief_duration
 from tidegate.metrics.snapshot import EventTime, JobMetrics, SubtaskMetrics, VertexMetrics
 
 _END = (1 << 63) - 1
+_NAME_CELLS = 32
 _QUIET_MS = 1_000
 """From here on it is said that a split has had no record."""
 
@@ -69,7 +70,16 @@ def watermark_time(watermark_ms: int | None) -> str:
 def watermark_lines(metrics: JobMetrics) -> list[str]:
     """A line per vertex that has event time."""
     found = ((vertex.name, watermark_words(metrics, vertex)) for vertex in metrics.vertices)
-    return [f"{name}: {words}" for name, words in found if words]
+    return [f"{_brief(name)}: {words}" for name, words in found if words]
+
+
+def _brief(name: str) -> str:
+    """The name of a long chain, cut: what follows it is to be seen too.
+
+    >>> _brief("count -> async ask -> map <lambda> -> sink json files in /data/out")
+    'count -> async ask -> map <lamb…'
+    """
+    return name if len(name) <= _NAME_CELLS else f"{name[: _NAME_CELLS - 1].rstrip()}…"
 
 
 def _slowest(vertex: VertexMetrics) -> SubtaskMetrics | None:
@@ -91,13 +101,13 @@ def _holder(metrics: JobMetrics, vertex: VertexMetrics, time: EventTime) -> str:
         before = vertices.get(time.held_by[0])
         if before is None:
             return name
-        vertex, name = before, f"{before.name}/{time.held_by[1]}"
+        vertex, name = before, f"{_brief(before.name)}/{time.held_by[1]}"
         subtask = next((s for s in before.subtasks if s.subtask == time.held_by[1]), None)
         if subtask is None or subtask.time is None:
             return name
         time = subtask.time
     if time.split:
-        name = f"{vertex.name}/{time.split}"
+        name = f"{_brief(vertex.name)}/{time.split}"
     if name and time.quiet_ms >= _QUIET_MS:
         name += f", without records for {brief_duration(time.quiet_ms)}"
     return name

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -193,7 +192,8 @@ def draw(
     )
     # Fits 80 columns; what is left of a wider terminal goes to the operators' names.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("operator", overflow="ellipsis", no_wrap=True, min_width=14)
+    # Only names may be cut: their column alone may wrap, as rich sees it, while their text does not.
+    table.add_column("operator", min_width=14)
     for column in ("tasks", "in/s", "out/s", "records", "queue"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("time", no_wrap=True)
@@ -203,7 +203,7 @@ def draw(
         rate = rates.get(vertex.vertex, VertexRates())
         records_in, records_out = vertex.total("records_in"), vertex.total("records_out")
         table.add_row(
-            escape(vertex.name),
+            _name(vertex.name),
             f"{len(vertex.subtasks)}/{vertex.parallelism}",
             format_number(rate.in_per_s) if records_in else "",  # a source has no input, a sink no output
             format_number(rate.out_per_s) if records_out else "",
@@ -219,7 +219,7 @@ def draw(
                 branch = "└" if i == len(operators) - 1 else "├"
                 in_per_s, out_per_s = rate.operators[i] if rate.operators else (0.0, 0.0)
                 table.add_row(
-                    f" {branch} {escape(counts.name)}",
+                    _name(f" {branch} {counts.name}"),
                     "",
                     format_number(in_per_s) if counts.records_in else "",
                     format_number(out_per_s) if counts.records_out else "",
@@ -229,9 +229,7 @@ def draw(
     parts: list[RenderableType] = [headline]
     if metrics.progress is not None:
         parts.append(_progress_line(metrics.progress))
-    below: list[RenderableType] = [
-        Text(line, overflow="ellipsis", no_wrap=True) for line in watermark_lines(metrics)
-    ]
+    below: list[RenderableType] = [Text(line) for line in watermark_lines(metrics)]
     below += [] if recovery is None else recovery_lines(recovery)
     return Group(*parts, table, Text("█ busy  ▒ back-pressured  · idle", style="dim"), *below)
 
@@ -241,6 +239,10 @@ def _progress_line(progress: float) -> RenderableType:
     bar = ProgressBar(total=1.0, completed=progress, width=40, complete_style="cyan", finished_style="green")
     line.add_row(bar, f"{progress:.0%}")
     return line
+
+
+def _name(name: str) -> Text:
+    return Text(name, no_wrap=True, overflow="ellipsis")
 
 
 def _words(status: str) -> str:
