@@ -175,6 +175,15 @@ def test_late_records_reach_their_side_output_in_a_whole_job():
     assert sorted(made.execute_and_collect()) == [("a", 0, 1), ("a", 30_000, 1)]
 
 
+def test_processing_time_windows_that_the_end_of_input_closes_are_not_late_behind_it():
+    env = Environment(runtime="in-process")
+    times = WatermarkStrategy.monotonous(lambda click: click.amount)
+    stream = env.from_collection([Click("a", 1), Click("a", 2)]).assign_timestamps_and_watermarks(times)
+    hours = stream.key_by("user").window(TumblingProcessingTimeWindows("1 h")).reduce(lambda a, b: b)
+    (counted,) = hours.key_by("user").window(TEN).count().execute_and_collect()
+    assert (counted.user, counted.count) == ("a", 1)
+
+
 def test_the_whole_stream_in_windows_is_one_subtask_of_a_job():
     env = Environment(runtime="in-process", parallelism=3)
     numbers = env.from_sequence(1, 100)

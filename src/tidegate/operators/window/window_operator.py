@@ -211,6 +211,8 @@ class WindowOperator(RowOperator):
         due_ms = self._timers.next_event_time_ms
         if due_ms is not None and due_ms <= watermark_ms:
             self._fire_timers(self._timers.due_event_time(watermark_ms), is_event=True)
+        if watermark_ms == MAX_WATERMARK:  # in front of it: for those behind, what follows it is late
+            self._compute_open()
 
     @property
     def next_processing_time_ms(self) -> int | None:
@@ -221,9 +223,8 @@ class WindowOperator(RowOperator):
         """Ask the trigger of every window that has a timer up to this time."""
         self._fire_timers(self._timers.due_processing_time(now_ms), is_event=False)
 
-    def finish(self) -> None:
+    def _compute_open(self) -> None:
         """Compute the processing-time windows that are open: their end will not come any more."""
-        super().finish()
         if self._is_event_time or isinstance(self._assigner, GlobalWindows):
             return
         due: list[Timer] = []
