@@ -186,9 +186,9 @@ class SplitWatermarks:
     def _take(self, state: _Split, watermark_ms: int | None) -> None:
         if watermark_ms is None:
             return
-        if type(watermark_ms) is not int:
+        if type(watermark_ms) is not int or not MIN_TIMESTAMP <= watermark_ms <= MAX_WATERMARK:
             raise ProgramError(
-                f"the watermark generator returned {watermark_ms!r}; it must return whole milliseconds or None"
+                f"the watermark generator returned {watermark_ms!r}; it must return whole milliseconds (64 bits) or None"
             )
         if watermark_ms < state.watermark_ms:
             self.refused += 1
