@@ -188,7 +188,8 @@ class SplitWatermarks:
             return
         if type(watermark_ms) is not int or not MIN_TIMESTAMP <= watermark_ms <= MAX_WATERMARK:
             raise ProgramError(
-                f"the watermark generator returned {watermark_ms!r}; it must return whole milliseconds (64 bits) or None"
+                f"the watermark generator returned {watermark_ms!r}; it must return whole milliseconds, of 64 bits, or "
+                f"None"
             )
         if watermark_ms < state.watermark_ms:
             self.refused += 1
