@@ -11,10 +11,13 @@ import pytest
 from tidegate import (
     Environment,
     FileSink,
+    KeyedProcessFunction,
     ProcessContext,
     ProcessFunction,
     StateCompatibilityError,
+    TumblingEventTimeWindows,
     ValueState,
+    WatermarkStrategy,
 )
 
 
@@ -53,6 +56,31 @@ def test_state_without_a_uid_is_warned_of_when_checkpoints_outlive_the_driver(tm
     assert "no uid" not in caplog.text, "functions without state need none"
     program(tmp_path, uid=None).execute("job")
     assert "job 'job' takes checkpoints, but these operators have state and no uid: 'count'." in caplog.text
+
+
+class Echo(KeyedProcessFunction):
+    def process(self, value: int, context: ProcessContext) -> None:
+        context.timer_service.register_event_time_timer(value)
+
+    def on_timer(self, timestamp: int, context: ProcessContext) -> Iterator[int]:
+        yield timestamp
+
+
+async def ask(n: int) -> int:
+    return n
+
+
+def test_timers_and_requests_are_state_and_a_part_of_a_window_is_not_the_users_to_name(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    env = Environment(runtime="in-process", checkpoint_interval="10 ms", checkpoint_dir=str(tmp_path / "chk"))
+    numbers = env.from_sequence(1, 20, uid="numbers").assign_timestamps_and_watermarks(
+        WatermarkStrategy.monotonous("value")
+    )
+    numbers.key_by("value").window(TumblingEventTimeWindows("1 s")).count(uid="window").print()
+    numbers.map_async(ask, name="asked").print()
+    numbers.key_by("value").process(Echo(), returns=int, name="timed").print()
+    env.execute("job")
+    assert "these operators have state and no uid: 'asked', 'timed'." in caplog.text
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_claimed_or_started(tmp_path):

@@ -16,8 +16,9 @@ from typing import Literal
 
 import msgspec
 
+from tidegate.api.async_io import ApplyAsync
 from tidegate.api.basic_sinks import CollectSink, PrintSink
-from tidegate.api.functions import function_name
+from tidegate.api.functions import function_name, has_timers
 from tidegate.api.operations import (
     ApplyBatchFunction,
     ApplyBroadcastFunction,
@@ -55,11 +56,15 @@ def guarantees(graph: StreamGraph) -> list[Guarantee]:
 
 
 def keeps_state(operation: Operation) -> bool:
-    """Whether a checkpoint has something of an operator: positions, keyed or declared state, committables."""
+    """Whether a checkpoint has something of an operator: positions, keyed or declared state, timers, committables."""
     if isinstance(operation, WriteSink):
         return operation.sink.committable_type is not None
-    if isinstance(operation, ReadSource) or operation.states():
+    if isinstance(operation, (ReadSource, ApplyAsync)) or operation.states():
         return True
+    if has_timers(getattr(operation, "function", None)):
+        return True
+    if getattr(operation, "stage", None) == "local":
+        return False  # it aggregates each batch for itself, and is no operator that the user could name
     # What a built-in keeps by key is not declared; a function keeps what it declares.
     return operation.state_key() is not None and not isinstance(operation, _FUNCTIONS)
 
