@@ -169,7 +169,10 @@ class DataStream(OperatorSettings):
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, **settings: Any
     ) -> DataStream:
-        """Turn each Arrow record batch into another, of the schema `returns` (default: the same type)."""
+        """Turn each Arrow record batch into another, of the schema `returns` (default: the same type).
+
+        With event time: as many rows, in the same order, keep their timestamps; more or fewer rows have none.
+        """
         self._columnar("map_batches")
         if not callable(function):
             raise ProgramError(f"map_batches needs a callable, got {function!r}")
