@@ -127,11 +127,15 @@ def test_sessions_finds_the_visits_of_each_user_across_batches(tmp_path: Path):
 
 @pytest.mark.spec("S3-18")
 def test_late_data_is_computed_again_or_handed_over(tmp_path: Path):
-    assert run_example("late_data.py", tmp_path).out.splitlines() == [
+    lines = run_example("late_data.py", tmp_path).out.splitlines()
+    missed = "too late: Reading(sensor='north', celsius=-40.0, second=30)"
+    assert lines.count(missed) == 1
+    assert [
+        line for line in lines if line != missed
+    ] == [  # the side output comes through a channel of its own
         "minute 00: 17.50 from 2 readings",
         "minute 00: 18.67 from 3 readings",
         "minute 01: 19.25 from 2 readings",
-        "too late: Reading(sensor='north', celsius=-40.0, second=30)",
         "minute 03: 20.25 from 2 readings",
     ]
 
