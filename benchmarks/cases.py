@@ -167,6 +167,7 @@ CASES = (
         records=2_000_000,
         slow_records=(("pyflink", 200_000), ("spark", 200_000)),
     ),
+    # PyFlink in process mode alone: in thread mode its job with windows hung.
     *(
         Case(
             f"windows_{kind}",
@@ -176,7 +177,7 @@ CASES = (
                 OURS,
                 *(_SPARK[:1] if form == "json" else _SPARK),
                 "flink",
-                *(_PYFLINK if form == "json" else ()),
+                *(_PYFLINK[:1] if form == "json" else ()),
             ),
             ("--windows", kind, "--format", form, *_CHECKPOINTS),
             # Spark copies each record into each of its windows: 60 of them for sliding ones.
