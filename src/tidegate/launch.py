@@ -17,6 +17,7 @@ from tidegate.api.basic_sinks import CollectSink, PrintSink, print_batch
 from tidegate.api.environment import Environment, Program, instead_of_running
 from tidegate.api.operations import WriteSink
 from tidegate.api.streams import DataStream
+from tidegate.cli.event_time import dropped_words
 from tidegate.cli.plan import print_plan
 from tidegate.cli.progress import ProgressDisplay
 from tidegate.core.errors import JobError
@@ -189,6 +190,8 @@ def _result(client: Any) -> JobMetrics:
     except KeyboardInterrupt:
         client.cancel()
         raise
+    for words in dropped_words(metrics):
+        _LOG.warning("job %r: %s", metrics.name, words)
     return metrics
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,7 +103,9 @@ def test_a_tight_bound_is_early_and_loses_and_a_loose_one_waits_and_is_complete(
 
 
 @pytest.mark.spec("S3-18")
-def test_late_records_without_a_side_output_are_counted(make_env: Any, tmp_path: Path):
+def test_late_records_without_a_side_output_are_counted_and_told_of_at_the_end(
+    make_env: Any, caplog: pytest.LogCaptureFixture
+):
     env = make_env(batch_rows=1, watermark_interval=0)
     events = [("a", 10_000), ("a", 20_000), ("a", 1_000), ("a", 2_000), ("a", 21_000)]
     counts = clicks_of(env, events, 0).key_by("key").window(TumblingEventTimeWindows("1 s")).count()
@@ -112,3 +113,4 @@ def test_late_records_without_a_side_output_are_counted(make_env: Any, tmp_path:
     metrics = env.execute()
     late = [s.counters.get("late_records", 0) for v in metrics.vertices for s in v.subtasks]
     assert sum(late) == 2
+    assert "dropped 2 records that were late" in caplog.text

@@ -419,3 +419,10 @@ def test_a_factory_that_makes_no_generator_is_named():
     with harness(WatermarkStrategy.periodic(dict, "ts")) as h, pytest.raises(OperatorError) as caught:  # type: ignore[arg-type]
         push(h, 1)
     assert "made a dict; it must make a WatermarkGenerator" in str(caught.value.__cause__)
+
+
+def test_the_plan_warns_of_batch_functions_between_timestamps_and_windows():
+    env = Environment()
+    batches = times(env).map_batches(lambda batch: batch, name="mine")
+    batches.key_by("app").window(TumblingEventTimeWindows("1 s")).count().print()
+    assert "'mine' is in front of" in " ".join(env.explain().split())

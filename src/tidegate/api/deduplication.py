@@ -9,6 +9,7 @@ from tidegate.api.join_operations import Deduplicate
 from tidegate.api.joins import check_late_tag
 from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.streams import DataStream, declare_side_outputs
+from tidegate.api.windows import LONGEST_MS
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError
 
@@ -23,6 +24,8 @@ def deduplicated(
         raise ProgramError(f"deduplicate(within={within!r}): {e}") from None
     if within_ms <= 0:
         raise ProgramError(f"deduplicate(within={within!r}): the time must be longer than 0")
+    if within_ms > LONGEST_MS:
+        raise ProgramError(f"deduplicate(within={within!r}): the time is longer than 10,000 years")
     if keep != "first":
         raise ProgramError(
             f'deduplicate(keep={keep!r}): only "first" is there. For the last record of a time use '

@@ -30,6 +30,10 @@ Timestamps = npt.NDArray[np.int64]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+LONGEST_MS: Final = 10_000 * 366 * 86_400_000
+"""Longer than anybody means, and short enough to be added to any timestamp."""
+
+
 class TimeWindow(NamedTuple):
     """The time from `start_ms` (inclusive) to `end_ms` (exclusive), in milliseconds since 1970.
 
@@ -461,6 +465,8 @@ def _positive(assigner: Any, what: str, value: Any) -> int:
         raise ProgramError(f"{type(assigner).__name__}: {what}={value!r}: {e}") from None
     if ms <= 0:
         raise ProgramError(f"{type(assigner).__name__}: {what}={value!r} must be longer than 0")
+    if ms > LONGEST_MS:
+        raise ProgramError(f"{type(assigner).__name__}: {what}={value!r} is longer than 10,000 years")
     return ms
 
 

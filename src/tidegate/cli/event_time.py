@@ -39,6 +39,25 @@ def watermark_words(metrics: JobMetrics, vertex: VertexMetrics) -> str:
     return f"{words}, held by {holder}" if holder else words
 
 
+def dropped_words(metrics: JobMetrics) -> list[str]:
+    """What to say at the end of a job about late records that went nowhere; nothing if there are none.
+
+    >>> count = VertexMetrics(vertex=0, name="count", parallelism=1, subtasks=(
+    ...     SubtaskMetrics(subtask=0, counters={"late_records": 3, "late_records_dropped": 3}),))
+    >>> dropped_words(JobMetrics(name="job", status="FINISHED", elapsed_ms=1, vertices=(count,)))[0][:41]
+    "'count' dropped 3 records that were late;"
+    """
+    found = []
+    for vertex in metrics.vertices:
+        dropped = sum(subtask.counters.get("late_records_dropped", 0) for subtask in vertex.subtasks)
+        if dropped:
+            found.append(
+                f"{vertex.name!r} dropped {dropped:,} records that were late; allow for more disorder in the "
+                f"WatermarkStrategy, or take them with allowed_lateness(...) or a side output for late data"
+            )
+    return found
+
+
 def late_records(vertex: VertexMetrics) -> int:
     """How many records came too late for the operators of a vertex; they are in no result.
 

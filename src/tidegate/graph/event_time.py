@@ -26,10 +26,29 @@ def check_event_time(graph: StreamGraph) -> None:
 
 
 def event_time_warnings(graph: StreamGraph) -> list[str]:
-    """Timestamps that are assigned far from the source, or a second time (S3-23)."""
-    return [
+    """Timestamps that are assigned far from the source, a second time (S3-23), or before rows may change places."""
+    doubts = [
         text for node in graph.nodes if isinstance(node.operation, AssignTimestamps) for text in _doubts(node)
     ]
+    return doubts + [
+        text for node in graph.nodes if node.operation.needs_event_time for text in _batches(node)
+    ]
+
+
+def _batches(node: StreamNode) -> Iterator[str]:
+    """Rows that the user's own code may have put in another order than their timestamps have."""
+    waiting = [node]
+    while waiting:
+        for edge in waiting.pop().inputs:
+            before = edge.source
+            if isinstance(before.operation, ApplyBatchFunction):
+                yield (
+                    f"event time: {before.name!r} is in front of {node.name!r}; the rows of its result keep the "
+                    f"timestamps of its input by their place. If it changes their order or number, assign timestamps "
+                    f"behind it"
+                )
+            if not _gives_times(before):
+                waiting.append(before)
 
 
 def _doubts(node: StreamNode) -> Iterator[str]:

@@ -74,6 +74,8 @@ class AsyncOperator(RowOperator):
 
     def _restore(self) -> None:
         if self.input_types[0].is_object:
+            if self.context.options.checkpoint_interval:
+                raise self._untyped()
             return
         states = self.context.states
         rows = states.operator_state(OperatorListState(self.input_types[0], name=ROWS))
@@ -265,16 +267,17 @@ class AsyncOperator(RowOperator):
     def snapshot(self, checkpoint_id: int) -> None:
         """Keep the records that have no answer in the output yet."""
         if self._lists is None:
-            if self._queue or self._waiting:
-                raise SchemaError(
-                    f"operator {self.name!r} has requests in flight for Python objects without a schema, which cannot "
-                    f"be in a checkpoint. Give its input a type: a return type hint before it, or returns="
-                )
-            return
+            raise self._untyped()
         requests = [r for r in (*self._queue, *self._waiting) if isinstance(r, _Request)]
         requests = [r for r in requests if r.row is not _WATERMARK]
         self._lists[0].update([r.row for r in requests])
         self._lists[1].update([r.timestamp_ms for r in requests])
+
+    def _untyped(self) -> SchemaError:
+        return SchemaError(
+            f"operator {self.name!r} asks for Python objects without a schema, which cannot be in a checkpoint. Give "
+            f"its input a type: a return type hint before it, or returns="
+        )
 
     def close(self) -> None:
         """Cancel what is on its way, stop the loop, close the function."""

@@ -18,6 +18,7 @@ from tidegate.api.join_operations import Deduplicate
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError, blame
 from tidegate.operators.functions import keep
+from tidegate.operators.late_records import LateRecords
 from tidegate.operators.latest_values import not_storable
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import wrong_type
@@ -55,7 +56,7 @@ class TimedFilter(RowOperator):
     def open(self) -> None:
         """Find the metrics."""
         super().open()
-        self._late = self.context.counter("late_records")
+        self._late = LateRecords(self.context)
         self._remembered = self.context.gauge("remembered_keys")
 
     def process(self, batch: Batch, input_index: int) -> None:
@@ -70,7 +71,7 @@ class TimedFilter(RowOperator):
         late = times <= self.clock_ms
         count = int(np.count_nonzero(late))
         if count:
-            self._late.inc(count)
+            self._late.count(count, handed_over=self.operation.late_tag is not None)
             if self.operation.late_tag is not None:
                 self.context.emit_side(self.operation.late_tag, chosen(batch, late))
             batch, times = chosen(batch, ~late), times[~late]

@@ -49,7 +49,6 @@ class SplitWatermarks:
         self._whole = f"{_WHOLE}{subtask}"
         self._splits: dict[str, _Split] = {}
         self._started_ms = now_ms
-        self._finished_ms = MIN_TIMESTAMP
         self.refused = 0
         """Watermarks that a generator of the user took back."""
         self.emitted_ms = MIN_TIMESTAMP
@@ -79,7 +78,7 @@ class SplitWatermarks:
         """These are the splits that the reader has now; others are finished and hold nothing back."""
         current = set(splits)
         for split in [s for s in self._splits if s not in current]:
-            self._finished_ms = max(self._finished_ms, self._splits.pop(split).watermark_ms)
+            del self._splits[split]
             self.changed = True
         for split in current:
             self._state(split, now_ms)
@@ -105,8 +104,8 @@ class SplitWatermarks:
             if active:
                 combined = min(active)
             else:
-                quiet = [s.watermark_ms for s in self._splits.values()]
-                combined = max(quiet, default=self._finished_ms)
+                # Of finished splits nothing follows, but the next one may be behind: the clock stays where it is.
+                combined = max((s.watermark_ms for s in self._splits.values()), default=self.emitted_ms)
             if combined > self.emitted_ms:
                 watermark_ms = self.emitted_ms = combined
         status = idle if idle != self.is_idle else None

@@ -16,6 +16,7 @@ from tidegate.core.errors import ProgramError
 from tidegate.operators.deduplicate import chosen
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.join.buffers import Entry, JoinBuffer, StoredEntries
+from tidegate.operators.late_records import LateRecords
 from tidegate.operators.latest_values import not_storable
 from tidegate.operators.row_operator import RowOperator, StatefulContext, batch_position
 from tidegate.operators.stamped_results import MOST_ROWS, StampedResults
@@ -63,7 +64,7 @@ class IntervalJoinOperator(RowOperator):
         self._delay_ms = max(
             (reach for reach, is_outer in zip(operation.reach_ms, outer, strict=True) if is_outer), default=0
         )
-        self._late = self.context.counter("late_records")
+        self._late = LateRecords(self.context)
         self._buffered = self.context.gauge("buffered_records")
         self._show_buffered()
 
@@ -200,8 +201,8 @@ class IntervalJoinOperator(RowOperator):
         count = int(np.count_nonzero(late))
         if not count:
             return batch, times.tolist()
-        self._late.inc(count)
         tag = self.operation.late_tags[side]
+        self._late.count(count, handed_over=tag is not None)
         if tag is not None:
             self.context.emit_side(tag, chosen(batch, late))
         in_time = ~late

@@ -64,8 +64,8 @@ class WindowJoinOperator(WindowOperator):
         count = late.count(True)
         if not count:
             return
-        self._late.inc(count)
         tag = self.operation.late_tags[self._side]
+        self._late.count(count, handed_over=tag is not None)
         if tag is not None:
             rows = [r for r, is_late in zip(batch.rows, late, strict=True) if is_late]
             self.context.emit_side(tag, keep(batch, rows, late))

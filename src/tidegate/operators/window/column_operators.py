@@ -26,6 +26,7 @@ from tidegate.api.operations import Key
 from tidegate.api.window_operations import WINDOW_TIME_TYPE, AggregateWindow
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError
+from tidegate.operators.late_records import LateRecords
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
 from tidegate.operators.window.declared import column_readers, window_aggregates
@@ -65,7 +66,7 @@ class ColumnWindowOperator(RowOperator):
         self.aggregates = window_aggregates(operation, self.record_type())
         self._readers = [] if operation.stage == "merge" else column_readers(operation, input_type)
         self._needs_columns = bool(self._key_positions) or any(a.columns() for _, a in operation.aggregates)
-        self._late = self.context.counter("late_records")
+        self._late = LateRecords(self.context)
         self._windows = self.context.gauge("windows")
         self._encoded: tuple[KeyIndex, int, pa.Array] | None = None
         self._schema: pa.Schema | None = None
@@ -91,8 +92,8 @@ class ColumnWindowOperator(RowOperator):
         """Count late records, send them to the side output if there is one, and give the others."""
         if late is None or not late.any():
             return batch
-        self._late.inc(int(np.count_nonzero(late)))
         tag = self.operation.late_tag
+        self._late.count(int(np.count_nonzero(late)), handed_over=tag is not None)
         if tag is not None:
             chosen = _rows_of(batch, np.flatnonzero(late))
             self.context.emit_side(

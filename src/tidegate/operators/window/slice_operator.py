@@ -167,7 +167,7 @@ class MergeWindowOperator(SliceWindowOperator):
         late = state.late(ends - 1)
         if late is not None:
             records: Longs = columns.column(first + 1).to_numpy()
-            self._late.inc(int(records[late].sum()))
+            self._late.count(int(records[late].sum()), handed_over=False)
             kept = np.flatnonzero(~late)
             if not len(kept):
                 return

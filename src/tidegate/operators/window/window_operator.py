@@ -23,6 +23,7 @@ from tidegate.api.windows import GLOBAL_WINDOW, GlobalWindows, TimeWindow
 from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.functions import keep
+from tidegate.operators.late_records import LateRecords
 from tidegate.operators.row_operator import RowOperator
 from tidegate.operators.state_binding import bind_states
 from tidegate.operators.window.computation import WindowComputation, refuse_untyped
@@ -73,7 +74,7 @@ class WindowOperator(RowOperator):
         self._sessions = MergingWindowSet(self.backend) if self._assigner.is_merging else None
         self._computation = self._make_computation()
         self._highest_ms: int | None = None
-        self._late = context.counter("late_records")
+        self._late = LateRecords(context)
         self._gauges = context.gauge("windows"), context.gauge("timers")
         self._show()
 
@@ -195,8 +196,8 @@ class WindowOperator(RowOperator):
         count = late.count(True)
         if not count:
             return
-        self._late.inc(count)
         tag = self.operation.late_tag
+        self._late.count(count, handed_over=tag is not None)
         if tag is not None:
             rows = None
             if batch.has_rows:
