@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidegate.api.operations import AssignTimestamps, ReadSource
+from tidegate.api.operations import ApplyBatchFunction, AssignTimestamps, ReadSource
 from tidegate.core.errors import ProgramError
 
 if TYPE_CHECKING:
