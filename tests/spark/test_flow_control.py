@@ -273,13 +273,13 @@ class CountEncodings(MapFunction):
         from tidegate.taskmanager import slot
 
         self._calls = 0
-        self._original = original = slot.encode_batch
+        self._original = original = slot.encode_frame
 
         def counting(batch: Any) -> Any:
             self._calls += 1
             return original(batch)
 
-        slot.encode_batch = counting
+        slot.encode_frame = counting
 
     def map(self, value: int) -> int:
         return value
@@ -287,7 +287,7 @@ class CountEncodings(MapFunction):
     def close(self) -> None:
         from tidegate.taskmanager import slot
 
-        slot.encode_batch = self._original
+        slot.encode_frame = self._original
         Path(f"{self._directory}/{os.getpid()}.calls").write_text(str(self._calls))
 
 

@@ -440,6 +440,18 @@ def test_a_subtask_that_builds_on_a_deleted_checkpoint_ends_the_new_one_which_is
     assert kit.retained_ids() == [4]
 
 
+def test_a_subtask_that_goes_on_building_on_a_deleted_checkpoint_fails_the_attempt():
+    """Its slot has lost a message; without a limit no checkpoint would ever be complete again."""
+    kit = CoordinatorKit(checkpoint_tolerable_failures=0).begin()
+    kit.complete(kit.trigger())
+    kit.complete(kit.trigger())
+    for checkpoint_id in (3, 4):
+        assert kit.found(ce.FailAttempt) == []
+        kit.enumerators_answer(kit.trigger())
+        kit.ack(checkpoint_id, A0, shared(1, A0))
+    assert len(kit.found(ce.FailAttempt)) == 1
+
+
 def test_files_that_late_writers_leave_behind_are_swept_after_an_abort():
     kit = CoordinatorKit().begin()
     for _ in range(2):

@@ -61,6 +61,8 @@ class JobMaster:
     """Slots that Spark has promised get at least this long to start, however short `slots.wait_timeout` is."""
     SAY_TAKEN_AFTER_MS = 1_000
     """When to say that other jobs hold the slots: one that was just cancelled needs a moment to give them back."""
+    SAY_HELD_AFTER_MS = 3_000
+    """The same once the tasks have been submitted: Spark may count some of ours with the others' for a moment."""
     SAY_UNKNOWN_AFTER_MS = 4_000
     """When to say that slots are awaited, if the host cannot count them; if it can it is asked again: another job that
     started at the same time may have got them."""
@@ -219,7 +221,9 @@ class JobMaster:
                 self._waiting_said = ""
                 self.graph.all_to(_E.SCHEDULED)
                 self._do(ev.StartGang(needed))
-        elif available < needed or now_ms - self._submitted_ms >= self.SAY_TAKEN_AFTER_MS:
+        elif available < needed or now_ms - self._submitted_ms >= (
+            self.SAY_TAKEN_AFTER_MS if self._gang == "none" else self.SAY_HELD_AFTER_MS
+        ):
             timeout_ms = self._options.slots_wait_timeout
             # Tasks of an attempt before this one may not know that they are over; Spark tells late which are ours.
             text = failures.waiting_text(

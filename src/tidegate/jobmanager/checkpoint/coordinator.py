@@ -115,6 +115,8 @@ class CheckpointCoordinator:
             JobStatus.FAILED: True,
         }
         self._next_id = max(first_id, completed.latest_id + 1)
+        self._built_on_deleted = 0
+        """Checkpoints since the last complete one that a subtask built on a deleted one."""
         self._pending: dict[int, _Pending] = {}
         self._given_up_in_writing: set[int] = set()
         """Aborted while their manifests were being written: one that appears late must go again."""
@@ -307,13 +309,15 @@ class CheckpointCoordinator:
             return
         lost = self.completed.lost_files(pending.id, snapshot)
         if lost:
-            # A race of messages, no trouble: by the next checkpoint the slot has heard which ones are complete.
+            # Once it is a race of messages, no trouble: the slot hears of the newer one in a moment. If it happens again
+            # the slot has not heard of it, and without a new attempt never will.
+            self._built_on_deleted += 1
             self._abort(
                 pending,
                 f"{attempt.name(id)} built on an older checkpoint that was deleted meanwhile "
                 f"({len(lost)} files, the first is {lost[0]})",
                 now_ms,
-                counts=False,
+                counts=self._built_on_deleted > 1,
             )
             return
         self.completed.hold(pending.id, snapshot)
@@ -347,6 +351,7 @@ class CheckpointCoordinator:
         for older in [p for p in self._pending.values() if p.id < id]:
             self._abort(older, f"checkpoint {id}, which is newer, was complete first", now_ms, counts=False)
         self._actions += self.completed.add(pending.value.completed(path), self._pending)
+        self._built_on_deleted = 0
         if self._litter:
             self._litter -= 1
             self._do(ce.Sweep(self.completed.live_paths(), id))
