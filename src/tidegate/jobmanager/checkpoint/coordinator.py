@@ -309,8 +309,8 @@ class CheckpointCoordinator:
             return
         lost = self.completed.lost_files(pending.id, snapshot)
         if lost:
-            # Once it is a race of messages, no trouble: the slot hears of the newer one in a moment. If it happens again
-            # the slot has not heard of it, and without a new attempt never will.
+            # Once it is a race of messages, no trouble: the slot hears of the newer one in a moment. If it happens
+            # again the slot has not heard of it, and without a new attempt never will.
             self._built_on_deleted += 1
             self._abort(
                 pending,
