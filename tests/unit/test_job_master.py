@@ -128,6 +128,8 @@ def test_a_job_whose_slots_went_to_one_that_started_at_the_same_time_says_so_wit
     kit.do(ev.SlotsCounted(3))
     assert kit.pass_ms(3_900) == []
     assert kit.pass_ms(100) == [ev.CountSlots()]
+    assert kit.do(ev.SlotsCounted(3, busy=2)) == [], "Spark may be behind"
+    assert kit.pass_ms(500) == [ev.CountSlots()]
     [report] = kit.do(ev.SlotsCounted(3, busy=2))
     assert isinstance(report, ev.ReportWaiting)
     assert report.text.startswith("job 'pv' needs 2 slots but Spark offers 1 ")

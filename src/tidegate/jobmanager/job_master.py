@@ -61,7 +61,7 @@ class JobMaster:
     """Slots that Spark has promised get at least this long to start, however short `slots.wait_timeout` is."""
     SAY_TAKEN_AFTER_MS = 1_000
     """When to say that other jobs hold the slots: one that was just cancelled needs a moment to give them back."""
-    SAY_HELD_AFTER_MS = 2_000
+    SAY_HELD_AFTER_MS = 400
     """The same once our tasks are submitted: Spark may count some of them with the others' for a moment."""
     SAY_UNKNOWN_AFTER_MS = 4_000
     """When to say that slots are awaited, if the host cannot count them; if it can it is asked again: another job that
@@ -438,8 +438,14 @@ class JobMaster:
                 self._say_waiting(failures.starting_text(name, needed, came, patience_ms))
             elif self._available is not None and (
                 self._counted_ms - self._gang_ms < self.SAY_UNKNOWN_AFTER_MS <= waited_ms
+                or self._looks_short(now_ms)
             ):
                 self._ask_for_slots()
+
+    def _looks_short(self, now_ms: int) -> bool:
+        """Whether the last count found others in our slots, and it is time to make sure before it is said."""
+        unsure = self._short_since_ms is not None and not self._waiting_said
+        return unsure and now_ms - self._counted_ms >= self.COUNT_EVERY_MS
 
     # ---- 4. the end ----
 

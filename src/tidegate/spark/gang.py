@@ -71,7 +71,8 @@ class SparkGang:
             tracker = context.statusTracker()
             jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._tag))
             stages = (tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds)
-            busy -= sum(stage.numActiveTasks for stage in stages if stage)
+            # All tasks of a barrier stage start together, though Spark tells of them one by one.
+            busy -= sum(stage.numTasks for stage in stages if stage and stage.numActiveTasks)
         return max(0, busy)
 
     def control_host(self) -> tuple[str, str]:
