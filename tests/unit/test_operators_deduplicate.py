@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.state_backend_kit import MemoryStorage
+from tests.unit.operators_kit import harness, next_attempt
 from tidegate import Environment, OutputTag, ProgramError
 from tidegate.operators.deduplicate import DeduplicateOperator, ObjectDeduplicateOperator
 from tidegate.operators.failures import OperatorError
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
-from tidegate.state.operator_states import Restored
-from tidegate.testing.harness import OperatorHarness
 
 Record = tuple[str, int]
 
@@ -26,24 +25,6 @@ def env(request: pytest.FixtureRequest) -> Environment:
 
 def records(env: Environment) -> Any:
     return env.from_collection([], type=Record)
-
-
-def harness(made: Any, **settings: Any) -> OperatorHarness:
-    return OperatorHarness.of(made, options=made._env.options, **settings)
-
-
-def next_attempt(
-    made: Any, before: OperatorHarness, storage: MemoryStorage, checkpoint: int
-) -> OperatorHarness:
-    before.operator.snapshot(checkpoint)
-    snapshot = before.states.snapshot(checkpoint)(storage.writer(checkpoint, 0, "operator", 0))
-    assert snapshot.keyed is not None
-    following = harness(made, restored=Restored((snapshot.keyed,), snapshot.states, storage))
-    following.operator.open()
-    following.operator.clock_ms = before.operator.clock_ms
-    before.operator.close()
-    before.states.close()
-    return following
 
 
 def test_the_first_of_a_key_passes_and_then_none_for_a_time(env: Environment) -> None:

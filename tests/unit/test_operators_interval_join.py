@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.state_backend_kit import MemoryStorage
+from tests.unit.operators_kit import harness, next_attempt, stamped
 from tidegate import Environment, JoinContext, OutputTag, ProcessJoinFunction, ProgramError, ValueState
 from tidegate.operators.failures import OperatorError
-from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import record_type_of
 from tidegate.state.operator_states import Restored
@@ -52,36 +52,6 @@ def numbers(left: Record | None, right: Record | None) -> Pair:
 def joined(env: Environment, lower: Any = "-5 ms", upper: Any = "10 ms", how: Any = "inner") -> Any:
     streams = records(env).key_by("f0").interval_join(records(env).key_by("f0"))
     return streams.between(lower, upper).how(how)
-
-
-def harness(made: Any, **settings: Any) -> OperatorHarness:
-    return OperatorHarness.of(made, options=made._env.options, **settings)
-
-
-def times_of(batch: Batch) -> list[int]:
-    assert batch.timestamps is not None
-    times: list[int] = batch.timestamps.to_pylist()
-    return times
-
-
-def stamped(h: OperatorHarness) -> list[tuple[Any, int]]:
-    return [pair for b in h.batches for pair in zip(b.rows, times_of(b), strict=True)]
-
-
-def next_attempt(
-    made: Any, before: OperatorHarness, storage: MemoryStorage, checkpoint: int
-) -> OperatorHarness:
-    before.operator.snapshot(checkpoint)
-    snapshot = before.states.snapshot(checkpoint)(storage.writer(checkpoint, 0, "operator", 0))
-    assert snapshot.keyed is not None
-    following = harness(made, restored=Restored((snapshot.keyed,), snapshot.states, storage))
-    following.operator.open()
-    following.operator.clock_ms = before.operator.clock_ms
-    if before.operator.clock_ms != MIN_TIMESTAMP:
-        following.operator.on_event_time(before.operator.clock_ms)
-    before.operator.close()
-    before.states.close()
-    return following
 
 
 def stored(made: Any, h: OperatorHarness, storage: MemoryStorage | None = None, checkpoint: int = 1) -> int:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.state_backend_kit import MemoryStorage
+from tests.unit.operators_kit import harness, next_attempt, stamped
 from tidegate import (
     CoGroupFunction,
     Environment,
@@ -23,10 +24,7 @@ from tidegate import (
     TumblingProcessingTimeWindows,
 )
 from tidegate.operators.join.window_join import WindowJoinOperator
-from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
-from tidegate.state.operator_states import Restored
-from tidegate.testing.harness import OperatorHarness
 
 Record = tuple[str, int]
 Pair = tuple[int, int]
@@ -49,34 +47,6 @@ def numbers(left: Record | None, right: Record | None) -> Pair:
 def joined(env: Environment, assigner: Any = TEN, how: Any = "inner") -> Any:
     streams = records(env).join(records(env)).where("f0").equal_to("f0")
     return streams.window(assigner).how(how)
-
-
-def harness(made: Any, **settings: Any) -> OperatorHarness:
-    return OperatorHarness.of(made, options=made._env.options, **settings)
-
-
-def times_of(batch: Batch) -> list[int]:
-    assert batch.timestamps is not None
-    times: list[int] = batch.timestamps.to_pylist()
-    return times
-
-
-def stamped(h: OperatorHarness) -> list[tuple[Any, int]]:
-    return [pair for b in h.batches for pair in zip(b.rows, times_of(b), strict=True)]
-
-
-def next_attempt(
-    made: Any, before: OperatorHarness, storage: MemoryStorage, checkpoint: int
-) -> OperatorHarness:
-    before.operator.snapshot(checkpoint)
-    snapshot = before.states.snapshot(checkpoint)(storage.writer(checkpoint, 0, "operator", 0))
-    assert snapshot.keyed is not None
-    following = harness(made, restored=Restored((snapshot.keyed,), snapshot.states, storage))
-    following.operator.open()
-    following.operator.clock_ms = before.operator.clock_ms
-    before.operator.close()
-    before.states.close()
-    return following
 
 
 class TestJoin:

@@ -8,6 +8,7 @@ out by all of them; without any other, the result is None (0 for the counts, an 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -23,7 +24,7 @@ WindowAggregateKind = Literal["count", "sum", "min", "max", "avg", "first", "las
 
 
 @dataclass(frozen=True)
-class WindowAggregate:
+class WindowAggregate(ABC):
     """Base of the built-in aggregates."""
 
     kind: ClassVar[WindowAggregateKind]
@@ -37,9 +38,9 @@ class WindowAggregate:
         """The name of the result where the user gives none."""
         return "_".join((self.kind, *self.columns()))
 
+    @abstractmethod
     def result_field(self, output: str, record_type: RecordType) -> pa.Field:
         """The result's column; raises `ProgramError` for a column that it cannot take."""
-        raise NotImplementedError
 
     def describe(self) -> str:
         """A few words for the plan."""
