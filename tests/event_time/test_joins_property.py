@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.event_time import reference as ref
+from tests.event_time.crashing import COMMON, environment, written_with_a_crash
 from tidegate import (
     DataStream,
     Environment,
-    FileSink,
     KeyedCoProcessFunction,
     OnTimerContext,
     ProcessContext,
-    RestartStrategies,
     TumblingEventTimeWindows,
     ValueState,
     WatermarkStrategy,
@@ -33,12 +28,6 @@ from tidegate import (
 HOWS = ("inner", "left", "right", "full")
 WITHIN = 7
 SIZE = 10
-
-COMMON = settings(
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 class Click(NamedTuple):
@@ -174,17 +163,6 @@ def expected(case: Case) -> Counter[Found]:
     return found
 
 
-def environment(case: Case, **more: object) -> Environment:
-    return Environment(
-        runtime="in-process",
-        parallelism=case.parallelism,
-        seed=case.seed,
-        batch_rows=case.batch_rows,
-        watermark_interval=0,
-        **more,
-    )
-
-
 @given(case=cases())
 @settings(COMMON, max_examples=100)
 def test_joins_deduplication_and_timers_equal_plain_python(case: Case) -> None:
@@ -206,31 +184,7 @@ def test_a_crash_changes_nothing_on_rocksdb(case: Case) -> None:
 
 
 def check_with_a_crash(case: Case, backend: str) -> None:
-    directory = Path(tempfile.mkdtemp(prefix="joins-"))
-    try:
-        marker = directory / "crashed"
+    def crashes(found: Found) -> bool:
+        return zlib.crc32(repr((found, case.seed)).encode()) % 9 == 0
 
-        def crash_once(found: Found) -> Found:
-            if zlib.crc32(repr((found, case.seed)).encode()) % 9 == 0 and not marker.exists():
-                marker.touch()
-                raise RuntimeError("once")
-            return found
-
-        env = environment(
-            case,
-            state_backend=backend,
-            checkpoint_interval="10 ms",
-            checkpoint_fsync=False,
-            checkpoint_dir=str(directory / "checkpoints"),
-            restart_strategy=RestartStrategies.fixed_delay(3, "1 ms"),
-        )
-        out = directory / "out"
-        program(env, case).map(crash_once, returns=Found, uid="crash").sink_to(
-            FileSink(out, format="parquet"), uid="out"
-        )
-        env.execute()
-        files = sorted(out.glob("part-*"))
-        found = [Found(**row) for file in files for row in pq.read_table(file).to_pylist()]
-        assert Counter(found) == expected(case)
-    finally:
-        shutil.rmtree(directory)
+    assert Counter(written_with_a_crash(case, backend, program, Found, crashes)) == expected(case)
