@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,9 +25,10 @@ class Late(Traced):
         self.gate = gate
 
     def map(self, value: int) -> int:
+        read = int(super().map(value))
         if value == 10:
             self.gate.wait()
-        return int(super().map(value))
+        return read
 
 
 class Sum(ProcessFunction):
@@ -71,17 +71,18 @@ def test_the_steps_of_a_checkpoint_of_two_sources_two_sums_and_two_sinks(make_en
     sums.rebalance().sink_to(sink, uid="out")
     with running(env, "steps") as client:
         until(client, lambda: len(sink.noted()) == 8, "eight records")
-        later_checkpoint(client, "a checkpoint, so that the next one is a second away")
+        later_checkpoint(client, "a checkpoint before")
         source.release("late")
         until(client, late.is_awaited, "source 1 to be late")
-        stuck_ms = time.time() * 1000 + 1
+        stuck = trace.process_that_wrote("read 10")
 
         def pending() -> Any:
             newest = client.checkpoints().history[-1]
-            is_it = newest.status == "pending" and newest.triggered_ms > stuck_ms and newest.subtasks
-            return newest.checkpoint_id if is_it else None
+            # What the late slot has not begun, it begins after 10.
+            waits = newest.status == "pending" and not trace.has_begun(newest.checkpoint_id, stuck)
+            return newest.checkpoint_id if waits and newest.subtasks else None
 
-        id = until(client, pending, "a checkpoint that waits for source 1", deadline_s=20)
+        id = until(client, pending, "a checkpoint that waits for source 1")
         source.release("behind")
         source.release("new")
         until(client, lambda: source.has_reached("end 0"), "6 and 8 to be sent")

@@ -22,7 +22,8 @@ from tests.fault.kit import (
     until_restarted,
 )
 from tests.fault.stored import Stored, completed, number
-from tidegate import CoFlatMapFunction, MapFunction
+from tests.spark.trace import Trace, Traced
+from tidegate import CoFlatMapFunction
 from tidegate.api.state import OperatorListState
 from tidegate.testing.scripted_source import Pause, ScriptedSource
 
@@ -285,11 +286,13 @@ class Seen(CoFlatMapFunction):
         yield value
 
 
-class LateLetter(MapFunction):
-    def __init__(self, gate: WaitingFor) -> None:
+class LateLetter(Traced):
+    def __init__(self, trace: Trace, gate: WaitingFor) -> None:
+        super().__init__(trace)
         self.gate = gate
 
     def map(self, letter: str) -> str:
+        super().map(letter)
         if letter == "c":
             self.gate.wait()
         return letter
@@ -302,25 +305,28 @@ def test_numbers_behind_the_barrier_wait_for_the_letters_and_come_first_after_it
     letters = ScriptedSource(
         [[], ["a", "b", Pause("c"), "c", Pause("d"), "d", "e"]], tmp_path / "letters", type=str
     )
-    late = WaitingFor(tmp_path / "late")
+    trace, late = Trace(tmp_path / "trace"), WaitingFor(tmp_path / "late")
     sink = HoldingSink(tmp_path / "out")
     env = make_env(checkpoint_dir=str(tmp_path / "chk"), **QUICK)
     left = env.from_source(numbers, uid="source", name="numbers").set_parallelism(1)
-    right = env.from_source(letters, uid="letters", name="letters").map(LateLetter(late), returns=str)
+    right = env.from_source(letters, uid="letters", name="letters").map(LateLetter(trace, late), returns=str)
     both = left.connect(right).flat_map(Seen(), returns=str, uid="both").set_parallelism(1)
     both.sink_to(sink).set_parallelism(1)
     with running(env, "numbers and letters") as client:
         until(client, lambda: len(sink.noted()) == 4, "8, 9, a, b")
+        until(client, lambda: client.checkpoints().history, "a first checkpoint")
         letters.release("c")
         until(client, late.is_awaited, "the slow letter")
-        stuck_ms = time.time() * 1000
+        stuck = trace.process_that_wrote("read c")
 
         def waiting() -> Any:
             newest = client.checkpoints().history[-1]
-            return newest if newest.status == "pending" and newest.triggered_ms > stuck_ms + 1 else None
+            has_numbers = any("numbers" in subtask.name for subtask in newest.subtasks)
+            waits = newest.status == "pending" and has_numbers
+            # What the slow slot has not begun, it begins after c.
+            return newest if waits and not trace.has_begun(newest.checkpoint_id, stuck) else None
 
-        pending = until(client, waiting, "a checkpoint that waits for the letters")
-        until(client, lambda: any("numbers" in s.name for s in waiting().subtasks), "the numbers' snapshot")
+        pending = until(client, waiting, "a checkpoint that has the numbers and waits for the letters")
         sink.hold()
         numbers.release("1")
         letters.release("d")

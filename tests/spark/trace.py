@@ -53,6 +53,19 @@ class Trace:
         """Everything that one process wrote."""
         return (Path(self.directory) / f"{process}.log").read_text("utf-8").splitlines()
 
+    def process_that_wrote(self, message: str) -> int:
+        """The one process with this line, which must be there."""
+        files = Path(self.directory).glob("*.log")
+        (process,) = (
+            int(f.stem) for f in files if any(x.endswith(f" {message}") for x in self.lines(int(f.stem)))
+        )
+        return process
+
+    def has_begun(self, checkpoint_id: int, process: int) -> bool:
+        """Whether the sources of this process have taken their part in the checkpoint."""
+        steps = self.read(checkpoint_id)
+        return any(step.process == process and step.what == "triggered" for step in steps)
+
     def read(self, checkpoint_id: int) -> list[Step]:
         """Every step of one checkpoint: those of one process in their order."""
         found = []

@@ -128,13 +128,10 @@ def test_a_job_whose_slots_went_to_one_that_started_at_the_same_time_says_so_wit
     kit.do(ev.SlotsCounted(3))
     assert kit.pass_ms(3_900) == []
     assert kit.pass_ms(100) == [ev.CountSlots()]
-    assert kit.do(ev.SlotsCounted(3, busy=2)) == [], "Spark may be behind"
-    assert kit.pass_ms(500) == [ev.CountSlots()]
     [report] = kit.do(ev.SlotsCounted(3, busy=2))
     assert isinstance(report, ev.ReportWaiting)
     assert report.text.startswith("job 'pv' needs 2 slots but Spark offers 1 ")
-    own = "(other jobs, or tasks of this one that start or end, hold 2 of its 3)"
-    assert own in report.text, "Spark tells late which of the tasks are ours"
+    assert "(other jobs hold 2 of its 3)" in report.text
     assert kit.pass_ms(10_000) == [], "that is not a slow start"
     kit.do(registration(0), registration(1))
     assert kit.master.status is J.RUNNING

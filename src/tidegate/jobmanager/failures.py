@@ -181,7 +181,7 @@ def counting_failed(error: str) -> Failure:
 def waiting_text(
     job: str, needed: int, available: int, busy: int, timeout_ms: int, *, maybe_own: bool = False
 ) -> str:
-    """What the user reads while slots are missing. `maybe_own`: tasks of this job may be among the busy ones."""
+    """What the user reads while slots are missing. `maybe_own`: an earlier attempt may hold some of them."""
     offered, remedy = _offer(needed, available, busy, maybe_own)
     return (
         f"job {job!r} needs {needed} slots but Spark offers {offered}; "
@@ -225,7 +225,7 @@ def _offer(needed: int, available: int, busy: int, maybe_own: bool = False) -> t
     """How many slots there are for the job, and what can be done. Those of others matter if they would be enough."""
     if available < needed:
         return str(available), "Add executors, or lower the parallelism"
-    who = "other jobs, or tasks of this one that start or end," if maybe_own else "other jobs"
+    who = "other jobs, or tasks of this one that are ending," if maybe_own else "other jobs"
     offered = f"{available - busy} ({who} hold {busy} of its {available})"
     return offered, "End other jobs, add executors, or lower the parallelism"
 

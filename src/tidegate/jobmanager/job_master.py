@@ -61,8 +61,6 @@ class JobMaster:
     """Slots that Spark has promised get at least this long to start, however short `slots.wait_timeout` is."""
     SAY_TAKEN_AFTER_MS = 1_000
     """When to say that other jobs hold the slots: one that was just cancelled needs a moment to give them back."""
-    SAY_HELD_AFTER_MS = 400
-    """The same once our tasks are submitted: Spark may count some of them with the others' for a moment."""
     SAY_UNKNOWN_AFTER_MS = 4_000
     """When to say that slots are awaited, if the host cannot count them; if it can it is asked again: another job that
     started at the same time may have got them."""
@@ -104,7 +102,6 @@ class JobMaster:
         self._finished_ms: int | None = None
         self._stop_ms = 0
         self._stop_reason = ""
-        self._short_since_ms: int | None = None
         self._last_tick_ms: int | None = None
         self._last_beat_ms: int | None = None
         self._beats = 0
@@ -216,35 +213,26 @@ class JobMaster:
         self._counted_ms = now_ms
         needed = self.graph.slots_needed
         if available is None or available - busy >= needed:
-            self._short_since_ms = None
             if self._gang == "none":
                 self._gang = "active"
                 self._gang_ms = now_ms
                 self._waiting_said = ""
                 self.graph.all_to(_E.SCHEDULED)
                 self._do(ev.StartGang(needed))
-        elif available < needed or self._is_short(now_ms):
+        elif available < needed or now_ms - self._submitted_ms >= self.SAY_TAKEN_AFTER_MS:
             timeout_ms = self._options.slots_wait_timeout
-            # Tasks of an attempt before this one may not know that they are over; Spark tells late which are ours.
+            # Tasks of an attempt before this one may not know that they are over.
             text = failures.waiting_text(
                 self.job_graph.name,
                 needed,
                 available,
                 busy,
                 timeout_ms,
-                maybe_own=self._gang == "active" or self.attempt % ATTEMPTS_PER_DRIVER > 0,
+                maybe_own=self.attempt % ATTEMPTS_PER_DRIVER > 0,
             )
             # How many slots others hold may change with each of their tasks: shown, but not told again.
             self._say_waiting(text, tell=available != self._available or not self._waiting_said)
         self._available, self._busy = available, busy
-
-    def _is_short(self, now_ms: int) -> bool:
-        """Whether others have held slots for so long that it is worth a word."""
-        if self._gang == "none":
-            return now_ms - self._submitted_ms >= self.SAY_TAKEN_AFTER_MS
-        if self._short_since_ms is None:
-            self._short_since_ms = now_ms
-        return now_ms - self._short_since_ms >= self.SAY_HELD_AFTER_MS
 
     def _register(self, slot: SlotId, message: m.RegisterSlot, now_ms: int) -> None:
         known = self._slots.get(slot)
@@ -438,14 +426,8 @@ class JobMaster:
                 self._say_waiting(failures.starting_text(name, needed, came, patience_ms))
             elif self._available is not None and (
                 self._counted_ms - self._gang_ms < self.SAY_UNKNOWN_AFTER_MS <= waited_ms
-                or self._looks_short(now_ms)
             ):
                 self._ask_for_slots()
-
-    def _looks_short(self, now_ms: int) -> bool:
-        """Whether the last count found others in our slots, and it is time to make sure before it is said."""
-        unsure = self._short_since_ms is not None and not self._waiting_said
-        return unsure and now_ms - self._counted_ms >= self.COUNT_EVERY_MS
 
     # ---- 4. the end ----
 

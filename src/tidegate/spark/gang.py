@@ -61,19 +61,23 @@ class SparkGang:
         return int(scala_context.maxNumConcurrentTasks(profile))
 
     def count_busy_slots(self) -> int:
-        """Tasks of other Spark jobs that run now; those of a job whose action has returned are not among them."""
-        context = self._spark.sparkContext
-        running = context._jsc.sc().taskScheduler().runningTasksByExecutors().valuesIterator()
+        """Tasks of other Spark jobs that run now, and of this job's earlier attempts, if any have not ended.
+
+        Asked of the scheduler itself: what Spark's status store says is late by as much as its event queue is long.
+        """
+        pools = [self._spark.sparkContext._jsc.sc().taskScheduler().rootPool()]
         busy = 0
-        while running.hasNext():
-            busy += running.next()
-        if self._tag:
-            tracker = context.statusTracker()
-            jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._tag))
-            stages = (tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds)
-            # All tasks of a barrier stage start together, though Spark tells of them one by one.
-            busy -= sum(stage.numTasks for stage in stages if stage and stage.numActiveTasks)
-        return max(0, busy)
+        while pools:
+            for entry in pools.pop().schedulableQueue().toArray():
+                if entry.schedulableQueue() is not None:
+                    pools.append(entry)
+                elif not self._is_own(entry.taskSet().properties()):
+                    busy += entry.runningTasks()
+        return busy
+
+    def _is_own(self, properties: Any) -> bool:
+        """Whether a Spark job with these local properties is the gang that was started last."""
+        return bool(self._tag) and properties is not None and properties.get("spark.jobGroup.id") == self._tag
 
     def control_host(self) -> tuple[str, str]:
         """Where the JobManager listens, and the name under which executors reach it."""
