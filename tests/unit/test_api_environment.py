@@ -128,6 +128,17 @@ class TestPrograms:
         assert program.transformations == ()
         assert [s.name for s in env._program(None).sinks] == ["print"]
 
+    def test_what_was_collected_is_not_said_to_be_left_out_of_a_later_program(self) -> None:
+        env = Environment(runtime="in-process")
+        looked_at = env.from_collection([1, 2], name="looked at").map(abs, name="absolute")
+        assert sorted(looked_at.execute_and_collect()) == [1, 2]
+        env.from_collection([3], name="forgotten")
+        env.from_collection([4]).print()
+        plan = env.explain()
+        assert "not run, because they lead to no sink: forgotten\n" in plan
+        assert "looked at" not in plan
+        assert "absolute" not in plan
+
     def test_writing_a_program_imports_no_runtime(self) -> None:
         import subprocess
 

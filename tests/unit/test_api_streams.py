@@ -369,3 +369,20 @@ def test_several_print_sinks_are_told_apart_by_their_identifiers() -> None:
     numbers.print(sink_identifier="second")
     numbers.print()
     assert [s.name for s in env._program(None).sinks] == ["print first", "print second", "print"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("window", r"window\(\) needs keys: call key_by\(...\).window\(...\), or window_all\(...\)"),
+        ("count_window", r"or count_window_all\(...\) for the whole stream"),
+        ("interval_join", r"call key_by\(...\).interval_join\(...\)$"),
+    ],
+)
+def test_what_needs_keys_says_so_on_a_stream_without_them(name: str, message: str) -> None:
+    stream = Environment(runtime="in-process").from_sequence(1, 3)
+    with pytest.raises(ProgramError, match=message):
+        getattr(stream, name)
+    assert not hasattr(stream, name)
+    with pytest.raises(AttributeError, match="'DataStream' object has no attribute 'windwo'"):
+        stream.windwo  # type: ignore[attr-defined]  # noqa: B018

@@ -8,6 +8,7 @@ import math
 import pickle
 import string
 import threading
+import zoneinfo
 from collections import namedtuple
 from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.errors import SchemaError
 from tidegate.records.batch import Batch, Origin
+from tidegate.records.rows import row_class
 from tidegate.records.types import (
     ObjectType,
     RowType,
@@ -343,6 +345,18 @@ def test_rows_of_a_schema_are_read_by_attribute_by_name_and_by_position() -> Non
     assert pickle.loads(pickle.dumps(row)) == row
     with pytest.raises(KeyError, match="no column 'b'; the row has app, count, a b"):
         row["b"]
+
+
+def test_a_row_shows_times_as_people_write_them() -> None:
+    hour = dt.datetime(2026, 3, 29, 12, tzinfo=dt.UTC)
+    berlin = hour.astimezone(zoneinfo.ZoneInfo("Europe/Berlin"))
+    row = row_class(("start", "there", "naive", "day", "n"))(
+        hour.replace(microsecond=500_000), berlin, hour.replace(tzinfo=None), hour.date(), "a"
+    )
+    assert repr(row) == (
+        "Row(start=2026-03-29 12:00:00.500Z, there=2026-03-29 14:00:00+02:00, naive=2026-03-29 12:00:00, "
+        "day=2026-03-29, n='a')"
+    )
 
 
 def test_rows_of_a_schema_are_made_from_tuples_or_from_dicts() -> None:

@@ -151,8 +151,20 @@ class Environment:
     def _program(self, job_name: str | None, sinks: Sequence[Transformation] | None = None) -> Program:
         name = job_name or self.options.job_name or _script_name()
         if sinks is not None:  # one stream was asked for: the others are not forgotten ones
+            self._forget(sinks)
             return Program(name, tuple(sinks), (), self.options)
         return Program(name, tuple(self._sinks), tuple(self._nodes), self.options)
+
+    def _forget(self, sinks: Sequence[Transformation]) -> None:
+        """What leads to these sinks is run: a later plan does not name it as something that never is."""
+        run: set[int] = set()
+        waiting = list(sinks)
+        while waiting:
+            node = waiting.pop()
+            if node.id not in run:
+                run.add(node.id)
+                waiting += [ref.upstream for refs in node.inputs for ref in refs]
+        self._nodes = [node for node in self._nodes if node.id not in run]
 
     def _take_program(self, job_name: str | None) -> Program:
         program = self._program(job_name)

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from tidegate.api.windows import WindowAssigner
 
 
+class NotKeyedError(ProgramError, AttributeError):
+    """A stream without keys was asked for what only a stream with keys can do."""
+
+
 class DataStream(OperatorSettings):
     """Records of one type, flowing. Made by an `Environment`; every operation returns a new stream.
 
@@ -378,6 +382,18 @@ class DataStream(OperatorSettings):
         return self._env._to_dataframe(self, job_name)
 
     # ---- inside ----
+
+    if not TYPE_CHECKING:  # a type checker is to see that there is no such method
+
+        def __getattr__(self, name: str) -> Any:
+            from tidegate.api.keyed_streams import KeyedStream
+
+            if name.startswith("_") or not hasattr(KeyedStream, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            instead = (
+                f", or {name}_all(...) for the whole stream" if hasattr(DataStream, f"{name}_all") else ""
+            )
+            raise NotKeyedError(f"{name}() needs keys: call key_by(...).{name}(...){instead}")
 
     def _collect_sink(self) -> DataStreamSink:
         node = self._env._add(WriteSink(CollectSink()), "collect", (self._refs,), self._type, register=False)

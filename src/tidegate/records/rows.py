@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import namedtuple
 from functools import lru_cache
 from typing import Any
+
+
+def _words(value: Any) -> str:
+    """A value as `repr` of a row shows it: its own `repr`, but times as people write them.
+
+    >>> _words(datetime.datetime(2026, 1, 1, 12, 0, 10, tzinfo=datetime.UTC)), _words("a")
+    ('2026-01-01 12:00:10Z', "'a'")
+    """
+    if isinstance(value, datetime.datetime):
+        whole_ms = value.microsecond and value.microsecond % 1000 == 0
+        return value.isoformat(" ", "milliseconds" if whole_ms else "auto").replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, datetime.date) else repr(value)
 
 
 def _restore(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
@@ -21,10 +34,14 @@ def row_class(names: tuple[str, ...]) -> Any:
     >>> row = Row("app-1", 3)
     >>> row["count"]
     3
+    >>> row
+    Row(app_id='app-1', count=3)
     """
     fields = [n if n.isidentifier() and not n.startswith("_") else f"f{i}" for i, n in enumerate(names)]
     base = namedtuple("Row", fields, rename=True)  # type: ignore[misc]
     positions = {name: i for i, name in enumerate(names)}
+
+    shown: tuple[str, ...] = base._fields
 
     class Row(base):
         __slots__ = ()
@@ -36,6 +53,10 @@ def row_class(names: tuple[str, ...]) -> Any:
                 except KeyError:
                     raise KeyError(f"no column {key!r}; the row has {', '.join(names)}") from None
             return tuple.__getitem__(self, key)
+
+        def __repr__(self) -> str:
+            values: tuple[Any, ...] = self
+            return f"Row({', '.join(f'{n}={_words(v)}' for n, v in zip(shown, values, strict=True))})"
 
         def as_dict(self) -> dict[str, Any]:
             """The row as a dictionary by column name."""
