@@ -103,6 +103,8 @@ def test_source_says_that_it_cannot_go_back_and_counts_lines_for_messages(read):
     peer.sendall(b"d\n")
     batch = reading.next()
     assert batch.origin.at(0) == f"line 4 of {source.address}"
+    assert reading.run.readers[0].last_split == source.address
+    assert reading.run.readers[0].reading() == [source.address]
 
 
 def test_lines_are_cut_at_a_delimiter_of_several_characters_even_across_packets(read):

@@ -64,6 +64,8 @@ def spans_for(count: int, parallelism: int, align: int = 1) -> list[tuple[int, i
 class SpanReader(RequestingReader):
     """Reads spans one after the other, each in order; asks for the next when it has none left."""
 
+    last_split = ""
+
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)
         self._splits: deque[SpanSplit] = deque()
@@ -80,6 +82,7 @@ class SpanReader(RequestingReader):
             start = self._position
             if start < split.end:
                 self._position = min(split.end, start + self._context.batch_rows)
+                self.last_split = split.id
                 return self.read(start, self._position, split)
             self._splits.popleft()
             self._position = self._splits[0].position if self._splits else 0
@@ -98,6 +101,10 @@ class SpanReader(RequestingReader):
         if splits:
             splits[0] = msgspec.structs.replace(splits[0], position=self._position)
         return [split for split in splits if split.position < split.end]
+
+    def reading(self) -> list[str]:
+        """The span whose turn it is, until its last record."""
+        return [split.id for split in list(self._splits)[:1] if self._position < split.end]
 
 
 class CollectionSource(KnownSplitsSource):

@@ -92,8 +92,8 @@ class SourceReader(ABC):
     """Reads splits in one slot. One thread; never blocks; a position can be taken between any two polls."""
 
     last_split: str | None = None
-    """The id of the split that the last batch came from, so that each has a watermark of its own. A reader that holds
-    several splits at a time sets it, from its start on; None: it reads one after the other."""
+    """The id of the split that the last batch came from, so that each has a watermark of its own and is named when it
+    holds the clock back. Empty before the first batch; None: the reader does not say."""
 
     def start(self) -> None:
         """Called once before the first poll; splits restored from a checkpoint were added before it."""
@@ -120,6 +120,14 @@ class SourceReader(ABC):
     @abstractmethod
     def snapshot(self) -> list[Any]:
         """The unfinished splits, each at the position of the next record that `poll` would return."""
+
+    def reading(self) -> list[str]:
+        """The ids of the splits that are read at the same time: the watermark waits for each of them.
+
+        A reader that takes its splits one after the other names the one whose turn it is, from its first record to its
+        last: what comes after it is not waited for, or the clock would stand still until the last one.
+        """
+        return [split.id for split in self.snapshot()]
 
     def close(self) -> None:
         """Release files, sockets and threads; called once, also after a failure."""

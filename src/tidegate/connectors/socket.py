@@ -116,6 +116,8 @@ class SocketSource(KnownSplitsSource):
 class _SocketReader(RequestingReader):
     """Polled by the mailbox thread; the receiver's thread does what could block."""
 
+    last_split = ""
+
     def __init__(self, context: ReaderContext, source: SocketSource) -> None:
         super().__init__(context)
         self._source = source
@@ -132,6 +134,7 @@ class _SocketReader(RequestingReader):
         if lines:
             start = self._split.position + self._lines_read
             self._lines_read += len(lines)
+            self.last_split = self._split.id
             return Batch.of_rows(self._type, lines, Origin(self._split.id, start + 1, "line"))
         if not ended:
             return IDLE

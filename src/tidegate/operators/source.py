@@ -117,8 +117,7 @@ class SourceOperator(Operator):
         """Send it, of the splits that the reader has now."""
         assert self._times is not None
         with blame(self.context.operator_name):
-            splits = None if self.reader.last_split is None else [s.id for s in self.reader.snapshot()]
-            self._times.tell(now_ms, splits)
+            self._times.tell(now_ms, None if self.reader.last_split is None else self.reader.reading())
 
     def _tell_behind(self, records: int) -> None:
         if self._behind is None:  # only sources that know it have the gauge
@@ -131,6 +130,8 @@ class SourceOperator(Operator):
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Hand splits (JSON of the source's split type) to the reader."""
+        if self._times is not None:
+            self._times.watermarks.changed = True  # a source that is idle is not, from now on
         with blame(self.context.operator_name):
             self.reader.add_splits([msgspec.json.decode(s, type=self._split_type) for s in splits])
 

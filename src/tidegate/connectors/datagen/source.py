@@ -216,6 +216,8 @@ class _Progress:
 class _GeneratorReader(RequestingReader):
     """Reads shares of the indices in turn; with a rate, only what is due."""
 
+    last_split = ""
+
     def __init__(
         self, context: ReaderContext, blocks: BlockGenerator, rate: Fraction | None, tick_ns: int
     ) -> None:
@@ -284,6 +286,7 @@ class _GeneratorReader(RequestingReader):
     def _emit(self, progress: _Progress, stop: int) -> Batch:
         split, start = progress.split, progress.position
         progress.position = stop
+        self.last_split = split.id
         columns = self._blocks.columns(list(split.pieces(start, stop)), progress.cache, self._context.clock)
         return Batch.of_columns(self._blocks.type, columns, Origin(split.id, start))
 

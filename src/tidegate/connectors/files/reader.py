@@ -42,6 +42,8 @@ class OpenSplit(ABC):
 class FileReader(SourceReader):
     """Reads splits in the order they came; holds at most one more than it reads, so that it never waits for one."""
 
+    last_split = ""
+
     def __init__(self, context: ReaderContext, open_split: Callable[[SourceSplit], OpenSplit]) -> None:
         self._context = context
         self._open_split = open_split
@@ -69,7 +71,7 @@ class FileReader(SourceReader):
                         return FINISHED if self._no_more else IDLE
                 # Stays in the queue until it is open: a split that cannot be opened is not lost from a snapshot.
                 self._open = self._open_split(self._waiting[0])
-                self._waiting.popleft()
+                self.last_split = self._waiting.popleft().id
                 self._request()
             batch = self._open.next_batch(self._context.batch_rows)
             if self._open.finished:
@@ -84,6 +86,10 @@ class FileReader(SourceReader):
     def snapshot(self) -> list[SourceSplit]:
         held = [] if self._open is None else [self._open.current()]
         return held + list(self._waiting)
+
+    def reading(self) -> list[str]:
+        """The split that is open."""
+        return [] if self._open is None else [self._open.current().id]
 
     def close(self) -> None:
         if self._open is not None:

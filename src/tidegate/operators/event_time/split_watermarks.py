@@ -31,13 +31,15 @@ class StoredSplit(msgspec.Struct, frozen=True):
 class _Split:
     """One split: its generator's state, and since when it is quiet."""
 
-    __slots__ = ("generator", "idle", "quiet_since_ms", "watermark_ms")
+    __slots__ = ("generator", "idle", "observed", "quiet_since_ms", "watermark_ms")
 
     def __init__(self, generator: WatermarkGenerator | None, now_ms: int) -> None:
         self.generator = generator
         self.watermark_ms = MIN_TIMESTAMP
         self.quiet_since_ms = now_ms
         self.idle = False
+        self.observed = False
+        """Whether records came here; if not, it may be one of another subtask, from a checkpoint."""
 
 
 class SplitWatermarks:
@@ -48,7 +50,9 @@ class SplitWatermarks:
         self._parallelism = parallelism
         self._whole = f"{_WHOLE}{subtask}"
         self._splits: dict[str, _Split] = {}
-        self._started_ms = now_ms
+        self._empty_since_ms = now_ms
+        self._finished_ms = MIN_TIMESTAMP
+        """How far the splits were that are finished, while no other is read."""
         self.refused = 0
         """Watermarks that a generator of the user took back."""
         self.emitted_ms = MIN_TIMESTAMP
@@ -63,6 +67,7 @@ class SplitWatermarks:
         state = self._state(self._whole if split is None else split, now_ms)
         state.quiet_since_ms = now_ms
         state.idle = False
+        state.observed = True
         self.changed = True
         if self._strategy.kind == "bounded":
             most = pc.max(batch.timestamps).as_py()
@@ -75,11 +80,15 @@ class SplitWatermarks:
             self.punctuated = self.punctuated or state.watermark_ms > before_ms
 
     def keep(self, splits: Iterable[str], now_ms: int) -> None:
-        """These are the splits that the reader has now; others are finished and hold nothing back."""
+        """These are the splits that are read now; others are finished and hold nothing back."""
         current = set(splits)
         for split in [s for s in self._splits if s not in current]:
-            del self._splits[split]
+            state = self._splits.pop(split)
             self.changed = True
+            self._empty_since_ms = now_ms
+            if state.observed and not current:
+                self._ask(state)
+                self._finished_ms = max(self._finished_ms, state.watermark_ms)
         for split in current:
             self._state(split, now_ms)
 
@@ -90,22 +99,20 @@ class SplitWatermarks:
         """
         self.changed = self.punctuated = False
         for state in self._splits.values():
-            if state.generator is not None:
-                self._take(state, state.generator.on_periodic())
+            self._ask(state)
             idleness = self._strategy.idleness_ms
             if idleness is not None and now_ms - state.quiet_since_ms >= idleness:
                 state.idle = True
         active = [s.watermark_ms for s in self._splits.values() if not s.idle]
         idle = bool(self._splits) and not active
         if not self._splits and self._strategy.idleness_ms is not None:
-            idle = now_ms - self._started_ms >= self._strategy.idleness_ms
+            idle = now_ms - self._empty_since_ms >= self._strategy.idleness_ms
         watermark_ms: int | None = None
         if self._strategy.kind != "none":
             if active:
                 combined = min(active)
-            else:
-                # Of finished splits nothing follows, but the next one may be behind: the clock stays where it is.
-                combined = max((s.watermark_ms for s in self._splits.values()), default=self.emitted_ms)
+            else:  # of finished splits nothing follows: they hold nothing back, and what they promised holds
+                combined = max((s.watermark_ms for s in self._splits.values()), default=self._finished_ms)
             if combined > self.emitted_ms:
                 watermark_ms = self.emitted_ms = combined
         status = idle if idle != self.is_idle else None
@@ -114,7 +121,7 @@ class SplitWatermarks:
 
     def touch(self, now_ms: int) -> None:
         """Nobody was quiet up to now."""
-        self._started_ms = now_ms
+        self._empty_since_ms = now_ms
         for state in self._splits.values():
             state.quiet_since_ms = now_ms
 
@@ -124,7 +131,7 @@ class SplitWatermarks:
         if idleness is None:
             return None
         if not self._splits:
-            return None if self.is_idle else self._started_ms + idleness
+            return None if self.is_idle else self._empty_since_ms + idleness
         quiet = [s.quiet_since_ms for s in self._splits.values() if not s.idle]
         return min(quiet) + idleness if quiet else None
 
@@ -181,6 +188,10 @@ class SplitWatermarks:
                 )
             found = self._splits[split] = _Split(generator, now_ms)
         return found
+
+    def _ask(self, state: _Split) -> None:
+        if state.generator is not None:
+            self._take(state, state.generator.on_periodic())
 
     def _take(self, state: _Split, watermark_ms: int | None) -> None:
         if watermark_ms is None:

@@ -1,0 +1,156 @@
+"""Readers say which split a batch is from, so each split has a watermark of its own, and a name where it is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.connectors.reader_harness import ReaderHarness, all_splits
+from tidegate import DataGeneratorSource, Environment, FileSource, WatermarkStrategy
+from tidegate.api.sequences import CollectionSource, NumberSequenceSource
+from tidegate.api.source import Finished, Source, SourceSplit
+from tidegate.connectors.datagen import sequence
+from tidegate.connectors.datagen.blocks import GeneratorSplit
+from tidegate.testing.harness import OperatorHarness
+
+TIMES = pa.schema([("ts", pa.int64())])
+
+
+def write_json(path: Path, times: Sequence[int]) -> None:
+    path.write_text("".join(f"{json.dumps({'ts': t})}\n" for t in times))
+
+
+def text_files(directory: Path) -> Source:
+    write_json(directory / "a.json", range(10))
+    write_json(directory / "b.json", range(10))
+    return FileSource(directory, format="json", schema=TIMES)
+
+
+def parquet_files(directory: Path) -> Source:
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"ts": list(range(10))}), directory / f"{name}.parquet")
+    return FileSource(directory, format="parquet")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        text_files,
+        parquet_files,
+        lambda _: CollectionSource(range(10)),
+        lambda _: NumberSequenceSource(1, 10),
+        lambda _: DataGeneratorSource(fields={"ts": sequence()}, count=10),
+    ],
+)
+def test_every_reader_names_the_split_of_a_batch_and_what_it_reads(make: Any, tmp_path: Path) -> None:
+    source = make(tmp_path)
+    splits = all_splits(source)
+    harness = ReaderHarness(source, splits, batch_rows=3)
+    assert harness.reader.last_split == ""
+    named: list[str] = []
+    while (batch := harness.next_batch()) is not None:
+        named += [harness.reader.last_split] * batch.num_rows
+        assert harness.reader.reading() in ([harness.reader.last_split], [])  # [] behind its last record
+    assert harness.reader.reading() == []
+    assert named == [split.id for split in splits for _ in range(10)]
+
+
+class SourceTask:
+    """A source operator with a strategy that is asked for a watermark behind every batch."""
+
+    def __init__(self, source: Source, strategy: WatermarkStrategy, *, batch_rows: int = 5) -> None:
+        env = Environment(watermark_interval=0, batch_rows=batch_rows)
+        self.harness = OperatorHarness.of(env.from_source(source, strategy), options=env.options)
+        self.harness.operator.start()
+
+    def add(self, *splits: SourceSplit) -> None:
+        self.harness.add_splits([msgspec.json.encode(split) for split in splits])
+
+    def poll(self) -> Any:
+        answer = self.harness.poll()
+        self.harness.advance_clock(0)
+        return answer
+
+    def holder(self) -> str:
+        time = self.harness.operator.event_time()
+        assert time is not None
+        return time.split
+
+
+def share(k: int, position: int) -> GeneratorSplit:
+    return GeneratorSplit(
+        id=f"share {k + 1} of 2", start=0, end=1000, share=k, shares=2, unit=1, position=position
+    )
+
+
+def test_the_watermark_is_the_minimum_over_the_splits_that_are_read_at_the_same_time():
+    """As after a restore on fewer subtasks: one slot reads two shares in turn, and one of them is far behind."""
+    source = DataGeneratorSource(fields={"ts": sequence()}, count=1000)
+    task = SourceTask(source, WatermarkStrategy.monotonous("ts"))
+    with task.harness as h:
+        task.add(share(0, 400), share(1, 0))
+        task.poll()
+        assert [row.ts for row in h.take_rows()] == [800, 802, 804, 806, 808]
+        assert h.watermarks == []  # the second share has had its turn nowhere yet
+        task.poll()
+        assert [row.ts for row in h.take_rows()] == [1, 3, 5, 7, 9]
+        assert h.watermarks == [8]
+        assert task.holder() == "share 2 of 2"
+
+
+def test_files_that_are_read_one_after_the_other_do_not_wait_for_each_other(tmp_path: Path):
+    """The first takes the clock with it, so what is far behind in the second is late; as the guide says."""
+    write_json(tmp_path / "a.json", range(100_000, 110_000, 1000))
+    write_json(tmp_path / "b.json", [*range(0, 5000, 1000), *range(200_000, 205_000, 1000)])
+    source = FileSource(tmp_path, format="json", schema=TIMES)
+    task = SourceTask(source, WatermarkStrategy.bounded("2 s", "ts"))
+    with task.harness as h:
+        task.add(*all_splits(source))
+        task.poll()
+        assert h.watermarks == [101_999]
+        assert task.holder().endswith("a.json@0")
+        task.poll()
+        task.poll()
+        assert [row.ts for row in h.take_rows()][-1] == 4000
+        assert h.watermarks == [101_999, 106_999]
+        assert task.holder().endswith("b.json@0")
+        task.poll()
+        assert h.watermarks == [101_999, 106_999, 201_999]
+
+
+def test_a_file_that_is_finished_has_moved_the_clock_even_if_none_follows_yet(tmp_path: Path):
+    write_json(tmp_path / "a.json", [1000])
+    source = FileSource(tmp_path, format="json", schema=TIMES)
+    task = SourceTask(source, WatermarkStrategy.monotonous("ts"))
+    with task.harness as h:
+        task.add(*all_splits(source))
+        task.poll()
+        assert h.watermarks == [999]
+        assert task.holder() == ""
+        assert not isinstance(task.poll(), Finished)
+
+
+def test_a_source_between_two_files_is_idle_when_its_time_has_passed_and_active_with_the_next(tmp_path: Path):
+    for name in ("a", "b"):
+        write_json(tmp_path / f"{name}.json", [1000])
+    source = FileSource(tmp_path, format="json", schema=TIMES)
+    task = SourceTask(source, WatermarkStrategy.monotonous("ts").with_idleness("1 s"))
+    first, second = all_splits(source)
+    with task.harness as h:
+        h.advance_clock(900)
+        task.add(first)
+        task.poll()
+        h.advance_clock(999)
+        assert h.statuses == []  # since its last record, not since the start of the job
+        h.advance_clock(1)
+        assert h.statuses == [True]
+        task.add(second)
+        task.poll()
+        assert h.statuses == [True, False]
