@@ -1,7 +1,13 @@
-"""A source for tidegate's runners that hands out records which were loaded before the clock started."""
+"""A source for tidegate's runners that hands out records which were loaded before the clock started.
+
+Its splits are blocks of records which a reader asks for one after the other, as files are read: a slot that has less to
+do behind the exchange reads more of them. So each reader has all records in its memory. Bytewax gives every worker its
+part at the start, and so does Pathway; there is nothing like it to be set up for them.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,31 +30,44 @@ from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
 
 BATCH = 10_000
-Load = Callable[[int, int], Iterable[Any]]
-"""The records of one of several parts, given its index and the number of parts."""
+SPLIT = 5 * BATCH
+Load = Callable[[], Iterable[Any]]
+"""All records."""
 
 
 class AllTogether(FixedSplitsEnumerator):
     """Lets the readers start together, when the last has loaded its records, as the peers' workers do."""
 
-    def __init__(self, context: Any, splits: list[SourceSplit]) -> None:
+    def __init__(self, context: Any, splits: list[SourceSplit], readers: int) -> None:
         super().__init__(context, splits)
-        self._waiting: list[int] = []
-        self._readers = len(splits)
+        self._readers = readers
+        self._loading = set(range(readers))
 
     def handle_split_request(self, subtask: int) -> None:
-        """Answer all requests at once."""
-        self._waiting.append(subtask)
-        if len(self._waiting) == self._readers:
-            for reader in self._waiting:
+        """Answer the first requests of all at once."""
+        if not self._loading:
+            super().handle_split_request(subtask)
+            return
+        self._loading.discard(subtask)
+        if not self._loading:
+            for reader in range(self._readers):
                 super().handle_split_request(reader)
+
+
+class Block(SourceSplit):
+    """SPLIT records from `start` on."""
+
+    start: int
 
 
 class MemorySource(Source):
     """Batches of BATCH records from memory."""
 
-    def __init__(self, load: Load, type: Any, notes: Path, parallelism: int) -> None:
-        self._load, self._type, self._notes, self._parallelism = load, type, notes, parallelism
+    split_type = Block
+
+    def __init__(self, load: Load, type: Any, notes: Path, records: int, parallelism: int) -> None:
+        self._load, self._type, self._notes = load, type, notes
+        self._records, self._parallelism = records, parallelism
 
     @property
     def boundedness(self) -> Boundedness:
@@ -61,17 +80,17 @@ class MemorySource(Source):
         return record_type_of(self._type)
 
     def create_enumerator(self, context: Any) -> FixedSplitsEnumerator:
-        """One split for each reader."""
-        return AllTogether(context, [SourceSplit(id=str(i)) for i in range(self._parallelism)])
+        """Blocks of records, for whoever asks next."""
+        blocks = [Block(id=str(start), start=start) for start in range(0, self._records, SPLIT)]
+        return AllTogether(context, blocks, self._parallelism)
 
     def restore_enumerator(self, context: Any, state: Any) -> FixedSplitsEnumerator:
         """Not needed here."""
         raise AssertionError("a benchmark is not restored")
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
-        """A reader with its own part of the records."""
-        records = list(self._load(context.subtask_index, self._parallelism))
-        return _MemoryReader(records, self.record_type, self._notes, context)
+        """A reader that has all records."""
+        return _MemoryReader(list(self._load()), self.record_type, self._notes, context)
 
 
 class _MemoryReader(SourceReader):
@@ -79,26 +98,34 @@ class _MemoryReader(SourceReader):
         self._records, self._type = records, type
         self._notes = notes / f"source-{context.subtask_index}.json"
         self._context = context
-        self._next = 0
-        self._assigned = False
+        self._blocks: deque[Block] = deque()
+        self._next = self._end = 0
+        self._is_first = True
+        self._is_last = False
 
     def start(self) -> None:
         self._context.request_split()
 
     def poll(self) -> Batch | Idle | Finished:
-        if not self._assigned:
-            return IDLE
-        if self._next == 0:
+        if self._next == self._end:
+            if not self._blocks:
+                return FINISHED if self._is_last else IDLE
+            self._next = self._blocks.popleft().start
+            self._end = min(self._next + SPLIT, len(self._records))
+            if not self._is_last:
+                self._context.request_split()  # it comes while this one is read
+        if self._is_first:
+            self._is_first = False
             note_first_read(self._notes)
-        rows = self._records[self._next : self._next + BATCH]
-        self._next += BATCH
-        return Batch.of_rows(self._type, rows) if rows else FINISHED
+        rows = self._records[self._next : min(self._next + BATCH, self._end)]
+        self._next += len(rows)
+        return Batch.of_rows(self._type, rows)
 
     def add_splits(self, splits: Sequence[Any]) -> None:
-        self._assigned = True
+        self._blocks.extend(splits)
 
     def no_more_splits(self) -> None:
-        pass
+        self._is_last = True
 
     def snapshot(self) -> list[Any]:
         return []

@@ -41,7 +41,7 @@ def main() -> None:
         notes = Path(folder)
         env = environment(args, notes)
         load = functools.partial(python_chain.read_clicks, args.data / "json")
-        source = MemorySource(load, tuple[str, int, str, int], notes, args.parallelism)
+        source = MemorySource(load, tuple[str, int, str, int], notes, args.records, args.parallelism)
         visits = (
             env.from_source(source, name="clicks").map(python_chain.parse).filter(python_chain.is_counted)
         )

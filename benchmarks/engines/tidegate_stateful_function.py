@@ -57,7 +57,7 @@ def main() -> None:
         notes = Path(folder)
         env = environment(args, notes)
         load = functools.partial(stateful_function.read_visits, args.data / "json")
-        source = MemorySource(load, tuple[str, int], notes, args.parallelism)
+        source = MemorySource(load, tuple[str, int], notes, args.records, args.parallelism)
         steps = env.from_source(source, name="visits").key_by("f0").process(TimeSpent())
         steps.sink_to(ProbeSink(notes, Steps))
         client = env.execute_async("stateful function")
