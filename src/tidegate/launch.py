@@ -17,7 +17,6 @@ from tidegate.api.basic_sinks import CollectSink, PrintSink, print_batch
 from tidegate.api.environment import Environment, Program, instead_of_running
 from tidegate.api.operations import WriteSink
 from tidegate.api.streams import DataStream
-from tidegate.cli.event_time import dropped_words
 from tidegate.cli.plan import print_plan
 from tidegate.cli.progress import ProgressDisplay
 from tidegate.core.errors import JobError
@@ -25,10 +24,12 @@ from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.explain import explain as explain_graph
+from tidegate.graph.explain_plan import Plan, plan_of
 from tidegate.graph.guarantees import guarantees, keeps_state
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
 from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.metrics.event_time import dropped_words
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.records.types import RecordType
 from tidegate.records.wire import decode_batch
@@ -129,8 +130,8 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
         if isinstance(node.operation, WriteSink) and isinstance(node.operation.sink, PrintSink)
     }
     if program.options.runtime == "in-process":
-        return _start_in_process(job_graph, program.options, printers, begin)
-    client = _start_on_spark(job_graph, program, spark, begin)
+        return _start_in_process(job_graph, plan_of(graph), program.options, printers, begin)
+    client = _start_on_spark(job_graph, plan_of(graph), program, spark, begin)
     for id, printer in printers.items():
         batches = client.collected_batches(id)
         thread = threading.Thread(
@@ -162,7 +163,7 @@ def _warn_of_missing_uids(graph: StreamGraph) -> None:
         )
 
 
-def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any, begin: Beginning) -> Any:
+def _start_on_spark(job_graph: JobGraph, plan: Plan, program: Program, spark: Any, begin: Beginning) -> Any:
     from tidegate.jobmanager.job_client import run_job
     from tidegate.jobmanager.job_runner import JobRunner
     from tidegate.spark.gang import SparkGang
@@ -170,18 +171,19 @@ def _start_on_spark(job_graph: JobGraph, program: Program, spark: Any, begin: Be
 
     options = program.options
     session = obtain_session(spark, options, job_graph.slots_needed)
-    return run_job(JobRunner(job_graph, options, SparkGang(session, options), begin=begin, keeps=program))
+    gang = SparkGang(session, options)
+    return run_job(JobRunner(job_graph, options, gang, begin=begin, keeps=program), plan)
 
 
 def _start_in_process(
-    job_graph: JobGraph, options: Options, printers: dict[OperatorId, _Printer], begin: Beginning
+    job_graph: JobGraph, plan: Plan, options: Options, printers: dict[OperatorId, _Printer], begin: Beginning
 ) -> Any:
     from tidegate.testing.in_process_client import InProcessClient
     from tidegate.testing.simulation import Simulation
 
     simulation = Simulation(job_graph, options, options.seed, begin=begin)
     simulation.consumers.update({id: printer.take for id, printer in printers.items()})
-    return InProcessClient(simulation)
+    return InProcessClient(simulation, plan)
 
 
 def _result(client: Any) -> JobMetrics:

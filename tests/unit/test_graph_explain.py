@@ -10,11 +10,24 @@ from typing import Any, NamedTuple
 import polars as pl
 import pytest
 
-from tidegate import CoMapFunction, Environment, OutputTag, ProcessFunction, ProgramError
+from tidegate import (
+    CoMapFunction,
+    Count,
+    DataGeneratorSource,
+    Environment,
+    OutputTag,
+    ProcessFunction,
+    ProgramError,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+)
 from tidegate.api.sink import BlackholeSink
-from tidegate.graph.explain import explain
+from tidegate.connectors.datagen import sequence, uniform_int
+from tidegate.graph.explain import explain, explain_running
 from tidegate.graph.explain_layout import Box, Link, lay_out
+from tidegate.graph.explain_plan import plan_of
 from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
+from tidegate.metrics.snapshot import EventTime, JobMetrics, OperatorCounts, SubtaskMetrics, VertexMetrics
 
 
 class Click(NamedTuple):
@@ -139,6 +152,7 @@ class TestJson:
         }  # fmt: skip
         assert set(task["operators"][0]) == {
             "id", "uid", "name", "kind", "detail", "runs", "output_type", "side_outputs", "states",
+            "watermarks", "watermark",
         }  # fmt: skip
         assert set(plan["exchanges"][0]) == {
             "source_task", "source_operator", "tag", "target_task", "input", "partitioning", "record_type",
@@ -248,3 +262,89 @@ class TestLayout:
 
     def test_nothing_gives_nothing(self) -> None:
         assert lay_out([], [], 10, 10).width == 0
+
+
+class TestEventTime:
+    STRATEGY = WatermarkStrategy.bounded("5 s", "ts").with_idleness("1 min").with_alignment("shop", "30 s")
+    WORDS = "timestamps from ts, at most 5 s out of order, idle after 1 min, at most 30 s ahead of group shop"
+
+    def program(self, **options: Any) -> Environment:
+        env = Environment(parallelism=1, **options)
+        source = DataGeneratorSource(fields={"app": uniform_int(0, 3), "ts": sequence()}, count=50)
+        late = env.from_source(source, self.STRATEGY, name="clicks").key_by("app")
+        late.window(TumblingEventTimeWindows("1 s")).aggregate(n=Count(), name="per app").sink_to(
+            BlackholeSink(), name="out"
+        )
+        rows = env.from_collection([{"ts": 1}], name="rows").filter(pl.col("ts") > 0, name="some")
+        rows.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks("ts"), name="times").sink_to(
+            BlackholeSink(), name="rest"
+        )
+        return env
+
+    def test_every_format_has_the_strategy_where_event_time_begins(self) -> None:
+        graph = graph_of(self.program())
+        assert f"\n       watermarks: {self.WORDS}\n" in explain(graph)
+        assert "\n       watermarks: timestamps from ts, no watermarks\n" in explain(graph)
+        assert f"<small>watermarks: {self.WORDS}</small>" in explain(graph, "mermaid")
+        texts = [t.text or "" for t in ET.fromstring(explain(graph, "svg")).iter() if t.tag.endswith("}text")]
+        assert f"watermarks: {self.WORDS}" in " ".join(texts)
+        tasks = json.loads(explain(graph, "json"))["tasks"]
+        found = {o["name"]: o["watermarks"] for t in tasks for o in t["operators"] if o["watermarks"]}
+        assert found.pop("times")["kind"] == "none"
+        assert found == {
+            "clicks": {
+                "timestamps": "ts", "kind": "bounded", "out_of_orderness_ms": 5_000, "idleness_ms": 60_000,
+                "alignment_group": "shop", "max_drift_ms": 30_000, "words": self.WORDS,
+            }
+        }  # fmt: skip
+
+    def test_a_running_job_has_the_watermark_of_each_operator_and_what_holds_it(self) -> None:
+        plan = plan_of(graph_of(self.program()))
+        held = EventTime(watermark_ms=3_000, lag_ms=2_000, split="share 1 of 1", quiet_ms=40_000)
+        waits = EventTime(watermark_ms=3_000, lag_ms=2_000, held_by=(0, 0))
+        metrics = JobMetrics(
+            name="job",
+            status="RUNNING",
+            elapsed_ms=1,
+            vertices=tuple(
+                VertexMetrics(
+                    vertex=task.id,
+                    name=task.name,
+                    parallelism=1,
+                    subtasks=(
+                        SubtaskMetrics(
+                            subtask=0,
+                            time=(held, waits, EventTime())[task.id],
+                            operators=tuple(
+                                OperatorCounts(name=o.name, watermark_ms=None if task.id == 2 else 3_000)
+                                for o in task.operators
+                            ),
+                        ),
+                    ),
+                )
+                for task in plan.tasks
+            ),
+        )
+        words = "clicks/share 1 of 1, without records for 40.0 s"
+        text = explain_running(plan, metrics)
+        assert text.count(f"       watermark 1970-01-01 00:00:03, 2.0 s behind, held by {words}\n") == 4
+        assert text.count("       watermark none yet\n") == 2  # of `times` and what is behind it, not before
+        assert "watermark 1970-01-01 00:00:03, 2.0 s behind" in explain_running(plan, metrics, "svg")
+        operators = json.loads(explain_running(plan, metrics, "json"))["tasks"][1]["operators"]
+        assert [o["watermark"] for o in operators] == [
+            {"watermark_ms": 3_000, "lag_ms": 2_000, "idle": False, "held_by": words}
+        ] * 2
+        assert explain(graph_of(self.program())) == text_without(text, "       watermark ")
+
+    def test_the_client_of_a_job_shows_it(self) -> None:
+        client = self.program(runtime="in-process").execute_async("shop")
+        assert "watermarks: timestamps from ts" in client.explain()
+        assert "watermark 1970" not in client.explain()
+        client.result()
+        assert client.explain().count("watermark at the end") == 6
+        with pytest.raises(ProgramError, match="not 'png'"):
+            client.explain("png")
+
+
+def text_without(text: str, start: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(start))

@@ -8,8 +8,8 @@ import pytest
 
 from tidegate import Environment, WatermarkStrategy
 from tidegate.api.source import IDLE
-from tidegate.cli.event_time import watermark_lines
 from tidegate.cli.progress import Rates, plain_line
+from tidegate.metrics.event_time import watermark_lines
 from tidegate.metrics.snapshot import EventTime, JobMetrics, SubtaskMetrics, VertexMetrics
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.testing.harness import OperatorHarness

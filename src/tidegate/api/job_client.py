@@ -38,6 +38,10 @@ class JobClient(Protocol):
         """The latest `JobMetrics`: per operator and subtask."""
         ...
 
+    def explain(self, format: str = "text") -> str:
+        """The plan, in the formats of `Environment.explain`, with each operator's watermark, its lag, what holds it."""
+        ...
+
     def overview(self) -> JobOverview:
         """How the job fares: the attempt, the restarts, the last error and what can be said about it."""
         ...

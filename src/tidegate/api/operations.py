@@ -85,9 +85,8 @@ class ReadSource(Operation):
         return "source"
 
     def detail(self) -> str:
-        """What is read."""
-        described = self.source.describe()
-        return described if self.strategy is None else f"{described}; {self.strategy.describe()}"
+        """What is read; the strategy is told apart."""
+        return self.source.describe()
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,6 @@ class AssignTimestamps(Operation):
     def kind(self) -> str:
         """The word that plans use."""
         return "timestamps"
-
-    def detail(self) -> str:
-        """Where they come from."""
-        return self.strategy.describe()
 
 
 @dataclass(frozen=True)

@@ -162,8 +162,8 @@ class WatermarkStrategy:
             return
         if record_type.is_object:
             raise ProgramError(
-                f"{where}: timestamps from {self._source()} need columns, but the records are Python objects without a "
-                f"schema. Use a function of the record instead"
+                f"{where}: timestamps from {self.timestamp_words()} need columns, but the records are Python objects "
+                f"without a schema. Use a function of the record instead"
             )
         if isinstance(stamp, str):
             if stamp not in record_type.schema.names:
@@ -175,13 +175,13 @@ class WatermarkStrategy:
             (kind,) = expression_result_type(record_type, "select", (stamp,)).schema.types
         if not is_time(kind):
             raise ProgramError(
-                f"{where}: timestamps from {self._source()} are {kind}; they must be whole numbers (milliseconds since "
-                f"1970-01-01 UTC), timestamps or dates. Cast the column, or use an expression"
+                f"{where}: timestamps from {self.timestamp_words()} are {kind}; they must be whole numbers (of "
+                f"milliseconds since 1970-01-01 UTC), timestamps or dates. Cast the column, or use an expression"
             )
 
     def describe(self) -> str:
         """A few words for the plan."""
-        parts = [f"timestamps from {self._source()}"]
+        parts = [f"timestamps from {self.timestamp_words()}"]
         if self.kind == "bounded":
             parts.append(
                 f"at most {format_duration_ms(self.out_of_orderness_ms)} out of order"
@@ -197,7 +197,8 @@ class WatermarkStrategy:
             parts.append(f"at most {drift} ahead of group {self.alignment.group}")
         return ", ".join(parts)
 
-    def _source(self) -> str:
+    def timestamp_words(self) -> str:
+        """Where the timestamps come from."""
         if self.timestamp is None:
             return "the source"
         if isinstance(self.timestamp, (str, pl.Expr)):

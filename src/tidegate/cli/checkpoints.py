@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.quantities import brief_duration, brief_size
 from tidegate.core.ids import ATTEMPTS_PER_DRIVER, attempt_name
+from tidegate.metrics.quantities import brief_duration, brief_size
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle
 from tidegate.snapshot.manifest import Manifest, ManifestOperator
 from tidegate.storage.finding import StoredCheckpoint, UnusableCheckpoint, list_at

@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.api.job_client import JobClient
-from tidegate.cli.event_time import late_records, watermark_lines
 from tidegate.cli.recovery import Recovery, recovery_lines, recovery_parts
+from tidegate.metrics.event_time import late_records, watermark_lines
 from tidegate.metrics.snapshot import JobMetrics, OperatorCounts, SubtaskMetrics, VertexMetrics
 
 _LOG = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tidegate.api.job_client import JobClient
-from tidegate.cli.quantities import brief_duration, brief_size
 from tidegate.core.ids import attempt_name
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview, CheckpointStatistics
 from tidegate.jobmanager.failover.job import JobOverview
+from tidegate.metrics.quantities import brief_duration, brief_size
 
 _FAILED = re.compile(r"^job (['\"]).*?\1 failed: ")
 """What every such message begins with: the display has said whose it is."""

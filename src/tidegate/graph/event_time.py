@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidegate.api.operations import ApplyBatchFunction, AssignTimestamps, ReadSource
+from tidegate.api.operations import ApplyBatchFunction, AssignTimestamps, Operation, ReadSource
+from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -93,8 +94,10 @@ def _sources_without_times(node: StreamNode) -> Iterator[StreamNode]:
             waiting.append(before)
 
 
+def strategy_of(operation: Operation) -> WatermarkStrategy | None:
+    """The strategy of a source or of an operator that assigns timestamps."""
+    return operation.strategy if isinstance(operation, (ReadSource, AssignTimestamps)) else None
+
+
 def _gives_times(node: StreamNode) -> bool:
-    operation = node.operation
-    return isinstance(operation, AssignTimestamps) or (
-        isinstance(operation, ReadSource) and operation.strategy is not None
-    )
+    return strategy_of(node.operation) is not None

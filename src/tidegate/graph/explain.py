@@ -1,4 +1,4 @@
-"""`explain`: what a program will become, for people and for programs, before anything runs.
+"""`explain`: what a program will become, for people and for programs, before anything runs; and a job that runs.
 
 The formats say the same: text for a terminal, JSON for tools, Mermaid for documents, SVG to look at.
 """
@@ -11,10 +11,11 @@ import msgspec
 
 from tidegate.core.errors import ProgramError
 from tidegate.graph.explain_mermaid import mermaid_of
-from tidegate.graph.explain_plan import Plan, plan_of
+from tidegate.graph.explain_plan import Plan, plan_of, with_watermarks
 from tidegate.graph.explain_svg import svg_of
 from tidegate.graph.explain_text import text_of
 from tidegate.graph.stream_graph import StreamGraph
+from tidegate.metrics.snapshot import JobMetrics
 
 
 def explain(stream_graph: StreamGraph, format: str = "text") -> str:
@@ -22,9 +23,18 @@ def explain(stream_graph: StreamGraph, format: str = "text") -> str:
 
     `format` is "text", "json" (the fields of `explain_plan.Plan`), "mermaid" or "svg".
     """
+    return _write(format, plan_of(stream_graph))
+
+
+def explain_running(plan: Plan, metrics: JobMetrics, format: str = "text") -> str:
+    """The same of a job that runs: each operator with its watermark, how far it is behind, and what holds it back."""
+    return _write(format, with_watermarks(plan, metrics))
+
+
+def _write(format: str, plan: Plan) -> str:
     if format not in FORMATS:
         raise ProgramError(f"explain knows the formats {', '.join(FORMATS)}, not {format!r}")
-    return FORMATS[format](plan_of(stream_graph))
+    return FORMATS[format](plan)
 
 
 def _json_of(plan: Plan) -> str:

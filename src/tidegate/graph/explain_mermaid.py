@@ -33,7 +33,8 @@ def _node(task: PlannedTask, position: int) -> str:
 
 
 def _shape(operator: PlannedOperator) -> str:
-    label = f"{_text(operator.name)}<br/><small>{_text(operator.kind)}</small>"
+    lines = [operator.kind, *operator.event_time]
+    label = _text(operator.name) + "".join(f"<br/><small>{_text(line)}</small>" for line in lines)
     if operator.runs in ("reads", "writes"):
         return f'[["{label}"]]'
     return f'(["{label}"])' if operator.runs == "per record" else f'["{label}"]'

@@ -5,6 +5,7 @@ They are stable: a field may be added, none changes its meaning. `VERSION` grows
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any, Literal
 
 import msgspec
@@ -29,11 +30,14 @@ from tidegate.api.state import (
     StateDeclaration,
     UnionListState,
 )
+from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.api.window_operations import AggregateWindow, WindowOperation
 from tidegate.graph.chaining import chains
-from tidegate.graph.event_time import event_time_warnings
+from tidegate.graph.event_time import event_time_warnings, strategy_of
 from tidegate.graph.guarantees import Guarantee, describe_checkpoints, guarantees
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
+from tidegate.metrics.event_time import OperatorWatermark, operator_watermarks
+from tidegate.metrics.snapshot import JobMetrics
 from tidegate.records.types import record_type_of
 
 VERSION = 1
@@ -54,6 +58,20 @@ class PlannedState(msgspec.Struct, frozen=True):
     serializer: str
 
 
+class PlannedWatermarks(msgspec.Struct, frozen=True):
+    """The watermark strategy of a source, or of an operator that assigns timestamps."""
+
+    timestamps: str
+    """Where they come from: a column, an expression, a function, or the source."""
+    kind: Literal["bounded", "generator", "none"]
+    out_of_orderness_ms: int | None
+    """Of `bounded`; 0: monotonous."""
+    idleness_ms: int | None
+    alignment_group: str | None
+    max_drift_ms: int | None
+    words: str
+
+
 class PlannedOperator(msgspec.Struct, frozen=True):
     """An operator of a task. `runs`: the user's Python per record, or whole batches."""
 
@@ -66,6 +84,16 @@ class PlannedOperator(msgspec.Struct, frozen=True):
     output_type: str
     side_outputs: dict[str, str]
     states: list[PlannedState] = []
+    watermarks: PlannedWatermarks | None = None
+    """Where event time begins; None: not here."""
+    watermark: OperatorWatermark | None = None
+    """Of a running job: how far event time is behind this operator."""
+
+    @property
+    def event_time(self) -> list[str]:
+        """What is said about event time, in lines."""
+        lines = [] if self.watermarks is None else [f"watermarks: {self.watermarks.words}"]
+        return lines if self.watermark is None else [*lines, self.watermark.words]
 
 
 class PlannedCall(msgspec.Struct, frozen=True):
@@ -157,6 +185,25 @@ def plan_of(graph: StreamGraph) -> Plan:
     )
 
 
+def with_watermarks(plan: Plan, metrics: JobMetrics) -> Plan:
+    """The plan of a running job with each operator's watermark of now; its tasks are the vertices of the metrics."""
+    vertices = {vertex.vertex: vertex for vertex in metrics.vertices}
+    tasks = [
+        _task_now(t, operator_watermarks(metrics, vertices[t.id]) if t.id in vertices else [])
+        for t in plan.tasks
+    ]
+    return msgspec.structs.replace(plan, tasks=tasks)
+
+
+def _task_now(task: PlannedTask, marks: list[OperatorWatermark]) -> PlannedTask:
+    begins = next((i for i, o in enumerate(task.operators) if o.watermarks is not None), 0)
+    operators = [
+        msgspec.structs.replace(operator, watermark=mark) if i >= begins else operator
+        for i, (operator, mark) in enumerate(zip_longest(task.operators, marks))
+    ]
+    return msgspec.structs.replace(task, operators=operators)
+
+
 def _task(id: int, group: list[StreamNode], place: dict[int, tuple[int, int]]) -> PlannedTask:
     head = group[0]
     calls = [
@@ -187,6 +234,22 @@ def _operator(node: StreamNode) -> PlannedOperator:
         "" if isinstance(node.operation, WriteSink) else node.output_type.describe(),
         {tag: t.describe() for tag, t in node.side_outputs.items()},
         [_state(s) for s in node.operation.states()],
+        _watermarks(strategy_of(node.operation)),
+    )
+
+
+def _watermarks(strategy: WatermarkStrategy | None) -> PlannedWatermarks | None:
+    if strategy is None:
+        return None
+    alignment = strategy.alignment
+    return PlannedWatermarks(
+        strategy.timestamp_words(),
+        strategy.kind,
+        strategy.out_of_orderness_ms if strategy.kind == "bounded" else None,
+        strategy.idleness_ms,
+        None if alignment is None else alignment.group,
+        None if alignment is None else alignment.max_drift_ms,
+        strategy.describe(),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
@@ -15,6 +16,7 @@ HEADER = 62
 FOOTER = 50
 TITLE_HEIGHT = 34
 ROW_HEIGHT = 46
+LINE_HEIGHT = 15
 ROW_GAP = 14
 PADDING = 12
 INDENT = 18
@@ -49,11 +51,13 @@ text{font-family:ui-sans-serif,system-ui,"Segoe UI","DejaVu Sans",sans-serif;fil
 
 
 class _Row(NamedTuple):
-    """An operator inside its task: its position there, how far it is indented, and which row calls it."""
+    """An operator inside its task: its position there, how far it is indented, which row calls it, and its place."""
 
     position: int
     indent: int
     caller: int | None
+    top: float
+    height: float
 
 
 def svg_of(plan: Plan) -> str:
@@ -104,11 +108,14 @@ def _rows(task: PlannedTask) -> list[_Row]:
     for call in task.calls:
         callees.setdefault(call.source, []).append(call.target)
     rows: list[_Row] = []
+    top: float = TITLE_HEIGHT
     stack: list[tuple[int, int, int | None]] = [(0, 0, None)]
     while stack:
         position, indent, caller = stack.pop()
         row = len(rows)
-        rows.append(_Row(position, indent, caller))
+        height = ROW_HEIGHT + LINE_HEIGHT * len(_times(task.operators[position]))
+        rows.append(_Row(position, indent, caller, top, height))
+        top += height + ROW_GAP
         below = callees.get(position, [])
         deeper = min(indent + (1 if len(below) > 1 else 0), 8)
         stack += [(target, deeper, row) for target in reversed(below)]
@@ -118,28 +125,25 @@ def _rows(task: PlannedTask) -> list[_Row]:
 def _box(task: PlannedTask, rows: list[_Row]) -> Box:
     widest = max(_row_width(task.operators[r.position]) + r.indent * INDENT for r in rows)
     title = _width(_task_title(task), 12)
-    height = TITLE_HEIGHT + len(rows) * (ROW_HEIGHT + ROW_GAP) - ROW_GAP + PADDING
-    return Box(max(widest, title, 150) + 2 * PADDING, height)
+    return Box(max(widest, title, 150) + 2 * PADDING, rows[-1].top + rows[-1].height + PADDING)
 
 
 def _row_width(operator: PlannedOperator) -> float:
     name = _width(_cut(operator.name, LONGEST_NAME), 13, bold=True)
-    return max(name, _width(_cut(_detail(operator), LONGEST_DETAIL), 11)) + 30
+    below = [_cut(_detail(operator), LONGEST_DETAIL), *_times(operator)]
+    return max(name, *(_width(line, 11) for line in below)) + 30
 
 
 def _link(exchange: PlannedExchange, rows: list[list[_Row]]) -> Link:
-    order = [r.position for r in rows[exchange.source_task]]
+    source = next(r for r in rows[exchange.source_task] if r.position == exchange.source_operator)
+    target = rows[exchange.target_task][0]
     return Link(
         exchange.source_task,
         exchange.target_task,
-        _row_top(order.index(exchange.source_operator)) + ROW_HEIGHT / 2,
-        _row_top(0) + ROW_HEIGHT / 2 + (10 * exchange.input if exchange.input else 0),
+        source.top + source.height / 2,
+        target.top + target.height / 2 + (10 * exchange.input if exchange.input else 0),
         _width(_label(exchange), 11.5),
     )
-
-
-def _row_top(row: int) -> float:
-    return TITLE_HEIGHT + row * (ROW_HEIGHT + ROW_GAP)
 
 
 def _task(task: PlannedTask, rows: list[_Row], box: Box, corner: Point) -> str:
@@ -150,34 +154,39 @@ def _task(task: PlannedTask, rows: list[_Row], box: Box, corner: Point) -> str:
     ]
     for index, row in enumerate(rows):
         if row.caller is not None:
-            parts.append(_call(rows[row.caller], row.caller, row, index))
-    for index, row in enumerate(rows):
+            parts.append(_call(rows[row.caller], row, index == row.caller + 1))
+    for row in rows:
         operator = task.operators[row.position]
-        x, y = PADDING + row.indent * INDENT, _row_top(index)
+        x, y = PADDING + row.indent * INDENT, row.top
         parts += [
             f"<g><title>{escape(_tooltip(operator))}</title>",
-            f'<rect class="op" x="{x}" y="{y}" width="{box.width - PADDING - x:.1f}" height="{ROW_HEIGHT}" rx="6"/>',
+            f'<rect class="op" x="{x}" y="{y}" width="{box.width - PADDING - x:.1f}" height="{row.height}" rx="6"/>',
             (
-                f'<path d="M{x + 5} {y}a5 5 0 0 0 -5 5v{ROW_HEIGHT - 10}a5 5 0 0 0 5 5z" '
+                f'<path d="M{x + 5} {y}a5 5 0 0 0 -5 5v{row.height - 10}a5 5 0 0 0 5 5z" '
                 f'fill="{COLOURS[operator.runs]}"/>'
             ),
             f'<text class="name" x="{x + 15}" y="{y + 19}">{escape(_cut(operator.name, LONGEST_NAME))}</text>',
             (
                 f'<text class="detail" x="{x + 15}" y="{y + 36}">'
-                f"{escape(_cut(_detail(operator), LONGEST_DETAIL))}</text></g>"
+                f"{escape(_cut(_detail(operator), LONGEST_DETAIL))}</text>"
             ),
+            *(
+                f'<text class="detail" x="{x + 15}" y="{y + 36 + LINE_HEIGHT * i}">{escape(line)}</text>'
+                for i, line in enumerate(_times(operator), 1)
+            ),
+            "</g>",
         ]
     return "\n".join([*parts, "</g>"])
 
 
-def _call(caller: _Row, caller_index: int, row: _Row, index: int) -> str:
+def _call(caller: _Row, row: _Row, is_next: bool) -> str:
     """An arrow from a row down to one that it calls: straight if they are neighbours, else around the corner."""
-    bottom, top = _row_top(caller_index) + ROW_HEIGHT, _row_top(index)
-    if caller.indent == row.indent and index == caller_index + 1:
+    bottom = caller.top + caller.height
+    if caller.indent == row.indent and is_next:
         x = PADDING + row.indent * INDENT + 22
-        return f'<path class="call" d="M{x} {bottom}V{top - 2}" marker-end="url(#head)"/>'
+        return f'<path class="call" d="M{x} {bottom}V{row.top - 2}" marker-end="url(#head)"/>'
     x = PADDING + caller.indent * INDENT + 9
-    middle = top + ROW_HEIGHT / 2
+    middle = row.top + row.height / 2
     return (
         f'<path class="call" d="M{x} {bottom}V{middle - 6}q0 6 6 6H{PADDING + row.indent * INDENT - 1}" '
         f'marker-end="url(#head)"/>'
@@ -250,9 +259,15 @@ def _detail(operator: PlannedOperator) -> str:
     return f"{operator.kind} · {operator.detail}" if operator.detail else operator.kind
 
 
+def _times(operator: PlannedOperator) -> list[str]:
+    """What is said about event time, in lines that fit."""
+    return [part for line in operator.event_time for part in textwrap.wrap(line, LONGEST_DETAIL)]
+
+
 def _tooltip(operator: PlannedOperator) -> str:
     lines = [operator.name, _detail(operator), operator.runs]
     lines += [f"uid {operator.uid}"] if operator.uid is not None else []
+    lines += operator.event_time
     lines += [f"out: {operator.output_type}"] if operator.output_type else []
     return "\n".join([*lines, *(f"side output {t}: {d}" for t, d in operator.side_outputs.items())])
 

@@ -40,6 +40,7 @@ def _task(task: PlannedTask, outgoing: list[PlannedExchange], plan: Plan) -> lis
             tag = f" side output {call.tag!r}" if call.tag is not None else ""
             arrow = f"-> (from {task.operators[call.source].name}{tag}) "
         lines.append(f"  {arrow}{operator.name}{_facts(operator)}")
+        lines += [f"       {line}" for line in operator.event_time]
         lines += [f"       side output {tag}: {t}" for tag, t in operator.side_outputs.items()]
         lines += [f"       {_state(s)}" for s in operator.states]
     for e in outgoing:

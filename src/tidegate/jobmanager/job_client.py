@@ -8,8 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
+from tidegate.core.errors import ProgramError
 from tidegate.core.ids import JobId, OperatorId
 from tidegate.core.states import JobStatus
+from tidegate.graph.explain import explain_running
+from tidegate.graph.explain_plan import Plan
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
 from tidegate.jobmanager.collected import CollectedResults
@@ -26,8 +29,9 @@ T = TypeVar("T")
 class LocalJobClient:
     """The `JobClient` of a `JobRunner`."""
 
-    def __init__(self, runner: JobRunner) -> None:
+    def __init__(self, runner: JobRunner, plan: Plan | None = None) -> None:
         self._runner = runner
+        self._plan = plan
         self._companions: list[threading.Thread] = []
 
     def __repr__(self) -> str:
@@ -103,6 +107,14 @@ class LocalJobClient:
             catch_up=runner.job.catch_up,
         )
 
+    def explain(self, format: str = "text") -> str:
+        """The plan with each operator's watermark, its lag and what holds it back; formats as `Environment.explain`."""
+        if self._plan is None:
+            raise ProgramError(
+                f"job {self.job_name!r} was started from a JobGraph alone, so there is no plan to show"
+            )
+        return explain_running(self._plan, self.metrics(), format)
+
     def execution_graph(self) -> ExecutionGraphDescription:
         """Every subtask with its slot and its state, now."""
         return self._runner.master.graph.describe()
@@ -153,8 +165,8 @@ class LocalJobClient:
             raise type(error)(*error.args)
 
 
-def run_job(runner: JobRunner) -> LocalJobClient:
-    """Start a job and return the handle on it."""
-    client = LocalJobClient(runner)
+def run_job(runner: JobRunner, plan: Plan | None = None) -> LocalJobClient:
+    """Start a job and return the handle on it, which shows the plan."""
+    client = LocalJobClient(runner, plan)
     runner.start()
     return client

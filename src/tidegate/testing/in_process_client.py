@@ -9,6 +9,8 @@ import msgspec
 from tidegate.core.errors import JobCanceledError
 from tidegate.core.ids import JobId, OperatorId
 from tidegate.core.states import JobStatus
+from tidegate.graph.explain import explain_running
+from tidegate.graph.explain_plan import Plan
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
 from tidegate.jobmanager.failover.job import JobOverview
@@ -19,8 +21,9 @@ from tidegate.testing.simulation import Simulation
 class InProcessClient:
     """The `JobClient` of a simulated job."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, plan: Plan) -> None:
         self.simulation = simulation
+        self._plan = plan
 
     @property
     def job_id(self) -> JobId:
@@ -92,6 +95,10 @@ class InProcessClient:
             job_id=self.job_id,
             attempt=simulation.job.attempt,
         )
+
+    def explain(self, format: str = "text") -> str:
+        """The plan with each operator's watermark, its lag and what holds it back; formats as `Environment.explain`."""
+        return explain_running(self._plan, self.metrics(), format)
 
     def collected_batches(self, operator: OperatorId) -> Iterator[ev.DeliverCollected]:
         """The batches that a sink sends to the driver, while the job runs on behind them."""

@@ -1,14 +1,20 @@
-"""How event time is shown: each operator's watermark, what holds it back, followed to the source, and late records."""
+"""How event time is shown: each operator's watermark, its lag, what holds it back, down to the split; late records.
+
+Pure: snapshots in, words out. The live display and `explain` of a running job say the same.
+"""
 
 from __future__ import annotations
 
 import datetime
 
-from tidegate.cli.quantities import brief_duration
+import msgspec
+
+from tidegate.metrics.quantities import brief_duration
 from tidegate.metrics.snapshot import EventTime, JobMetrics, SubtaskMetrics, VertexMetrics
 
 _END = (1 << 63) - 1
 _NAME_CELLS = 32
+_SPLIT_CELLS = 40
 _QUIET_MS = 1_000
 """From here on it is said that a split has had no record."""
 
@@ -22,21 +28,74 @@ def watermark_words(metrics: JobMetrics, vertex: VertexMetrics) -> str:
     ...     subtask=0, time=EventTime(watermark_ms=43_203_000, lag_ms=2_000, held_by=(0, 0))),))
     >>> job = JobMetrics(name="job", status="RUNNING", elapsed_ms=1, vertices=(clicks, count))
     >>> watermark_words(job, count)
-    'watermark 1970-01-01 12:00:03, held by clicks/partition 3, without records for 40.0 s'
+    'watermark 1970-01-01 12:00:03, 2.0 s behind, held by clicks/partition 3, without records for 40.0 s'
     """
-    slowest = _slowest(vertex)
-    if slowest is None or slowest.time is None:
+    time = _slowest(vertex)
+    if time is None:
         return ""
-    words = f"watermark {watermark_time(slowest.time.watermark_ms)}"
+    words = f"watermark {watermark_time(time.watermark_ms)}"
+    if time.lag_ms and time.watermark_ms != _END:
+        words += f", {brief_duration(time.lag_ms)} behind"
     late = late_records(vertex)
     if late:
         words += f", {late:,} late {'record' if late == 1 else 'records'}"
-    if slowest.time.idle:
+    if time.idle:
         return f"{words}, idle"
-    if slowest.time.watermark_ms == _END:
-        return words
-    holder = _holder(metrics, vertex, slowest.time)
+    holder = _holder(metrics, vertex, time)
     return f"{words}, held by {holder}" if holder else words
+
+
+class OperatorWatermark(msgspec.Struct, frozen=True):
+    """How far event time is behind one operator of a running job; of several subtasks the slowest.
+
+    The field names are keys of the JSON format of `explain`.
+    """
+
+    watermark_ms: int | None
+    """None: there has been none yet; 2^63 - 1: the input has ended."""
+    lag_ms: int
+    """How far behind the wall clock it is."""
+    idle: bool
+    held_by: str
+    """Who is waited for, down to the split, and since when it is quiet; empty if nobody is."""
+
+    @property
+    def words(self) -> str:
+        """All of it for people.
+
+        >>> OperatorWatermark(43_203_000, 2_000, False, "clicks/partition 3").words
+        'watermark 1970-01-01 12:00:03, 2.0 s behind, held by clicks/partition 3'
+        """
+        words = f"watermark {watermark_time(self.watermark_ms)}"
+        words += f", {brief_duration(self.lag_ms)} behind" if self.lag_ms else ""
+        words += ", idle" if self.idle else ""
+        return f"{words}, held by {self.held_by}" if self.held_by else words
+
+
+def operator_watermarks(metrics: JobMetrics, vertex: VertexMetrics) -> list[OperatorWatermark]:
+    """One for each operator of the chain; empty if the vertex has no event time.
+
+    >>> from tidegate.metrics.snapshot import OperatorCounts
+    >>> time = EventTime(watermark_ms=10_000, lag_ms=2_000, split="partition 3")
+    >>> chain = tuple(OperatorCounts(name=n, watermark_ms=w) for n, w in (("clicks", 10_000), ("count", 9_000)))
+    >>> clicks = VertexMetrics(vertex=0, name="clicks -> count", parallelism=1, subtasks=(
+    ...     SubtaskMetrics(subtask=0, time=time, operators=chain),))
+    >>> job = JobMetrics(name="job", status="RUNNING", elapsed_ms=1, vertices=(clicks,))
+    >>> [mark.lag_ms for mark in operator_watermarks(job, clicks)]
+    [2000, 3000]
+    """
+    time = _slowest(vertex)
+    if time is None:
+        return []
+    holder = "" if time.idle else _holder(metrics, vertex, time)
+    now_ms = None if time.watermark_ms is None else time.watermark_ms + time.lag_ms
+    found = []
+    chain = VertexMetrics(vertex=0, name="", parallelism=0, subtasks=tuple(_waited_for(vertex)))
+    for counts in chain.operators():
+        mark = counts.watermark_ms
+        lag_ms = 0 if mark is None or mark == _END or now_ms is None else max(0, now_ms - mark)
+        found.append(OperatorWatermark(mark, lag_ms, time.idle, "" if mark == _END else holder))
+    return found
 
 
 def dropped_words(metrics: JobMetrics) -> list[str]:
@@ -101,18 +160,32 @@ def _brief(name: str) -> str:
     return name if len(name) <= _NAME_CELLS else f"{name[: _NAME_CELLS - 1].rstrip()}…"
 
 
-def _slowest(vertex: VertexMetrics) -> SubtaskMetrics | None:
+def _brief_split(split: str) -> str:
+    """The end of a long one, where paths differ.
+
+    >>> _brief_split("/data/2026/clicks/part-00000-3f1c9a52-11aa.json@16777216")
+    '…/part-00000-3f1c9a52-11aa.json@16777216'
+    """
+    return split if len(split) <= _SPLIT_CELLS else f"…{split[1 - _SPLIT_CELLS :]}"
+
+
+def _slowest(vertex: VertexMetrics) -> EventTime | None:
+    times = [s.time for s in _waited_for(vertex) if s.time is not None]
+    return min(
+        times, key=lambda time: -_END if time.watermark_ms is None else time.watermark_ms, default=None
+    )
+
+
+def _waited_for(vertex: VertexMetrics) -> list[SubtaskMetrics]:
+    """The subtasks that are not idle; all of them if all are."""
     timed = [s for s in vertex.subtasks if s.time is not None]
-    return min(timed, key=_mark, default=None)
-
-
-def _mark(subtask: SubtaskMetrics) -> int:
-    assert subtask.time is not None
-    return -_END if subtask.time.watermark_ms is None else subtask.time.watermark_ms
+    return [s for s in timed if s.time is not None and not s.time.idle] or timed
 
 
 def _holder(metrics: JobMetrics, vertex: VertexMetrics, time: EventTime) -> str:
     """Follow who waits for whom to the source; a step back in a graph without cycles, so it ends."""
+    if time.watermark_ms == _END:
+        return ""
     vertices = {v.vertex: v for v in metrics.vertices}
     name, seen = "", 0
     while time.held_by is not None and seen < len(vertices):
@@ -126,7 +199,8 @@ def _holder(metrics: JobMetrics, vertex: VertexMetrics, time: EventTime) -> str:
             return name
         time = subtask.time
     if time.split:
-        name = f"{_brief(vertex.name)}/{time.split}"
+        source = vertex.operators()[0].name if vertex.operators() else vertex.name
+        name = f"{_brief(source)}/{_brief_split(time.split)}"
     if name and time.quiet_ms >= _QUIET_MS:
         name += f", without records for {brief_duration(time.quiet_ms)}"
     return name
