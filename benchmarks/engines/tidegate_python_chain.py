@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,10 @@ class Totals:
 
     def add(self, batch: Batch) -> None:
         """Take results in order."""
-        rows = batch.rows
-        self._totals.update(zip(map(itemgetter(0), rows), rows, strict=True))
-        self._results += len(rows)
+        totals = self._totals
+        for row in batch.rows:
+            totals[row[0]] = row
+        self._results += batch.num_rows
 
     def summary(self) -> dict[str, Any]:
         """The number of results, and the sum of the last totals."""

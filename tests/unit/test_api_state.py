@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import tidegate
@@ -24,6 +27,7 @@ from tidegate.api.functions import (
     ProcessFunction,
     ReduceFunction,
 )
+from tidegate.api.state import declared_states
 from tidegate.state import (
     AggregateFunction,
     AggregatingState,
@@ -99,7 +103,63 @@ class TestNames:
             def map(self, value: int) -> int:
                 return value
 
-        assert (Named.seen.name, Named.other.name) == ("seen", "history")
+        assert (Named().seen.name, Named().other.name) == ("seen", "history")
+
+    def test_a_subclass_inherits_replaces_and_takes_back_states(self) -> None:
+        class First(MapFunction):
+            one = ValueState(int)
+            two = ValueState(int)
+            three = ValueState(int)
+
+            def map(self, value: int) -> int:
+                return value
+
+        class Second(First):
+            two = ListState(str)  # type: ignore[assignment]
+            three = None  # type: ignore[assignment]
+
+        assert {name: type(s) for name, s in declared_states(Second()).items()} == {
+            "one": ValueState,
+            "two": ListState,
+        }
+        assert (Second().two.name, Second().three) == ("two", None)
+        assert list(declared_states(First())) == ["one", "two", "three"]
+
+    def test_a_dataclass_can_declare_states_with_and_without_an_annotation(self) -> None:
+        @dataclass(frozen=True)
+        class Limited(MapFunction):
+            limit: int
+            n: ValueState[int] = ValueState(int)  # noqa: RUF009 - a declaration is shared
+            m = ValueState(int)
+
+            def map(self, value: int) -> int:
+                return value
+
+        function = Limited(3)
+        assert (function.limit, function.n.name, function.m.name) == (3, "n", "m")
+        assert sorted(declared_states(function)) == ["m", "n"]
+
+    @pytest.mark.parametrize("travel", [copy.copy, lambda f: pickle.loads(cloudpickle.dumps(f))])
+    def test_a_function_that_travels_leaves_its_states_and_has_those_of_its_class(self, travel: Any) -> None:
+        class Travelling(MapFunction):
+            n = ValueState(int)
+
+            def __init__(self) -> None:
+                self.limit = 7
+
+            def map(self, value: int) -> int:
+                return value
+
+        function = Travelling()
+        function.n = live = ValueState(int, name="live")
+        arrived = travel(function)
+        assert arrived.limit == 7
+        assert (arrived.n.name, arrived.n is live) == ("n", False)
+        assert list(declared_states(arrived)) == ["n"]
+
+    def test_a_function_that_takes_no_arguments_says_so(self) -> None:
+        with pytest.raises(TypeError, match=r"Count\(\) takes no arguments"):
+            Count(1)  # type: ignore[call-arg]
 
     def test_two_states_of_one_name_are_refused(self) -> None:
         class Twice(MapFunction):

@@ -13,10 +13,10 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from tidegate.api.source import Counter
-from tidegate.api.state import KeyedState
+from tidegate.api.state import KeyedState, StateDeclaration, give_declarations, take_declarations
 from tidegate.core.errors import ProgramError
 from tidegate.records.type_hints import strip_optional
 from tidegate.records.types import ObjectType, RecordType, record_type_of
@@ -145,6 +145,24 @@ class BroadcastContext(Protocol):
 
 class Function(ABC):  # noqa: B024 - each kind below has its abstract method
     """A function with a life cycle."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        take_declarations(cls)
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        if (args or options) and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        function = super().__new__(cls)
+        give_declarations(function)
+        return function
+
+    def __getstate__(self) -> Any:
+        # States stay where they are: a copy, here or in a slot, gets the declarations of its class.
+        state = super().__getstate__()
+        if isinstance(state, dict):
+            return {k: v for k, v in state.items() if not isinstance(v, StateDeclaration)} or None
+        return state
 
     def open(self, context: RuntimeContext) -> None:
         """Called once in the slot before the first record."""

@@ -22,7 +22,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import cloudpickle
 
@@ -392,16 +392,48 @@ class BroadcastState(OperatorState, Generic[K, V]):
         self._refuse()
 
 
-def declared_states(function: object) -> dict[str, StateDeclaration]:
-    """The states that a function object's class declares, by attribute; two of one name are refused."""
+_DECLARED: Final = "_tidegate_states"
+
+
+def take_declarations(cls: type) -> None:
+    """Take the states that a class declares off it, to where `declared_states` finds them; as the class is made.
+
+    An attribute of an instance that the class has too is slow to read (CPython 3.11 has a fast way only where the class
+    has none), and functions read their states for every record. What is annotated stays: it may be a field of a
+    dataclass.
+    """
+    annotated = vars(cls).get("__annotations__", {})
+    own = {
+        name: value
+        for name, value in vars(cls).items()
+        if isinstance(value, StateDeclaration) and name not in annotated
+    }
+    for name in own:
+        delattr(cls, name)
+    setattr(cls, _DECLARED, own)
+
+
+def give_declarations(function: object) -> None:
+    """Put what was taken off the class on a new instance, where the live states will be: a use too soon is refused."""
+    for attribute, declaration in _states_of(type(function)).items():
+        object.__setattr__(function, attribute, declaration)  # it may be a frozen dataclass
+
+
+def _states_of(cls: type) -> dict[str, StateDeclaration]:
     found: dict[str, StateDeclaration] = {}
-    names: dict[str, str] = {}
-    for cls in reversed(type(function).__mro__):
-        for attribute, value in vars(cls).items():
+    for base in reversed(cls.__mro__):
+        for attribute, value in (vars(base) | vars(base).get(_DECLARED, {})).items():
             if isinstance(value, StateDeclaration):
                 found[attribute] = value
             else:
                 found.pop(attribute, None)
+    return found
+
+
+def declared_states(function: object) -> dict[str, StateDeclaration]:
+    """The states that a function object's class declares, by attribute; two of one name are refused."""
+    found = _states_of(type(function))
+    names: dict[str, str] = {}
     for attribute, declaration in found.items():
         other = names.setdefault(declaration.name, attribute)
         if other != attribute:

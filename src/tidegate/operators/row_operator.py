@@ -117,7 +117,7 @@ class RowOperator(Operator):
         try:
             for r in self.with_keys(records, keys):
                 part = function(r)
-                if part.__class__ is not list and part.__class__ is not GeneratorType:
+                if type(part) is not list and type(part) is not GeneratorType:
                     part = records_of(part)
                 extend(part)
                 if ends is not None:
@@ -162,7 +162,7 @@ class RowOperator(Operator):
                 for r, holder.current_key in zip(records, keys, strict=True):
                     part = function(r, context)
                     if part is not None:
-                        if part.__class__ is not list and part.__class__ is not GeneratorType:
+                        if type(part) is not list and type(part) is not GeneratorType:
                             part = records_of(part)
                         extend(part)
                     if ends is not None:
@@ -374,7 +374,7 @@ def _process_tuples(
         holder.current_key = r[position]
         part = function(r, context)
         if part is not None:
-            if part.__class__ is not list and part.__class__ is not GeneratorType:
+            if type(part) is not list and type(part) is not GeneratorType:
                 part = records_of(part)
             extend(part)
 

@@ -27,11 +27,18 @@ from tidegate.snapshot.handles import KeyedStateHandle
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
 
+class NoKeyError(Exception):
+    """Something was looked up or stored under `NO_KEY`."""
+
+
 class NoKey:
-    """The type of `NO_KEY`."""
+    """The type of `NO_KEY`. It has no hash, so that no table takes it and a live state need not look for it."""
 
     def __repr__(self) -> str:
         return "NO_KEY"
+
+    def __hash__(self) -> int:
+        raise NoKeyError
 
 
 NO_KEY: Final = NoKey()

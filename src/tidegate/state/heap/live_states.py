@@ -7,7 +7,7 @@ writing is a comparison of classes and one dict store. All others go through `Ce
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from tidegate.api.state import (
     AggregateFunction,
@@ -19,7 +19,7 @@ from tidegate.api.state import (
     ValueState,
 )
 from tidegate.core.errors import ProgramError, SchemaError
-from tidegate.state.backend import NO_KEY
+from tidegate.state.backend import NoKeyError
 from tidegate.state.heap.cells import Cells, TtlCells, cannot_store, no_key
 from tidegate.state.heap.map_table import MapTable
 from tidegate.state.heap.table import REMOVED, Entries
@@ -50,28 +50,25 @@ class HeapValueState(ValueState[Any]):
         """The key's value, or the default."""
         try:
             kept = self._changed[self._backend.current_key]
-        except KeyError:
+        except (KeyError, NoKeyError):
             kept = self._cells.read()
         return self.default if kept is REMOVED else kept
 
     def update(self, value: Any) -> None:
         """Set the key's value; None is the same as `clear`."""
-        if value.__class__ is not self._class:
+        if type(value) is not self._class:  # a call in name only: the interpreter has an instruction for it
             if value is None:
                 self._cells.remove()
                 return
             value = self._cells.adopt(value)
-        key = self._backend.current_key
-        if key is NO_KEY:
-            self._no_key()
-        self._changed[key] = value
+        try:
+            self._changed[self._backend.current_key] = value
+        except NoKeyError:
+            no_key(self._cells.operator, self)
 
     def clear(self) -> None:
         """Forget the key's value."""
         self._cells.remove()
-
-    def _no_key(self) -> NoReturn:
-        no_key(self._cells.operator, self)
 
 
 class HeapCellValueState(ValueState[Any]):

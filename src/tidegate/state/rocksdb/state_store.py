@@ -82,12 +82,12 @@ class KeptValues:
             self.to_bytes = self.from_bytes = _itself
 
     def _keep_int(self, value: Any) -> Any:
-        if value.__class__ is int and INT64_MIN <= value <= INT64_MAX:
+        if type(value) is int and INT64_MIN <= value <= INT64_MAX:
             return value
         return self._keep_checked(value)
 
     def _keep_text(self, value: Any) -> Any:
-        if value.__class__ is str and value.isascii():
+        if type(value) is str and value.isascii():
             return value
         return self._keep_checked(value)
 
@@ -97,7 +97,7 @@ class KeptValues:
         return kept
 
     def _keep_bytes(self, value: Any) -> bytes:
-        if value.__class__ is not self._serializer.exact_class:
+        if type(value) is not self._serializer.exact_class:
             value = self._serializer.adopt(value)
         return self._serializer.to_bytes(value)
 

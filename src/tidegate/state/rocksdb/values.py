@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tidegate.api.state import AggregatingState, ReducingState, ValueState
-from tidegate.state.backend import NO_KEY
+from tidegate.state.backend import NoKeyError
 from tidegate.state.rocksdb.database import Entry
 from tidegate.state.rocksdb.expiring import ExpiredScan
 from tidegate.state.rocksdb.state_store import (
@@ -79,8 +79,6 @@ class ValueStore(GenerationStore):
         return found
 
     def _fetch(self, key: Any) -> Any:
-        if key is NO_KEY:
-            self._refuse_without_key()
         data = self._context.database.get(self._context.entry_keys.of_key(key))
         if data is None:
             found = None
@@ -157,20 +155,20 @@ class RocksDBPlainValueState(RocksDBValueState):
         """The key's value, or the default."""
         try:
             kept = self._changed[self._backend.current_key]
-        except KeyError:
+        except (KeyError, NoKeyError):
             kept = self._find(self._current_key())
         return self.default if kept is None else kept
 
     def update(self, value: Any) -> None:
         """Set the key's value; None is the same as `clear`."""
-        cls = value.__class__
+        cls = type(value)
         if cls is not self._as_is and not (cls is self._as_is_in_64_bits and INT64_MIN <= value <= INT64_MAX):
             value = None if value is None else self._keep(self._values, value)
-        key = self._backend.current_key
-        if key is NO_KEY:
-            self._refuse_without_key()
         changed = self._changed
-        changed[key] = value
+        try:
+            changed[self._backend.current_key] = value
+        except NoKeyError:
+            self._refuse_without_key()
         if len(changed) > self._check_at:
             self._grown()
 
