@@ -23,6 +23,7 @@ from tidegate.core.errors import JobError
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.event_time import event_time_warnings
 from tidegate.graph.explain import explain as explain_graph
 from tidegate.graph.explain_plan import Plan, plan_of
 from tidegate.graph.guarantees import guarantees, keeps_state
@@ -120,6 +121,8 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     job_graph = build_job_graph(graph)
     _log_guarantees(graph)
     _warn_of_missing_uids(graph)
+    for words in event_time_warnings(graph):
+        _LOG.warning("job %r: %s", graph.name, words)
     begin = beginning(program.options, job_graph.name, job_graph)
     for node in graph.nodes:
         if isinstance(node.operation, WriteSink):

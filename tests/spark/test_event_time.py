@@ -15,8 +15,11 @@ from tidegate import (
     KeyedProcessFunction,
     ProcessFunction,
     ValueState,
+    WatermarkGenerator,
     WatermarkStrategy,
 )
+from tidegate.api.sequences import CollectionSource
+from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.testing.scripted_source import Pause, ScriptedSource
 
 pytestmark = pytest.mark.timeout(180)
@@ -80,6 +83,8 @@ def test_the_clock_is_the_minimum_over_partitions_in_the_example_of_4_7_and_6(
         assert fired_by(notes, 2) == [(1, 2), (2, 2)]
         source.release("a")  # the first partition is at 4: the clock is 3
         assert fired_by(notes, 3)[2:] == [(3, 3)]
+        wait_until(lambda: client.explain().count("00:00:00.003") > 1, "the metrics")
+        assert "held by marks/partition 2" in client.explain()  # the sink, too, waits for the third
         source.release("b")  # 7: nothing, the third is at 3
         wait_until(lambda: source.has_reached("end 1"), "the watermark 7")
         source.release("c")  # 6: the clock is 4
@@ -175,6 +180,65 @@ def test_a_record_without_a_timestamp_fails_an_event_time_job_by_name(make_env: 
     stream.print()
     with pytest.raises(JobFailedError, match=r"(?s)'times'.*has no timestamp"):
         env.execute()
+
+
+class Hasty(WatermarkGenerator):
+    """Says the last timestamp, even if it is less than one before."""
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+
+    def on_event(self, event: Mark, timestamp_ms: int) -> None:
+        self.last = timestamp_ms
+
+    def on_periodic(self) -> int | None:
+        return self.last
+
+
+@pytest.mark.spec("S3-22", "S3-18")
+@pytest.mark.parametrize(
+    ("strategy", "watermarks", "is_refused"),
+    [
+        (WatermarkStrategy.bounded("2 ms", "mark"), [MIN_TIMESTAMP, 0, 4, 4], False),
+        (WatermarkStrategy.periodic(Hasty, "mark"), [MIN_TIMESTAMP, 3, 7, 7], True),
+        (PUNCTUATED, [MIN_TIMESTAMP, 3, 7, 7], True),
+    ],
+    ids=["source", "periodic", "punctuated"],
+)
+def test_watermarks_of_each_generator_only_go_up(
+    make_env: Any, tmp_path: Path, strategy: WatermarkStrategy, watermarks: list[int], is_refused: bool
+):
+    notes = Noting(tmp_path / "notes")
+    env = make_env(parallelism=1, watermark_interval=0, batch_rows=1)
+    marks = env.from_source(CollectionSource([Mark("k", n) for n in (3, 7, 5, 8)]), strategy)
+    marks.map(lambda m: (m.mark, 0), returns=tuple[int, int]).rebalance().process(
+        Behind(), returns=tuple[int, int]
+    ).sink_to(notes)
+    metrics = env.execute()
+    assert notes.read() == list(zip((3, 7, 5, 8), watermarks, strict=True))
+    found = [s.counters.get("watermarks_refused", 0) for v in metrics.vertices for s in v.subtasks]
+    assert (sum(found) > 0) is is_refused
+
+
+@pytest.mark.spec("S3-23")
+def test_a_job_warns_of_timestamps_that_are_assigned_again_and_far_from_the_source(
+    make_env: Any, caplog: pytest.LogCaptureFixture
+):
+    rows = CollectionSource([Mark(f"k{n % 5}", n * 10) for n in range(100)])
+    times = WatermarkStrategy.monotonous("mark")
+    env = make_env()
+    near = env.from_source(rows, times, name="marks")
+    assert len(list(near.rebalance().execute_and_collect())) == 100
+    assert "event time" not in caplog.text
+    again = near.rebalance().assign_timestamps_and_watermarks(times, name="again")
+    assert len(list(again.execute_and_collect("far"))) == 100
+    words = [r.getMessage() for r in caplog.records if "event time" in r.getMessage()]
+    overwrites, behind_an_exchange = words
+    assert overwrites.startswith(
+        "job 'far': event time: 'again' overwrites the timestamps and watermarks of 'marks'"
+    )
+    assert "'again' assigns timestamps behind an exchange" in behind_an_exchange
+    assert "Assign them at the source: from_source(source, strategy)" in behind_an_exchange
 
 
 @pytest.mark.spec("S3-21")
