@@ -15,6 +15,7 @@ from typing import Any, Final
 from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from tidegate.core.errors import TidegateError
+from tidegate.state.rocksdb.compaction import LATE, NOW, BulkLoads
 from tidegate.state.rocksdb.memory import RocksDBMemory
 from tidegate.storage.storage import StorageError
 
@@ -45,6 +46,8 @@ class Database:
         write_options.disable_wal = True  # type: ignore[assignment, method-assign]
         write_options.memtable_insert_hint_per_batch = True
         self._db.set_write_options(write_options)
+        self._bulk_loads = BulkLoads(self._db.latest_sequence_number())
+        self._is_merging_all = False
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
@@ -121,9 +124,16 @@ class Database:
         """
         try:
             self._db.flush()
+            self._choose_compaction()
             Checkpoint(self._db).create_checkpoint(path)
         except Exception as e:
             raise self._error(f"cannot make a local checkpoint {path} of", e) from e
+
+    def _choose_compaction(self) -> None:
+        merge_all = self._bulk_loads.checkpointed(self._db.latest_sequence_number(), self.key_count)
+        if merge_all != self._is_merging_all:
+            self._db.set_options(NOW if merge_all else LATE)
+            self._is_merging_all = merge_all
 
     @property
     def key_count(self) -> int:

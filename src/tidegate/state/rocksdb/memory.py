@@ -21,9 +21,10 @@ from rocksdict import (
 )
 from rocksdict import Options as DatabaseOptions
 
+from tidegate.state.rocksdb.compaction import FEWEST_SORTED_RUNS, MOST_SORTED_RUNS, NEWER_PERCENT
+
 _SHARED: WeakValueDictionary[int, RocksDBMemory] = WeakValueDictionary()
 _LOCK = Lock()
-_SORTED_RUNS = 10
 _LARGEST_WRITE_BUFFER = 32 << 20
 
 
@@ -65,9 +66,7 @@ class RocksDBMemory:
     def database_options(self) -> DatabaseOptions:
         """Options for a database that takes its memory from here.
 
-        Universal compaction, and late: sorted runs are merged with runs of their own size, so that a checkpoint after
-        few changes uploads little more than these. The whole is rewritten only when all that is newer has grown twice
-        as large.
+        Universal compaction, late; `compaction` says why.
         """
         options = DatabaseOptions(raw_mode=True)
         options.create_if_missing(True)
@@ -77,13 +76,13 @@ class RocksDBMemory:
         options.set_compression_type(DBCompressionType.lz4())
         options.set_compaction_style(DBCompactionStyle.universal())
         compaction = UniversalCompactOptions()
-        compaction.size_ratio = 10
-        compaction.min_merge_width = 4
-        compaction.max_size_amplification_percent = 200
+        compaction.min_merge_width = MOST_SORTED_RUNS
+        compaction.max_merge_width = MOST_SORTED_RUNS
+        compaction.max_size_amplification_percent = NEWER_PERCENT
         options.set_universal_compaction_options(compaction)
-        options.set_level_zero_file_num_compaction_trigger(_SORTED_RUNS)
-        options.set_level_zero_slowdown_writes_trigger(4 * _SORTED_RUNS)
-        options.set_level_zero_stop_writes_trigger(6 * _SORTED_RUNS)
+        options.set_level_zero_file_num_compaction_trigger(FEWEST_SORTED_RUNS)
+        options.set_level_zero_slowdown_writes_trigger(2 * MOST_SORTED_RUNS)
+        options.set_level_zero_stop_writes_trigger(3 * MOST_SORTED_RUNS)
         options.set_target_file_size_base(32 << 20)
         options.set_max_background_jobs(2)
         options.set_max_open_files(512)
