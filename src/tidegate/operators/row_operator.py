@@ -31,7 +31,7 @@ from tidegate.operators.results import ResultType, first_misfit, wrong_type
 from tidegate.operators.state_binding import bind_states
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.elements import MAX_WATERMARK
-from tidegate.records.types import brief
+from tidegate.records.types import RecordType, brief
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
 
 RETURNED = "the function returned the wrong type"
@@ -42,6 +42,7 @@ class RowOperator(Operator):
 
     _opened = False
     _finished = False
+    _known_position: tuple[RecordType, int | None] | None = None
     backend: KeyedStateBackend | None = None
     """Where the function's keyed state is; None if it declares none."""
 
@@ -137,7 +138,7 @@ class RowOperator(Operator):
     ) -> None:
         """Emit everything in `function(record, context)`, then what went to side outputs, tag by tag."""
         rows = self.rows(batch)
-        position = None if key is None or batch.timestamps is not None else key_position(key, batch.type)
+        position = None if key is None or batch.timestamps is not None else self._position_in(key, batch.type)
         keys = rows if key is None or position is not None else self.keys(batch, key)
         holder: Any  # whoever is told the current key
         if key is None:
@@ -179,6 +180,12 @@ class RowOperator(Operator):
                 self.emit_side(tag, values, _repeat(batch.timestamps, side_ends[tag]))
 
     # ---- keys for state ----
+
+    def _position_in(self, key: Key, record_type: RecordType) -> int | None:
+        """Where in a tuple its key is; asked once for the type that nearly all batches have."""
+        if self._known_position is None or self._known_position[0] is not record_type:
+            self._known_position = record_type, key_position(key, record_type)
+        return self._known_position[1]
 
     def state_keys(self, batch: Batch, key: Key | None) -> list[Any] | None:
         """The key of every record if the function has keyed state, else None."""
