@@ -19,6 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tidegate.api.functions import RuntimeContext
 from tidegate.api.source import Counter, Gauge
 from tidegate.core.clock import Clock
@@ -99,6 +102,10 @@ class Operator(ABC):
 
     clock_ms: int = MIN_TIMESTAMP
     """The operator's event time: the last watermark."""
+
+    restored_clocks: npt.NDArray[np.int64] | None = None
+    """By key group, the event time up to which a checkpoint of another parallelism had given results out; None: for all
+    the same. Set before `start`."""
 
     def process_watermark(self, watermark_ms: int) -> None:
         """Event time has advanced: set the clock, fire what is due, then tell those behind (S3-19)."""

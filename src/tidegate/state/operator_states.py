@@ -84,6 +84,11 @@ class OperatorStates:
         return self._restored is not None
 
     @property
+    def is_keyed(self) -> bool:
+        """Whether the operator has asked for keyed state."""
+        return self._backend is not None
+
+    @property
     def names(self) -> list[str]:
         """Of all states that a snapshot would have now."""
         keyed = set() if self._backend is None else self._backend.claimed

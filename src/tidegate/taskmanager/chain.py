@@ -18,6 +18,7 @@ from tidegate.metrics.snapshot import EventTime
 from tidegate.operators.build import build_operator
 from tidegate.operators.columns import ExpressionOperator
 from tidegate.operators.operator import Operator, OperatorContext
+from tidegate.operators.restored_clocks import RestoredClocks, StoredClock, restored_clocks
 from tidegate.operators.sink import FunctionSinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch
@@ -45,14 +46,6 @@ class ChainHost:
 
 WATERMARK: Final = "$watermark"
 """The name of the entry that holds a task's clock, with its head operator."""
-
-
-class StoredClock(msgspec.Struct, frozen=True):
-    """The event time of one subtask, as a checkpoint keeps it."""
-
-    subtask: int
-    parallelism: int
-    watermark_ms: int
 
 
 def _no_event(operator: int, event: object) -> None:
@@ -100,7 +93,8 @@ class OperatorChain:
         self.source = head if isinstance(head, SourceOperator) else None
         self._opened = 0
         self._finished = 0
-        self._restored_clocks: list[StoredClock] = []
+        self.restored_clocks = RestoredClocks()
+        """Where a checkpoint had the head's event time; known when it is open."""
 
     def open(self) -> None:
         """Open all operators, last first, so that each can emit from the start."""
@@ -108,9 +102,10 @@ class OperatorChain:
             self._opened += 1
             operator.open()
             if operator is self._head:
-                stored = operator.context.states.entries(WATERMARK)
-                self._restored_clocks = [msgspec.json.decode(entry, type=StoredClock) for entry in stored]
+                self.restored_clocks = self._read_clocks()
             operator.context.states.check_claimed()
+        for operator in self.operators:
+            operator.restored_clocks = self.restored_clocks.by_key_group
 
     def start(self) -> None:
         """The first record is about to come; what was restored may be emitted."""
@@ -186,19 +181,16 @@ class OperatorChain:
         found = (operator.event_time() for operator in reversed(self.operators))
         return next((time for time in found if time is not None), None)
 
-    def restored_clock_ms(self) -> int:
-        """Where a checkpoint had the head's event time; of another parallelism, the minimum of the subtasks'.
-
-        A subtask of which nothing is stored had no event time yet, whatever the others had: they may have finished.
-        """
+    def _read_clocks(self) -> RestoredClocks:
         context = self._head.context
-        clocks = self._restored_clocks
-        for stored in clocks:
-            if (stored.subtask, stored.parallelism) == (context.subtask_index, context.parallelism):
-                return stored.watermark_ms
-        if not clocks or len(clocks) < clocks[0].parallelism:
-            return MIN_TIMESTAMP
-        return min(stored.watermark_ms for stored in clocks)
+        stored = [msgspec.json.decode(entry, type=StoredClock) for entry in context.states.entries(WATERMARK)]
+        return restored_clocks(
+            stored,
+            context.subtask_index,
+            context.parallelism,
+            context.max_parallelism,
+            keyed=context.states.is_keyed,
+        )
 
     def end_input(self, input_index: int) -> None:
         """One input of the head has ended."""
@@ -230,7 +222,8 @@ class OperatorChain:
         parts = []
         if self.clock_ms != MIN_TIMESTAMP:
             context = self._head.context
-            stored = StoredClock(context.subtask_index, context.parallelism, self.clock_ms)
+            at_least_once = context.options.checkpoint_mode == "at_least_once"
+            stored = StoredClock(context.subtask_index, context.parallelism, self.clock_ms, at_least_once)
             context.states.put_entries(WATERMARK, [msgspec.json.encode(stored)], "union")
         for operator in self.operators:
             operator.snapshot(checkpoint_id)

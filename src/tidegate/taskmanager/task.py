@@ -175,11 +175,14 @@ class Task:
         """Before the first record, behind what was in flight: go on at the event time of the checkpoint."""
         if self._draining:
             return
-        clock_ms = self.chain.restored_clock_ms()
-        if clock_ms != MIN_TIMESTAMP:
-            self.valve = WatermarkValve(self.gate.channels(), clock_ms)
-            self.chain.process_watermark(clock_ms)
+        clocks = self.chain.restored_clocks
+        if clocks.some_reached_ms != MIN_TIMESTAMP:
+            self.valve = WatermarkValve(self.gate.channels(), clocks.some_reached_ms)
+        if clocks.all_reached_ms != MIN_TIMESTAMP:
+            self.chain.process_watermark(clocks.all_reached_ms)
         self.chain.start()
+        if clocks.some_reached_ms > clocks.all_reached_ms:
+            self.chain.process_watermark(clocks.some_reached_ms)
 
     def join_checkpoints(self, options: Options, host: CheckpointHost) -> None:
         """Take part in checkpoints; called before `open`."""

@@ -30,9 +30,11 @@ from tidegate.operators.late_records import LateRecords
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
 from tidegate.operators.window.declared import column_readers, window_aggregates
-from tidegate.operators.window.parts import Columns
+from tidegate.operators.window.parts import Columns, take
 from tidegate.records.batch import Batch
+from tidegate.records.hashing import hash_columns
 from tidegate.records.key_index import KeyIndex
+from tidegate.records.keying import key_groups
 from tidegate.records.types import RecordType
 from tidegate.state.backend import PaneRows
 
@@ -140,7 +142,11 @@ class ColumnWindowOperator(RowOperator):
     # ---- out ----
 
     def emit_windows(self, index: KeyIndex, ids: Longs, starts: Longs, ends: Longs, columns: Columns) -> None:
-        """Send results, one for each row."""
+        """Send results, one for each row, but those that a restored key group has given out."""
+        if self.restored_clocks is not None and len(ids):
+            groups = key_groups(hash_columns(index.keys(ids)), self.context.max_parallelism)
+            news = np.flatnonzero(self.restored_clocks[groups] < ends - 1)
+            ids, starts, ends, columns = ids[news], starts[news], ends[news], take(columns, news)
         if not len(ids):
             return
         keys = self._keys_of(index, ids) if self.operation.key is not None else []
@@ -200,6 +206,8 @@ class KeepingWindowOperator(ColumnWindowOperator):
                 self.recover_clock(watermark_ms)
             else:
                 self.fire(watermark_ms)
+                if self.restored_clocks is not None and watermark_ms >= int(self.restored_clocks.max()):
+                    self.restored_clocks = None
         except (OverflowError, ValueError) as e:
             raise OperatorError(self.name) from self.refusal(e)
 

@@ -1,0 +1,75 @@
+"""The event times of an operator's subtasks in a checkpoint, and where a restored subtask goes on. Pure.
+
+Each subtask stores its clock. With an unchanged parallelism each goes on at its own. Otherwise key groups of several
+old subtasks meet in a new one, and their clocks may differ: an unaligned barrier overtakes watermarks that wait, and of
+two subtasks one may have seen the end, or the idleness, of a channel before a barrier. So a window may have been given
+out for some key groups and not for others.
+
+What one subtask of a keyed operator has heard was said to all of them, before the barrier. Batches that were overtaken
+forbid another parallelism; so all that the others have still to do is to advance their clocks. A restored subtask goes
+on at the smallest clock, then advances to the largest, and leaves out what `by_key_group` says was given out. Not so
+after a checkpoint that is at least once: there a clock may be ahead of records that are read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.core.key_groups import key_group_range
+from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
+
+Longs = npt.NDArray[np.int64]
+
+
+class StoredClock(msgspec.Struct, frozen=True):
+    """The event time of one subtask, as a checkpoint keeps it."""
+
+    subtask: int
+    parallelism: int
+    watermark_ms: int
+    at_least_once: bool = False
+    """Whether the checkpoint may have records in state that are read again."""
+
+
+@dataclass(frozen=True)
+class RestoredClocks:
+    """Where a subtask goes on."""
+
+    all_reached_ms: int = MIN_TIMESTAMP
+    """What every old subtask had reached: all that is due by then was given out."""
+    some_reached_ms: int = MIN_TIMESTAMP
+    """To where the subtask may advance at once; not before `all_reached_ms`."""
+    by_key_group: Longs | None = None
+    """What was given out for each key group; None: all the same."""
+
+
+def restored_clocks(
+    stored: Sequence[StoredClock], subtask: int, parallelism: int, max_parallelism: int, *, keyed: bool
+) -> RestoredClocks:
+    """For one subtask. `keyed`: every subtask hears the same watermarks, and has key groups of its own.
+
+    An old subtask of which nothing is stored had no event time yet, whatever the others had: they may have finished.
+    """
+    for clock in stored:
+        if (clock.subtask, clock.parallelism) == (subtask, parallelism):
+            return RestoredClocks(clock.watermark_ms, clock.watermark_ms)
+    if not stored:
+        return RestoredClocks()
+    is_whole = len(stored) == stored[0].parallelism
+    smallest = min(c.watermark_ms for c in stored) if is_whole else MIN_TIMESTAMP
+    # The end of input is no time to go on at: what is still open there is closed when the others end, too.
+    largest = max((c.watermark_ms for c in stored if c.watermark_ms != MAX_WATERMARK), default=smallest)
+    if not keyed or largest <= smallest:
+        return RestoredClocks(smallest, smallest)
+    groups = np.full(max_parallelism, MIN_TIMESTAMP)
+    for clock in stored:
+        if clock.watermark_ms != MAX_WATERMARK:
+            own = key_group_range(clock.subtask, clock.parallelism, max_parallelism)
+            groups[own.start : own.end + 1] = clock.watermark_ms
+    repeats = any(c.at_least_once for c in stored)
+    return RestoredClocks(smallest, smallest if repeats else largest, groups)
