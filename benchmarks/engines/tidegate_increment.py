@@ -2,7 +2,8 @@
 
 The source loads all keys, then waits; each time that the driver says so it counts another 1 % of them, spread over all
 key groups. What all checkpoints write from then to the first that has every change is compared with the full size of
-the last one before.
+the last one before. The changes begin when checkpoints write nothing any more: what the backend still merges of the load
+is part of the load (`load_mb`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, Sour
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
 
-CHANGES = 5
+CHANGES = 30
 ONE_IN = 100
+CALM_CHECKPOINTS = 3
 LOOK_EVERY_NS = 20_000_000
 DEADLINE_S = 240.0
 SCHEMA = pa.schema([pa.field("user_id", pa.int64(), nullable=False)])
@@ -135,9 +137,16 @@ class Changes:
     def __init__(self, client: Any, folder: Path, parallelism: int) -> None:
         self._client, self._folder, self._parallelism = client, folder, parallelism
 
-    def full(self) -> Any:
-        """The first checkpoint behind the load of all keys."""
-        return self._covering(0)[-1]
+    def full(self) -> tuple[Any, int]:
+        """The last checkpoint of the load of all keys, when several have written nothing; bytes of all of them."""
+        self._covering(0)
+        self._wait(self._is_calm)
+        done = self._completed()
+        return done[-1], sum(each.bytes_new for each in done)
+
+    def _is_calm(self) -> bool:
+        last = self._completed()[-CALM_CHECKPOINTS:]
+        return len(last) == CALM_CHECKPOINTS and all(100 * each.bytes_new < each.bytes_full for each in last)
 
     def change(self, number: int) -> tuple[int, int]:
         """Let 1 % of the keys change: bytes written for it, and the full size before."""
@@ -181,7 +190,7 @@ def main() -> None:
         keys.key_by("user_id").count().sink_to(ProbeSink(notes, UserCounts))
         client = env.execute_async("increment")
         changes = Changes(client, notes, args.parallelism)
-        full = changes.full()
+        full, loaded = changes.full()
         measured = [changes.change(number) for number in range(1, CHANGES + 1)]
         client.result()
         seen = read_notes(notes)
@@ -200,6 +209,7 @@ def main() -> None:
         setting=f"{args.state_backend} backend, 1 % of the keys changed, {CHANGES} times",
         extra={
             "full_mb": round(full.bytes_full / 1e6, 1),
+            "load_mb": round(loaded / 1e6, 1),
             "increment_percent": round(median(percent), 2),
             "largest_increment_percent": round(max(percent), 2),
             **checkpoint_figures(client),
