@@ -219,6 +219,43 @@ def test_a_request_is_repeated_as_often_as_was_said():
 CALLS: dict[str, list[int]] = {}
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (5, "must return an iterable of records, but returned a int: 5. Return a list"),
+        ("text", "must return an iterable of records, but returned a str"),
+    ],
+)
+def test_an_answer_of_the_wrong_kind_is_an_error_at_once_as_the_next_one_would_be_so_too(answer, words):
+    CALLS["wrong"] = calls = []
+
+    class Wrong(AsyncFunction):
+        async def invoke(self, value: int) -> Any:
+            import sys
+
+            sys.modules[name].CALLS["wrong"].append(value)
+            return answer
+
+    name = __name__
+    stream = Environment().from_collection([1]).map_async(Wrong(), returns=int, retry=AsyncRetry(3, "1 ms"))
+    with OperatorHarness.of(stream) as h:
+        h.push([7])
+        with pytest.raises(OperatorError) as caught:
+            until(lambda: False, h)
+    assert words in str(caught.value.__cause__)
+    assert calls == [7]
+
+
+def test_answers_keep_their_times_beside_those_of_records_that_have_none():
+    async def ask(n: int) -> int:
+        return n
+
+    with OperatorHarness.of(Environment().from_collection([1]).map_async(ask)) as h:
+        h.push([1, 2], timestamps=[100, None])
+        until(lambda: h.operator.is_settled, h)
+        assert [t for b in h.batches for t in b.timestamps.to_pylist()] == [100, None]
+
+
 def test_a_timeout_that_the_function_raises_itself_is_an_error_like_any_other():
     class Client(AsyncFunction):
         def __init__(self, failures: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,6 +152,9 @@ def test_any_stream_keeps_what_a_loop_over_records_keeps(
                         expected.append((key, number))
                 current.push(batch, timestamps=[t for _, t in argument])
                 assert current.take_rows() == expected
+            assert current.gauges["remembered_keys"] == np.count_nonzero(
+                current.operator._kept != MIN_TIMESTAMP
+            )
         assert counted + current.counters["late_records"] == late
         assert current.gauges["remembered_keys"] == 0
         current = next_attempt(made, current, storage, 99)

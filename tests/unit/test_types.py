@@ -549,3 +549,12 @@ class Computed:
 def test_fields_that_the_class_computes_are_computed_again() -> None:
     assert round_trip(Computed, [Computed(4)]) == [Computed(4)]
     assert record_type_of(Computed).names == ["a"]
+
+
+def test_a_time_beyond_the_years_of_datetime_is_refused_with_its_column():
+    type_ = record_type_of(pa.schema([("at", pa.timestamp("ms", "UTC"))]))
+    beyond = pa.record_batch([pa.array([None, 0, 253402300800000]).cast(type_.schema.types[0])], type_.schema)
+    with pytest.raises(
+        SchemaError, match=r"column 'at' has the timestamp\[ms, tz=UTC\] 253402300800000, .* 1 to 9999"
+    ):
+        type_.to_rows(beyond)

@@ -320,6 +320,12 @@ def test_count_windows_fire_when_they_are_full_and_forget(backend: str):
         assert set(left_in_state(h)["$windows"]) == {"b"}
 
 
+def test_results_keep_their_times_beside_those_that_records_without_a_time_made():
+    with harness(by_user().count_window(1).process(Listed())) as h:
+        h.push([Click("a", 1), Click("a", 2), Click("a", 3)], timestamps=[10, None, 30])
+        assert times(h) == [10, None, 30]
+
+
 def test_sliding_count_windows_have_the_last_records():
     with harness(by_user().count_window(3, 2).process(Listed())) as h:
         push(h, *[("a", i, i) for i in range(1, 8)])

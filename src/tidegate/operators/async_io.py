@@ -17,13 +17,12 @@ from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
-import pyarrow as pa
-
 from tidegate.api.async_io import ApplyAsync, AsyncFunction
 from tidegate.api.state import OperatorListState
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.row_operator import RowOperator, records_of
+from tidegate.operators.stamped_results import stamps
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import brief
 
@@ -167,22 +166,28 @@ class AsyncOperator(RowOperator):
             raise  # the user's own: the timeout of a request, say
 
     async def _attempts(self, row: Any) -> list[Any]:
+        """What the function says of a record. An answer of the wrong kind would be so in the next attempt, too."""
+        answer = await self._answer_of(row)
+        return list(records_of(answer)) if self._many else [answer]
+
+    async def _answer_of(self, row: Any) -> Any:
         retry, copy_row = self.operation.retry, self.input_types[0].copy_row
         attempt = 1
         while True:
+            made: Any = None
             try:
                 made = self._invoke(copy_row(row))  # ours is in checkpoints and for the next attempt
-                if not isinstance(made, Coroutine):
-                    raise ProgramError(
-                        f"the async function returned a {type(made).__name__}, not a coroutine"
-                    )
-                answer = await made
-                return list(records_of(answer)) if self._many else [answer]
+                if isinstance(made, Coroutine):
+                    return await made
             except Exception as e:
                 if retry is None or attempt >= retry.attempts or not isinstance(e, retry.on):
                     raise
                 await asyncio.sleep(retry.delay_ms(attempt) / 1000)
                 attempt += 1
+                continue
+            raise ProgramError(
+                f"the async function returned a {type(made).__name__}, not a coroutine. Define it with async def"
+            )
 
     def _on_timeout(self, row: Any, error: TimeoutError) -> list[Any]:
         function = self.operation.function
@@ -253,8 +258,7 @@ class AsyncOperator(RowOperator):
 
     def _send(self, out: list[Any], times: list[int | None]) -> None:
         if out:
-            stamps = None if None in times else pa.array(times, pa.int64())
-            self.emit_results(list(out), timestamps=stamps)
+            self.emit_results(list(out), timestamps=stamps(times))
             out.clear()
             times.clear()
 

@@ -108,7 +108,9 @@ class DeduplicateOperator(TimedFilter):
             ids = self._ids(rows.keys)
             self._kept[ids] = rows.values[0].to_numpy()
             self._stored[ids] = True
-        self._show()
+        self._live = int(np.count_nonzero(self._kept != _NEVER))
+        """How many keys are remembered; counted as they come and go, since there may be many to look at."""
+        self._remembered.set(self._live)
 
     def passes(self, batch: Batch, times: Longs) -> Mask:
         """In each pass the first candidate of every key passes, and may rule out others of its key."""
@@ -123,6 +125,7 @@ class DeduplicateOperator(TimedFilter):
             mine, first = np.unique(ids[candidates], return_index=True)
             rows = candidates[first]
             passes[rows] = True
+            self._live += int(np.count_nonzero(kept[mine] == _NEVER))
             kept[mine] = times[rows]
             self._changed[mine] = True
             candidates = candidates[_is_after(times[candidates], kept[ids[candidates]], within_ms)]
@@ -130,7 +133,7 @@ class DeduplicateOperator(TimedFilter):
             if times[row] >= kept[ids[row]] + within_ms:
                 passes[row] = True
                 kept[ids[row]] = times[row]
-        self._show()
+        self._remembered.set(self._live)
         return passes
 
     def on_event_time(self, watermark_ms: int) -> None:
@@ -143,8 +146,9 @@ class DeduplicateOperator(TimedFilter):
         kept = self._kept
         over = (kept != _NEVER) & (kept <= watermark_ms - within_ms + 1)
         kept[over] = _NEVER
+        self._live -= int(np.count_nonzero(over))
+        self._remembered.set(self._live)
         self._forget()
-        self._show()
 
     def snapshot(self, checkpoint_id: int) -> None:
         """Give the backend what has changed."""
@@ -203,9 +207,6 @@ class DeduplicateOperator(TimedFilter):
         if len(needed):
             ids = self._index.ids(keys)
             self._kept[ids], self._stored[ids], self._changed[ids] = kept, stored, changed
-
-    def _show(self) -> None:
-        self._remembered.set(int(np.count_nonzero(self._kept != _NEVER)))
 
 
 class ObjectDeduplicateOperator(TimedFilter):

@@ -5,6 +5,7 @@ For operators whose results do not follow one input batch: timers that fire, pai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Final
 
@@ -13,6 +14,15 @@ import pyarrow as pa
 from tidegate.operators.row_operator import RowOperator, SideOutputs, records_of
 
 MOST_ROWS: Final = 4096
+
+
+def stamps(times: Sequence[int | None]) -> pa.Array | None:
+    """Timestamps of records, null for those that have none; None if no record has one."""
+    return None if all(map(_is_none, times)) else pa.array(times, pa.int64())
+
+
+def _is_none(time: int | None) -> bool:
+    return time is None
 
 
 class StampedResults:

@@ -25,16 +25,37 @@ _PACKED: dict[pa.DataType, tuple[type, str]] = {pa.int64(): (int, "q"), pa.float
 """Types whose buffer `struct` writes from values of one class, at half of Arrow's price."""
 
 
-def column_values(column: pa.Array, decode: Callable[[Any], Any] | None) -> list[Any]:
-    """The Python values of a column; dictionary-encoded ones share their objects."""
+def column_values(column: pa.Array, decode: Callable[[Any], Any] | None, name: str = "") -> list[Any]:
+    """The Python values of a column; dictionary-encoded ones share their objects.
+
+    Raises `SchemaError` for a date or time that Python's `datetime` has no year for; `name` is said then.
+    """
     if pa.types.is_dictionary(column.type) and column.null_count == 0:
         table = column.dictionary.to_pylist()
         values = [table[i] for i in column.indices.to_pylist()]
     elif column.type in _PACKED and column.null_count == 0:
         values = column.to_numpy().tolist()
     else:
-        values = column.to_pylist()
+        try:
+            values = column.to_pylist()
+        except OverflowError as e:
+            raise _no_such_year(column, name) from e
     return values if decode is None else [None if v is None else decode(v) for v in values]
+
+
+def _no_such_year(column: pa.Array, name: str) -> SchemaError:
+    whose = f"column {name!r}" if name else "a column"
+    for value in column.drop_null():
+        try:
+            value.as_py()
+        except OverflowError:
+            number = getattr(value, "value", value)
+            return SchemaError(
+                f"{whose} has the {column.type} {number}, which Python's datetime cannot hold: its years are 1 to "
+                f"9999. Look at where the times come from (microseconds taken for milliseconds?), or cast the column "
+                f"to int"
+            )
+    return SchemaError(f"{whose} has a {column.type} that Python cannot hold")
 
 
 def build_column(field: pa.Field, values: Sequence[Any], encode: Callable[[Any], Any] | None) -> pa.Array:

@@ -168,7 +168,10 @@ class StructType(RecordType):
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """Instances of the class, made by calling it with the fields in order."""
-        lists = [column_values(c, f.codec.decode) for c, f in zip(columns.columns, self._fields, strict=True)]
+        lists = [
+            column_values(c, f.codec.decode, f.name)
+            for c, f in zip(columns.columns, self._fields, strict=True)
+        ]
         return list(map(self._make, *lists))
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
@@ -276,7 +279,10 @@ class RowType(RecordType):
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """`Row` tuples."""
-        lists = [column_values(c, None) for c in columns.columns]
+        lists = [
+            column_values(c, None, name)
+            for c, name in zip(columns.columns, columns.schema.names, strict=True)
+        ]
         if not lists:
             return [self._make(()) for _ in range(columns.num_rows)]
         return list(map(self._make, zip(*lists, strict=True)))

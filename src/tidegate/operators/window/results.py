@@ -18,6 +18,7 @@ from tidegate.core.errors import SchemaError
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, SideOutputs, records_of
+from tidegate.operators.stamped_results import stamps
 from tidegate.records.batch import Batch
 from tidegate.records.columns import build_column
 
@@ -25,7 +26,7 @@ MOST_ROWS: Final = 4096
 
 
 class Results(ABC):
-    """Results, each with a timestamp, or (windows without end on a stream without event time) none of them."""
+    """Results, each with a timestamp but those of windows without end that a record without one made fire."""
 
     def __init__(self, operator: RowOperator) -> None:
         self._operator = operator
@@ -44,7 +45,7 @@ class Results(ABC):
         """Emit what there is."""
         if self._times:
             times, self._times = self._times, []
-            self._emit(_stamps(times))
+            self._emit(stamps(times))
 
     @abstractmethod
     def _emit(self, timestamps: Any) -> None:
@@ -87,7 +88,7 @@ class FunctionResults(Results):
             if values:
                 times = self._side_times[tag]
                 self._side.buffers[tag], self._side_times[tag] = [], []
-                self._operator.emit_side(tag, values, _stamps(times))
+                self._operator.emit_side(tag, values, stamps(times))
 
     def _emit(self, timestamps: Any) -> None:
         rows, self._rows = self._rows, []
@@ -150,7 +151,3 @@ class AggregateResults(Results):
 def result_time(window: TimeWindow, fired_at_ms: int | None) -> int | None:
     """The timestamp of a window's results: its last moment; without an end, when it fired."""
     return fired_at_ms if window.__class__ is GlobalWindow else window.max_timestamp_ms
-
-
-def _stamps(times: list[int | None]) -> Any:
-    return None if None in times else pa.array(times, pa.int64())
