@@ -50,7 +50,7 @@ def test_a_duration_is_read_as_milliseconds(written: object, milliseconds: int) 
         ("", "is not a duration such as"),
         ("1 s 5 ms", "is not a duration such as"),
         ("5 parsecs", "'parsecs' is not a unit of time"),
-        ("-1 s", "is not a duration such as"),
+        ("-1 s", "must not be negative"),
         (-1, "must not be negative"),
         (timedelta(seconds=-1), "must not be negative"),
         (0.5, "not a whole number of milliseconds"),

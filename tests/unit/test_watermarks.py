@@ -6,6 +6,7 @@ import datetime
 import logging
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -22,7 +23,7 @@ from tidegate.core.clock import ManualClock
 from tidegate.operators.event_time.split_watermarks import SplitWatermarks
 from tidegate.operators.event_time.timestamps import milliseconds
 from tidegate.operators.failures import OperatorError
-from tidegate.records.batch import Batch
+from tidegate.records.batch import Batch, Origin
 from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.types import record_type_of
 from tidegate.testing.harness import OperatorHarness
@@ -115,6 +116,49 @@ def test_doubtful_timestamps_are_warned_of_once_with_the_first_value(value, word
     assert words in record.getMessage()
     assert str(value) in record.getMessage()
     assert "'times'" in record.getMessage()
+
+
+def test_the_first_doubtful_timestamp_is_named_with_its_record_among_good_ones_and_missing_ones(caplog):
+    strategy = WatermarkStrategy.monotonous("ts").with_missing_timestamps(OutputTag("no-time"))
+    good = 1_700_000_000_000
+    with caplog.at_level(logging.WARNING), harness(strategy, name="times") as h:
+        h.push(
+            [("a", t) for t in (None, good, 1_700_000_000, good, 1_700_000_009)],
+            origin=Origin("clicks", 0, "line"),
+        )
+    (record,) = caplog.records
+    assert "timestamp 1700000000 of line 2 of clicks: it looks like seconds" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("type_", "source"),
+    [
+        (pa.uint64(), "ts"),
+        (pa.uint64(), pl.col("ts")),
+        (pa.uint64(), lambda row: row.ts),
+        (pa.timestamp("s"), "ts"),
+    ],
+)
+def test_a_time_that_64_bits_cannot_hold_is_refused_with_its_record(type_: pa.DataType, source: Any):
+    schema = pa.schema([("app", pa.string()), ("ts", type_)])
+    columns = pa.RecordBatch.from_arrays(
+        [pa.array(["a", "b"]), pa.array([5, 2**63 - 1 if type_ != pa.uint64() else 2**64 - 1], type_)],
+        schema=schema,
+    )
+    env = Environment()
+    stream = env.from_collection([], type=schema).assign_timestamps_and_watermarks(
+        WatermarkStrategy.monotonous(source), name="times"
+    )
+    with OperatorHarness.of(stream) as h, pytest.raises(OperatorError) as failure:
+        h.push_columns(columns, origin=Origin("clicks", 0, "line"))
+    assert "is no time in milliseconds" in str(failure.value.__cause__)
+    assert "line 1 of clicks" in str(failure.value.args)
+
+
+def test_whole_numbers_of_numpy_are_timestamps():
+    with harness(WatermarkStrategy.monotonous(lambda row: np.int64(row.ts))) as h:
+        push(h, 5, 7)
+    assert h.batches[0].timestamps.to_pylist() == [5, 7]
 
 
 def test_a_timestamp_beyond_all_time_is_refused():

@@ -224,7 +224,7 @@ def _duration(method: str, what: str, value: Any, *, least: int) -> int:
     try:
         ms = parse_duration_ms(value)
     except ValueError as e:
-        raise ProgramError(f"WatermarkStrategy.{method}: {what}: {e}") from e
+        raise ProgramError(f"WatermarkStrategy.{method}: {what}={value!r}: {e}") from e
     if ms < least:
         raise ProgramError(f"WatermarkStrategy.{method}: {what} must be at least {least} ms, got {value!r}")
     return ms

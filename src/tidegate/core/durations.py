@@ -50,7 +50,7 @@ _BYTES: Final[dict[str, int]] = {
 }
 
 _QUANTITY: Final = re.compile(
-    r"\s*(?P<number>\d+(?:_\d+)*(?:\.\d+)?|\.\d+)\s*(?P<unit>[A-Za-zµμ]*)\s*", re.ASCII
+    r"\s*(?P<number>-?\d+(?:_\d+)*(?:\.\d+)?|\.\d+)\s*(?P<unit>[A-Za-zµμ]*)\s*", re.ASCII
 )
 
 _DURATION_STEPS: Final = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from operator import index
 from typing import Any, Final
 
 import polars as pl
@@ -53,19 +54,19 @@ class TimestampAssigner:
         missing = _part(batch, pc.invert(has), None)
         if missing.num_rows == batch.num_rows:
             return None, missing
-        stamps = stamps.drop_null()
         self._look_at(stamps, batch)
-        return _part(batch, has, stamps), missing
+        return _part(batch, has, stamps.drop_null()), missing
 
     def _timestamps(self, batch: Batch) -> pa.Int64Array:
         stamp = self._strategy.timestamp
         if stamp is None:
             return pa.nulls(batch.num_rows, pa.int64()) if batch.timestamps is None else batch.timestamps
         if isinstance(stamp, str):
-            return milliseconds(batch.columns.column(stamp))
+            return self._converted(batch.columns.column(stamp), batch)
         if isinstance(stamp, pl.Expr):
-            found = pl.DataFrame(batch.plain_columns).select(stamp).to_series().to_arrow()
-            return milliseconds(found)
+            return self._converted(
+                pl.DataFrame(batch.plain_columns).select(stamp).to_series().to_arrow(), batch
+            )
         values: list[int | None] = []
         record: Any = None
         try:
@@ -74,32 +75,39 @@ class TimestampAssigner:
         except BaseException as e:
             at = "" if batch.origin is None else batch.origin.at(len(values))
             raise OperatorError(self._operator, at, brief(record)) from e
-        return pa.array(values, pa.int64())
+        try:
+            return pa.array(values, pa.int64())
+        except OverflowError:
+            row = next(i for i, v in enumerate(values) if v is not None and abs(v) > _LIMIT)
+            refused = self._no_time(batch, row, values[row])
+        raise refused
+
+    def _converted(self, column: pa.Array, batch: Batch) -> pa.Int64Array:
+        try:
+            return milliseconds(column)
+        except pa.ArrowInvalid:
+            row = next(row for row in range(len(column)) if not _is_convertible(column.slice(row, 1)))
+            value = column.cast(pa.int64(), safe=False) if pa.types.is_timestamp(column.type) else column
+            refused = self._no_time(batch, row, value[row])
+        raise refused
 
     def _look_at(self, stamps: pa.Int64Array, batch: Batch) -> None:
         ends = pc.min_max(stamps)
         least, most = ends["min"].as_py(), ends["max"].as_py()
         if least < -_LIMIT or most > _LIMIT:
             value = least if least < -_LIMIT else most
-            raise self._refused(
-                batch,
-                pc.index(stamps, value).as_py(),
-                f"timestamp {value} is no time in milliseconds since 1970-01-01 UTC",
-            )
-        if not self._warned and (least < 0 or most > _YEAR_9999 or most in _SECONDS):
+            raise self._no_time(batch, pc.index(stamps, value).as_py(), value)
+        if not self._warned and any(_doubt(end) for end in (least, most)):
             self._warned = True
-            if most in _SECONDS:
-                value, doubt = most, "it looks like seconds; timestamps are milliseconds."
-            elif most > _YEAR_9999:
-                value, doubt = most, "it is after the year 9999; are these microseconds or nanoseconds?"
-            else:
-                value, doubt = least, "it is before 1970."
+            row, value = next(
+                (row, v) for row, v in enumerate(stamps.to_pylist()) if v is not None and _doubt(v)
+            )
             logger.warning(
                 "operator %r: timestamp %d of %s: %s It is used as it is; this is said once",
                 self._operator,
                 value,
-                _where(batch, pc.index(stamps, value).as_py()),
-                doubt,
+                _where(batch, row),
+                _doubt(value),
             )
 
     def _missing(self, batch: Batch, stamps: pa.Int64Array) -> OperatorError:
@@ -111,11 +119,31 @@ class TimestampAssigner:
             "WatermarkStrategy.with_missing_timestamps(tag)",
         )
 
+    def _no_time(self, batch: Batch, row: int, value: Any) -> OperatorError:
+        return self._refused(batch, row, f"timestamp {value} is no time in milliseconds since 1970-01-01 UTC")
+
     def _refused(self, batch: Batch, row: int, reason: str) -> OperatorError:
         at = "" if batch.origin is None else batch.origin.at(row)
-        error = OperatorError(self._operator, at, brief(batch.slice(row, 1).rows[0]))
+        try:
+            record = brief(batch.slice(row, 1).rows[0])
+        except (SchemaError, OverflowError):  # a time that Python cannot hold
+            record = ""
+        error = OperatorError(self._operator, at, record)
         error.__cause__ = SchemaError(reason)
         return error
+
+
+def _doubt(timestamp_ms: int) -> str:
+    """What is probably wrong with a timestamp; empty if nothing is.
+
+    >>> _doubt(1_750_000_000), _doubt(1_750_000_000_000)
+    ('it looks like seconds; timestamps are milliseconds.', '')
+    """
+    if timestamp_ms < 0:
+        return "it is before 1970."
+    if timestamp_ms > _YEAR_9999:
+        return "it is after the year 9999; are these microseconds or nanoseconds?"
+    return "it looks like seconds; timestamps are milliseconds." if timestamp_ms in _SECONDS else ""
 
 
 def milliseconds(column: pa.Array) -> pa.Int64Array:
@@ -141,14 +169,22 @@ def milliseconds(column: pa.Array) -> pa.Int64Array:
     return column.view(pa.int64())
 
 
+def _is_convertible(column: pa.Array) -> bool:
+    try:
+        milliseconds(column)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def _milliseconds_of(value: Any) -> int | None:
     if value is None or type(value) is int:
         return value
     if isinstance(value, datetime.datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
         return (aware - _EPOCH) // _MILLISECOND
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
+    if hasattr(value, "__index__") and not isinstance(value, bool):  # numpy's whole numbers, too
+        return index(value)
     raise SchemaError(
         f"the timestamp function returned a {type(value).__name__}: {brief(value)}. It must return whole milliseconds "
         f"since 1970-01-01 UTC, or a datetime"
