@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.spark.kit import assert_still_works, in_process
 from tidegate import Environment
 from tidegate.spark.session import start_session
 
@@ -25,6 +26,17 @@ def spark() -> Iterator[Any]:
 def make_env(spark: Any) -> Callable[..., Environment]:
     """Environments on the shared session, without display."""
     return lambda **options: Environment(spark=spark, **{"progress": "off", "parallelism": 2, **options})
+
+
+@pytest.fixture(params=["in-process", "Spark"])
+def surviving_env(request: pytest.FixtureRequest) -> Iterator[Environment]:
+    """An environment of either runtime; whatever the test did to it, another on the same Spark works after it."""
+    if request.param == "in-process":
+        yield in_process()
+        return
+    make_env = request.getfixturevalue("make_env")
+    yield make_env()
+    assert_still_works(make_env())
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tidegate import Environment, JobFailedError
+from tidegate import DataStream, Environment, JobFailedError
 
 DEADLINE_S = 30.0
 
@@ -20,6 +20,16 @@ DEADLINE_S = 30.0
 def in_process(seed: int = 0, parallelism: int = 2, **options: Any) -> Environment:
     """An environment of the runtime that runs a job in this thread, with one order of events per seed."""
     return Environment(runtime="in-process", seed=seed, parallelism=parallelism, **options)
+
+
+def collected(stream: DataStream) -> list[Any]:
+    """Run the job and gather the stream's records."""
+    return list(stream.execute_and_collect())
+
+
+def numbers(env: Environment, n: int = 20) -> DataStream:
+    """The numbers below n, from one subtask."""
+    return env.from_collection(list(range(n)), type=int, parallelism=1, name="numbers")
 
 
 def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:

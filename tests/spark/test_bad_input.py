@@ -11,17 +11,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.spark.kit import assert_still_works, failure, in_process
+from tests.spark.kit import assert_still_works, collected, failure, in_process, numbers
 from tidegate import (
     ConfigurationError,
-    DataStream,
     Environment,
     MapFunction,
     OutputTag,
@@ -35,22 +34,9 @@ from tidegate.core.errors import SerializationError, TidegateError
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture(params=["in-process", "Spark"])
-def env(request: pytest.FixtureRequest) -> Iterator[Environment]:
-    if request.param == "in-process":
-        yield in_process()
-        return
-    make_env = request.getfixturevalue("make_env")
-    yield make_env()
-    assert_still_works(make_env())
-
-
-def run(stream: DataStream) -> list[Any]:
-    return list(stream.execute_and_collect())
-
-
-def numbers(env: Environment, n: int = 20) -> DataStream:
-    return env.from_collection(list(range(n)), type=int, parallelism=1, name="numbers")
+@pytest.fixture
+def env(surviving_env: Environment) -> Environment:
+    return surviving_env
 
 
 # ---- functions that raise ----
@@ -60,7 +46,7 @@ def test_a_function_that_raises_is_named_with_subtask_record_position_and_its_ow
     def reciprocal(n: int) -> float:
         return 1 / (n - 13)
 
-    text = failure(lambda: run(numbers(env).map(reciprocal, name="reciprocal of each", parallelism=1)))
+    text = failure(lambda: collected(numbers(env).map(reciprocal, name="reciprocal of each", parallelism=1)))
     assert text.startswith(
         "job 'job' failed: operator 'reciprocal of each' (subtask 0 of 1) raised ZeroDivisionError"
     )
@@ -138,7 +124,7 @@ def test_whatever_a_function_raises_is_reported_with_its_name(env, what):
     def culprit(n: int) -> Any:
         return function(n) if n == 5 else n
 
-    text = failure(lambda: run(numbers(env).map(culprit, name="the culprit")))
+    text = failure(lambda: collected(numbers(env).map(culprit, name="the culprit")))
     assert "operator 'the culprit' (subtask " in text
     for word in words:
         assert word in text
@@ -147,7 +133,7 @@ def test_whatever_a_function_raises_is_reported_with_its_name(env, what):
 
 def test_a_record_whose_repr_raises_is_still_blamed(env):
     records = env.from_collection([UnprintableRecord()], parallelism=1)
-    text = failure(lambda: run(records.map(lambda r: 1 / 0, name="divide")))
+    text = failure(lambda: collected(records.map(lambda r: 1 / 0, name="divide")))
     assert "operator 'divide'" in text
     assert "whose repr raises RuntimeError" in text
 
@@ -174,7 +160,7 @@ class Failing(MapFunction):
 
 @pytest.mark.parametrize("where", ["open", "map", "close"])
 def test_a_function_that_raises_in_open_map_or_close(env, where):
-    text = failure(lambda: run(numbers(env).map(Failing(where), name="failing")))
+    text = failure(lambda: collected(numbers(env).map(Failing(where), name="failing")))
     assert "operator 'failing' (subtask " in text
     assert f"OSError: cannot {where}" in text
 
@@ -191,7 +177,7 @@ def test_a_function_that_ends_its_process_fails_the_job_and_only_that(make_env, 
             os.kill(os.getpid(), signal.SIGKILL if how == "SIGKILL" else signal.SIGABRT)
         return n
 
-    text = failure(lambda: run(numbers(make_env()).rebalance().map(end, name="deadly")))
+    text = failure(lambda: collected(numbers(make_env()).rebalance().map(end, name="deadly")))
     assert "deadly" in text
     assert re.search(r"slot \d \(pid \d+ on host [\d.]+\) ended without a word", text)
     assert_still_works(make_env())
@@ -210,7 +196,7 @@ def test_a_function_that_returns_the_wrong_type(env):
     def lies(n: int) -> int:
         return str(n) if n == 4 else n  # type: ignore[return-value]
 
-    text = failure(lambda: run(numbers(env).map(lies, name="lies")))
+    text = failure(lambda: collected(numbers(env).map(lies, name="lies")))
     assert "operator 'lies'" in text
     assert "wrong type" in text
     assert "int" in text
@@ -221,7 +207,7 @@ def test_a_function_that_returns_none_where_a_record_is_expected(env):
     def forgets(n: int) -> Count:
         return Count("x", n) if n < 9 else None  # type: ignore[return-value]
 
-    text = failure(lambda: run(numbers(env).map(forgets, name="forgets", parallelism=1)))
+    text = failure(lambda: collected(numbers(env).map(forgets, name="forgets", parallelism=1)))
     assert "operator 'forgets'" in text
     assert "NoneType" in text
     assert "record 9" in text
@@ -232,7 +218,7 @@ def test_a_field_of_the_wrong_type_is_blamed_on_the_function_that_made_it(env):
         return Count("x", "many" if n == 3 else n)  # type: ignore[arg-type]
 
     stream = numbers(env).map(make, name="makes it").filter(lambda c: True, name="passes it on")
-    text = failure(lambda: run(stream.key_by("n").count(name="counts it")))
+    text = failure(lambda: collected(stream.key_by("n").count(name="counts it")))
     assert "operator 'makes it'" in text
     assert "column 'n' is int64 but got a str: 'many'" in text
 
@@ -242,14 +228,14 @@ def test_a_field_of_the_wrong_type_that_is_found_when_the_batch_is_sent(env):
         return Count("x", "many" if n == 15 else n)  # type: ignore[arg-type]
 
     stream = numbers(env).map(make, name="makes it", parallelism=1).rebalance().map(str, parallelism=2)
-    text = failure(lambda: run(stream))
+    text = failure(lambda: collected(stream))
     assert "makes it" in text
     assert "column 'n' is int64 but got a str: 'many'" in text
     assert "Traceback" not in text
 
 
 def test_a_flat_map_that_returns_no_iterable(env):
-    text = failure(lambda: run(numbers(env).flat_map(lambda n: n, name="flat")))
+    text = failure(lambda: collected(numbers(env).flat_map(lambda n: n, name="flat")))
     assert "operator 'flat'" in text
     assert "must return an iterable of records" in text
 
@@ -258,11 +244,11 @@ def test_a_batch_function_that_returns_another_schema_or_no_batch(env):
     def renames(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.rename_columns(["other"])
 
-    text = failure(lambda: run(numbers(env).map_batches(renames, name="renames")))
+    text = failure(lambda: collected(numbers(env).map_batches(renames, name="renames")))
     assert "operator 'renames'" in text
     assert "'value' missing" in text
     assert "'other' not declared" in text
-    text = failure(lambda: run(numbers(env).map_batches(lambda b: b.to_pylist(), name="lists")))
+    text = failure(lambda: collected(numbers(env).map_batches(lambda b: b.to_pylist(), name="lists")))
     assert "operator 'lists'" in text
     assert "expected a pyarrow.RecordBatch" in text
 
@@ -274,14 +260,16 @@ def test_an_object_that_cannot_leave_its_process(env):
         .rebalance()
         .map(lambda lock: 1, parallelism=2)
     )
-    text = failure(lambda: run(stream))
+    text = failure(lambda: collected(stream))
     assert "operator 'locks'" in text
     assert "cannot leave its process" in text
 
 
 def test_a_side_output_that_is_not_declared(env):
     tag = OutputTag("late", int)
-    text = failure(lambda: run(numbers(env).process(lambda n, context: context.output(tag, n), name="sides")))
+    text = failure(
+        lambda: collected(numbers(env).process(lambda n, context: context.output(tag, n), name="sides"))
+    )
     assert "operator 'sides'" in text
     assert "side output 'late' is not declared" in text
 
@@ -292,7 +280,7 @@ def test_a_side_output_that_is_not_declared(env):
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_key_function_that_raises(env, parallelism):
     keyed = numbers(env).key_by(lambda n: 1 // (n - 3))
-    text = failure(lambda: run(keyed.reduce(lambda a, b: a + b, name="adds", parallelism=parallelism)))
+    text = failure(lambda: collected(keyed.reduce(lambda a, b: a + b, name="adds", parallelism=parallelism)))
     assert "operator 'adds'" in text
     assert "ZeroDivisionError" in text
     assert text.count("1 // (n - 3)") == 1
@@ -306,7 +294,7 @@ def test_a_key_function_that_raises_stop_iteration_loses_no_record_in_silence(en
         numbers(env).key_by(key).count(name="counts"),
         numbers(env).partition_custom(lambda k, subtasks: 0, key).map(str, name="counts", parallelism=2),
     ):
-        text = failure(lambda stream=stream: run(stream))
+        text = failure(lambda stream=stream: collected(stream))
         assert "operator 'counts'" in text
         assert "StopIteration" in text
 
@@ -314,7 +302,7 @@ def test_a_key_function_that_raises_stop_iteration_loses_no_record_in_silence(en
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_key_that_cannot_be_hashed(env, parallelism):
     text = failure(
-        lambda: run(numbers(env).key_by(lambda n: [n]).count(name="counts", parallelism=parallelism))
+        lambda: collected(numbers(env).key_by(lambda n: [n]).count(name="counts", parallelism=parallelism))
     )
     assert "operator 'counts'" in text
     assert "list" in text
@@ -323,7 +311,7 @@ def test_a_key_that_cannot_be_hashed(env, parallelism):
 @pytest.mark.parametrize("returned", [-1, 2, None, "0", 1.0])
 def test_a_custom_partitioning_out_of_range(env, returned):
     stream = numbers(env).partition_custom(lambda key, subtasks: returned, "value")
-    text = failure(lambda: run(stream.map(str, name="text", parallelism=2)))
+    text = failure(lambda: collected(stream.map(str, name="text", parallelism=2)))
     assert "operator 'text'" in text
     assert f"returned {returned!r} for key 0" in text
     assert "from 0 to 1" in text
@@ -331,11 +319,11 @@ def test_a_custom_partitioning_out_of_range(env, returned):
 
 def test_a_custom_partitioning_that_raises_or_whose_key_raises(env):
     stream = numbers(env).partition_custom(lambda key, subtasks: 1 // key, "value")
-    text = failure(lambda: run(stream.map(str, name="text", parallelism=2)))
+    text = failure(lambda: collected(stream.map(str, name="text", parallelism=2)))
     assert "operator 'text'" in text
     assert "ZeroDivisionError" in text
     stream = numbers(env).partition_custom(lambda key, subtasks: 0, lambda n: 1 // n)
-    text = failure(lambda: run(stream.map(str, name="text", parallelism=2)))
+    text = failure(lambda: collected(stream.map(str, name="text", parallelism=2)))
     assert "operator 'text'" in text
     assert text.count("1 // n") == 1
 
@@ -357,7 +345,7 @@ def test_a_function_that_cannot_travel_is_named_with_the_culprit(env):
     lock = threading.Lock()
     stream = numbers(env).map(lambda n: n if lock else 0, name="guarded")
     with pytest.raises(SerializationError) as caught:
-        run(stream)
+        collected(stream)
     text = str(caught.value)
     assert "operator 'guarded'" in text
     assert "the captured variable 'lock'" in text

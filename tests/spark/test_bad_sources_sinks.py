@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.kit import Noting, assert_still_works, bag, failure, in_process
-from tidegate import DataStream, Environment, OutputTag
+from tests.spark.kit import Noting, bag, collected, failure, numbers
+from tidegate import Environment, OutputTag
 from tidegate.api.sequences import CollectionSource
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import EnumeratorContext, ReaderContext, SourceReader, SplitEnumerator
@@ -23,22 +22,9 @@ from tidegate.connectors.files.paths import InputFileError
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture(params=["in-process", "Spark"])
-def env(request: pytest.FixtureRequest) -> Iterator[Environment]:
-    if request.param == "in-process":
-        yield in_process()
-        return
-    make_env = request.getfixturevalue("make_env")
-    yield make_env()
-    assert_still_works(make_env())
-
-
-def run(stream: DataStream) -> list[Any]:
-    return list(stream.execute_and_collect())
-
-
-def numbers(env: Environment, n: int = 20) -> DataStream:
-    return env.from_collection(list(range(n)), type=int, parallelism=1, name="numbers")
+@pytest.fixture
+def env(surviving_env: Environment) -> Environment:
+    return surviving_env
 
 
 @dataclass
@@ -101,18 +87,20 @@ class BadSource(CollectionSource):
     ["create_enumerator", "start", "handle_split_request", "create_reader", "poll", "reader close"],
 )
 def test_a_source_that_raises(env, where):
-    text = failure(lambda: run(env.from_source(BadSource(where), name="broken source")))
+    text = failure(lambda: collected(env.from_source(BadSource(where), name="broken source")))
     assert "'broken source'" in text
     assert f"OSError: the disk is gone in {where}" in text
 
 
 def test_an_enumerator_that_calls_sys_exit(env):
-    text = failure(lambda: run(env.from_source(BadSource("start", SystemExit), name="broken source")))
+    text = failure(lambda: collected(env.from_source(BadSource("start", SystemExit), name="broken source")))
     assert "'broken source'" in text
 
 
 def test_a_reader_that_returns_nonsense(env):
-    text = failure(lambda: run(env.from_source(BadSource("poll returns nonsense"), name="broken source")))
+    text = failure(
+        lambda: collected(env.from_source(BadSource("poll returns nonsense"), name="broken source"))
+    )
     assert "'broken source'" in text
     assert "must return a Batch, Idle or Finished" in text
 
@@ -188,7 +176,7 @@ GOOD_NUMBERS = [i for i in range(20) if i not in (7, 12)]
 
 def test_a_bad_line_fails_the_job_with_file_line_and_reason(env, tmp_path):
     write_lines(tmp_path)
-    text = failure(lambda: run(env.from_source(FileSource(tmp_path, "json", Count), name="words")))
+    text = failure(lambda: collected(env.from_source(FileSource(tmp_path, "json", Count), name="words")))
     assert "operator 'words'" in text
     assert f"line 8 of {tmp_path / 'words.json'} is not a record" in text
     assert "seven" in text
@@ -226,7 +214,7 @@ def test_bad_lines_go_to_a_side_output_with_file_line_and_text(env, tmp_path):
 
 def test_a_missing_file_is_named(env, tmp_path):
     missing = tmp_path / "missing.json"
-    text = failure(lambda: run(env.from_source(FileSource(missing, "json", Count), name="words")))
+    text = failure(lambda: collected(env.from_source(FileSource(missing, "json", Count), name="words")))
     assert f"source 'words' cannot be read: {missing} does not exist" in text
     assert "Traceback" not in text
     with pytest.raises(InputFileError, match=r"missing\.json does not exist"):
@@ -235,7 +223,7 @@ def test_a_missing_file_is_named(env, tmp_path):
 
 def test_a_parquet_file_of_another_schema_is_named(env, tmp_path):
     pq.write_table(pa.table({"word": ["a"], "n": ["one"]}), tmp_path / "words.parquet")
-    text = failure(lambda: run(env.from_source(FileSource(tmp_path, "parquet", Count), name="words")))
+    text = failure(lambda: collected(env.from_source(FileSource(tmp_path, "parquet", Count), name="words")))
     assert "operator 'words'" in text or "source 'words'" in text
     assert "words.parquet" in text
     assert "n" in text
@@ -243,6 +231,6 @@ def test_a_parquet_file_of_another_schema_is_named(env, tmp_path):
 
 def test_a_file_that_is_no_parquet_is_named(env, tmp_path):
     (tmp_path / "words.parquet").write_text("nonsense")
-    text = failure(lambda: run(env.from_source(FileSource(tmp_path, "parquet", Count), name="words")))
+    text = failure(lambda: collected(env.from_source(FileSource(tmp_path, "parquet", Count), name="words")))
     assert "source 'words'" in text
     assert "words.parquet" in text

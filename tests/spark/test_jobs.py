@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tests.spark.kit import Noting, bag, by_key, in_process
+from tests.spark.kit import Noting, bag, by_key, collected, in_process
 from tidegate import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -36,10 +36,6 @@ def env(request: pytest.FixtureRequest) -> Environment:
         made: Environment = request.getfixturevalue("make_env")(batch_rows=16)
         return made
     return in_process(int(request.param[-1]), batch_rows=16)
-
-
-def collect(stream: DataStream) -> list[Any]:
-    return list(stream.execute_and_collect())
 
 
 # ---- functions: plain, lambdas, partials, methods, classes ----
@@ -125,18 +121,18 @@ def expected_functions() -> list[str]:
 
 
 def test_map_flat_map_and_filter_take_every_form_of_a_function(env):
-    assert bag(collect(run_functions(env))) == bag(expected_functions())
+    assert bag(collected(run_functions(env))) == bag(expected_functions())
 
 
 def test_functions_chained_give_the_same_as_functions_behind_exchanges():
     for seed in SEEDS:
         unchained = in_process(seed, chaining=False, batch_rows=7)
-        assert bag(collect(run_functions(unchained))) == bag(expected_functions())
+        assert bag(collected(run_functions(unchained))) == bag(expected_functions())
 
 
 def test_one_subtask_keeps_the_order():
     env = in_process(parallelism=1, batch_rows=7)
-    assert collect(env.from_sequence(1, 50).map(double).flat_map(divisors)) == [
+    assert collected(env.from_sequence(1, 50).map(double).flat_map(divisors)) == [
         d for n in range(1, 51) for d in divisors(2 * n)
     ]
 
@@ -174,7 +170,7 @@ def test_process_emits_to_the_main_and_to_side_outputs(env, tmp_path):
 
 def test_a_side_output_that_nobody_reads_is_dropped(env):
     routed = env.from_sequence(1, 20).process(Route(), returns=int, side_outputs=(Route.EVEN,))
-    assert bag(collect(routed)) == bag([*range(1, 21, 2)] * 2)
+    assert bag(collected(routed)) == bag([*range(1, 21, 2)] * 2)
 
 
 def test_process_knows_the_key(env):
@@ -182,7 +178,7 @@ def test_process_knows_the_key(env):
         yield value, context.current_key
 
     keyed = env.from_sequence(1, 60).key_by(lambda n: n % 7, returns=int)
-    assert bag(collect(keyed.process(tell))) == bag((n, n % 7) for n in range(1, 61))
+    assert bag(collected(keyed.process(tell))) == bag((n, n % 7) for n in range(1, 61))
 
 
 def test_functions_are_opened_before_the_first_record_and_closed_after_the_last(env, tmp_path):
@@ -202,7 +198,7 @@ def test_functions_are_opened_before_the_first_record_and_closed_after_the_last(
             self.note((self.me, "close"))
 
     note = Noting(tmp_path)
-    collect(env.from_sequence(1, 40).rebalance().map(Life(note)))
+    collected(env.from_sequence(1, 40).rebalance().map(Life(note)))
     for events in by_key(note.read()).values():
         assert events[0] == "open"
         assert events[-1] == "close"
@@ -233,7 +229,7 @@ def test_expressions_give_what_python_gives(env):
         for r in click_rows(50)
         if r["n"] % 2 == 0 and 2 * (r["price"] or 0.0) < 20
     ]
-    assert bag(map(tuple, collect(stream))) == bag(expected)
+    assert bag(map(tuple, collected(stream))) == bag(expected)
 
 
 def test_map_batches_may_keep_drop_and_multiply_rows(env):
@@ -243,7 +239,7 @@ def test_map_batches_may_keep_drop_and_multiply_rows(env):
         return batch.take(pa.array([i for i in range(batch.num_rows) for _ in range(2)]))
 
     env = _with_batches_of(env, 4)
-    found = bag(collect(env.from_sequence(0, 31).map_batches(some).map(double)))
+    found = bag(collected(env.from_sequence(0, 31).map_batches(some).map(double)))
     # Readers cut 0..31 into spans of 16 and those into batches of 4; 0..3 is one of them.
     assert found == bag(2 * n for n in range(4, 32) for _ in range(2))
 
@@ -255,7 +251,8 @@ def _with_batches_of(env: Environment, rows: int) -> Environment:
 
 def test_map_batches_that_return_nothing_but_empty_batches_end_the_job_with_no_records(env):
     assert (
-        collect(env.from_sequence(1, 100).map_batches(lambda b: b.slice(0, 0)).key_by("value").count()) == []
+        collected(env.from_sequence(1, 100).map_batches(lambda b: b.slice(0, 0)).key_by("value").count())
+        == []
     )
 
 
@@ -267,7 +264,7 @@ def test_map_batches_may_change_the_type(env):
     out = env.from_collection(click_rows(30)).map_batches(
         lengths, returns=pa.schema([("length", pa.int64())])
     )
-    assert bag(r.length for r in collect(out)) == bag([5] * 30)
+    assert bag(r.length for r in collected(out)) == bag([5] * 30)
 
 
 # ---- several streams ----
@@ -276,7 +273,7 @@ def test_map_batches_may_change_the_type(env):
 def test_union_of_three_streams_and_of_a_stream_with_itself(env):
     a, b, c = env.from_sequence(1, 10), env.from_sequence(5, 15), env.from_collection([1, 99])
     both = a.union(b, c)
-    assert bag(collect(both.union(both).map(double))) == bag(
+    assert bag(collected(both.union(both).map(double))) == bag(
         2 * n for n in (*range(1, 11), *range(5, 16), 1, 99) for _ in range(2)
     )
 
@@ -320,10 +317,10 @@ class Enrich(CoProcessFunction):
 
 def test_connected_streams_are_mapped_by_their_own_methods(env):
     numbers, words = env.from_sequence(1, 20), env.from_collection(["tide", "gate", "a"])
-    assert bag(collect(numbers.connect(words).map(Tagging()))) == bag(
+    assert bag(collected(numbers.connect(words).map(Tagging()))) == bag(
         [*(f"number {n}" for n in range(1, 21)), "word tide", "word gate", "word a"]
     )
-    assert bag(collect(numbers.connect(words).flat_map(Repeating()))) == bag(
+    assert bag(collected(numbers.connect(words).flat_map(Repeating()))) == bag(
         [*range(1, 21), *range(1, 21), 4, 4, 1]
     )
 
@@ -337,7 +334,7 @@ def test_connected_keyed_streams_meet_by_key_whatever_comes_first(env):
         .key_by("id", "id")
         .process(Enrich())
     )
-    assert bag(collect(joined)) == bag((f"person {p['id']}", p["amount"]) for p in payments)
+    assert bag(collected(joined)) == bag((f"person {p['id']}", p["amount"]) for p in payments)
 
 
 # ---- shapes of programs ----
@@ -350,7 +347,7 @@ def test_a_chain_of_fifty_operators(env):
     expected = list(range(1, 101))
     for i in range(50):
         expected = [2 * n if i % 2 else n + 1 for n in expected]
-    assert bag(collect(stream)) == bag(expected)
+    assert bag(collected(stream)) == bag(expected)
 
 
 def test_twenty_sinks_on_one_stream_all_get_everything(env, tmp_path):
@@ -376,7 +373,7 @@ def test_a_source_of_zero_records_ends_everything_cleanly(env, tmp_path):
     note = Noting(tmp_path)
     nothing = env.from_collection([], type=str)
     counted = nothing.key_by("value").count()
-    assert collect(counted) == []
+    assert collected(counted) == []
     nothing.union(env.from_collection([], type=str)).map(str.upper).rebalance().sink_to(note)
     env.execute()
     assert note.read() == []
@@ -385,7 +382,7 @@ def test_a_source_of_zero_records_ends_everything_cleanly(env, tmp_path):
 def test_a_diamond_gives_both_branches(env):
     numbers = env.from_sequence(1, 30)
     small, large = numbers.filter(pl.col("value") < 10), numbers.filter(pl.col("value") >= 10).map(double)
-    assert bag(collect(small.union(large))) == bag([*range(1, 10), *range(20, 61, 2)])
+    assert bag(collected(small.union(large))) == bag([*range(1, 10), *range(20, 61, 2)])
 
 
 def test_settings_of_operators_are_in_the_plan_and_change_no_result(env):
@@ -399,7 +396,7 @@ def test_settings_of_operators_are_in_the_plan_and_change_no_result(env):
         .union(env.from_sequence(1, 5, parallelism=1))
         .map(double, uid="again")
     )
-    assert bag(collect(stream)) == bag([2, 4, 6, 8, 10])
+    assert bag(collected(stream)) == bag([2, 4, 6, 8, 10])
     stream.sink_to(lambda record: None)
     plan = env.explain()
     for text in ("numbers", "double them", "odd ones"):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from tests.spark.kit import bag, by_key, in_process
+from tests.spark.kit import bag, by_key, collected, in_process
 from tidegate import DataStream, Environment
 
 SEEDS = (0, 1, 2)
@@ -27,10 +27,6 @@ def env(request: pytest.FixtureRequest) -> Environment:
         made: Environment = request.getfixturevalue("make_env")(batch_rows=16)
         return made
     return in_process(int(request.param[-1]), batch_rows=16)
-
-
-def collect(stream: DataStream) -> list[Any]:
-    return list(stream.execute_and_collect())
 
 
 def double(n: int) -> int:
@@ -173,21 +169,21 @@ def test_rows_of_a_schema_are_read_by_name_attribute_and_position(env):
 
     schema = pa.schema([("app", pa.string()), ("a b", pa.int64())])
     rows = env.from_collection([("x", 1), ("y", 2)], type=schema)
-    assert bag(map(tuple, collect(rows.rebalance().filter(check)))) == bag([("x", 1), ("y", 2)])
+    assert bag(map(tuple, collected(rows.rebalance().filter(check)))) == bag([("x", 1), ("y", 2)])
 
 
 def test_functions_may_return_dicts_or_tuples_for_a_schema(env):
     schema = pa.schema([("n", pa.int64()), ("half", pa.float64())])
     by_name = env.from_sequence(1, 9).map(lambda n: {"n": n, "half": n / 2}, returns=schema)
     by_place = by_name.map(lambda r: (r.n, r.half), returns=schema)
-    assert bag(map(tuple, collect(by_place))) == bag((n, n / 2) for n in range(1, 10))
+    assert bag(map(tuple, collected(by_place))) == bag((n, n / 2) for n in range(1, 10))
 
 
 def test_none_is_a_record_where_the_type_allows_it(env):
     def maybe(n: int) -> int | None:
         return None if n % 2 else n
 
-    assert bag(collect(env.from_sequence(1, 10).map(maybe).rebalance().map(str))) == bag(
+    assert bag(collected(env.from_sequence(1, 10).map(maybe).rebalance().map(str))) == bag(
         [*["None"] * 5, "2", "4", "6", "8", "10"]
     )
 
@@ -201,14 +197,14 @@ def test_large_text_and_records_larger_than_a_buffer(env):
         .shuffle()
         .map(lambda t: (t[0], len(t)))
     )
-    assert bag(collect(stream)) == bag((chr(65 + i), 1 << 20) for i in range(6))
+    assert bag(collected(stream)) == bag((chr(65 + i), 1 << 20) for i in range(6))
 
 
 def test_records_larger_than_a_tiny_buffer():
     for seed in SEEDS:
         env = in_process(seed, buffer_size=64, buffers_per_channel=1, floating_buffers=0)
         texts = ["x" * n for n in (0, 63, 64, 65, 1000, 100_000)]
-        assert bag(collect(env.from_collection(texts).rebalance().map(len, returns=int))) == bag(
+        assert bag(collected(env.from_collection(texts).rebalance().map(len, returns=int))) == bag(
             map(len, texts)
         )
 
@@ -230,5 +226,5 @@ def test_no_setting_of_buffers_changes_the_result(options):
         env.from_sequence(1, 300).rebalance().map(double).key_by(lambda n: n % 5, returns=int).count()
     )
     for seed in SEEDS:
-        found = by_key(collect(build(in_process(seed, parallelism=3, **options))))
+        found = by_key(collected(build(in_process(seed, parallelism=3, **options))))
         assert found == {k: list(range(1, 61)) for k in range(5)}

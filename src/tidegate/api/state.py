@@ -200,8 +200,8 @@ class ListState(KeyedState, Generic[T]):
         self._refuse()
 
 
-class MapState(KeyedState, Generic[K, V]):
-    """A map per key."""
+class Entries(StateDeclaration, Generic[K, V]):
+    """What all states that are maps can do."""
 
     kind = "map"
 
@@ -230,6 +230,14 @@ class MapState(KeyedState, Generic[K, V]):
         """All entries. Their order is the backend's own and means nothing."""
         self._refuse()
 
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._refuse()
+
+
+class MapState(Entries[K, V], KeyedState):
+    """A map per key."""
+
     def keys(self) -> Iterator[K]:
         """The entries' keys."""
         return (k for k, _ in self.items())
@@ -240,10 +248,6 @@ class MapState(KeyedState, Generic[K, V]):
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""
-        self._refuse()
-
-    def clear(self) -> None:
-        """Remove all entries."""
         self._refuse()
 
 
@@ -356,40 +360,10 @@ class UnionListState(OperatorListState[T]):
     redistribution = "union"
 
 
-class BroadcastState(OperatorState, Generic[K, V]):
-    """A map that is the same in all subtasks, changed by broadcast records only."""
+class BroadcastState(Entries[K, V], OperatorState):
+    """A map that is the same in all subtasks, changed by broadcast records only: on the other side it is read-only."""
 
-    kind = "map"
     redistribution: ClassVar[str] = "broadcast"
-
-    def __init__(self, key_type: Any, value_type: Any, **options: Any) -> None:
-        super().__init__(**options)
-        self.key_type = key_type
-        self.value_type = value_type
-
-    def get(self, key: K, default: V | None = None) -> V | None:
-        """The entry's value, or `default`."""
-        self._refuse()
-
-    def put(self, key: K, value: V) -> None:
-        """Set an entry; refused on the side that is not broadcast."""
-        self._refuse()
-
-    def remove(self, key: K) -> None:
-        """Remove an entry; refused on the side that is not broadcast."""
-        self._refuse()
-
-    def contains(self, key: K) -> bool:
-        """Whether there is an entry."""
-        self._refuse()
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        """All entries."""
-        self._refuse()
-
-    def clear(self) -> None:
-        """Remove all entries; refused on the side that is not broadcast."""
-        self._refuse()
 
 
 _DECLARED: Final = "_tidegate_states"
