@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
-from tidegate.core.errors import JobCanceledError
+from tidegate.core.errors import JobCanceledError, JobFailedError
 from tidegate.core.ids import JobId, OperatorId
 from tidegate.core.states import JobStatus
 from tidegate.graph.explain import explain_running
 from tidegate.graph.explain_plan import Plan
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
+from tidegate.jobmanager.failover.diagnosis import will_come_again
 from tidegate.jobmanager.failover.job import JobOverview
 from tidegate.metrics.snapshot import JobMetrics, SubtaskMetrics, VertexMetrics
 from tidegate.testing.simulation import Simulation
+
+_MOST_RESTARTS_ALIKE: Final = 100
 
 
 class InProcessClient:
@@ -24,6 +28,8 @@ class InProcessClient:
     def __init__(self, simulation: Simulation, plan: Plan) -> None:
         self.simulation = simulation
         self._plan = plan
+        self._restarts = 0
+        self._restarts_alike = 0
 
     @property
     def job_id(self) -> JobId:
@@ -59,9 +65,30 @@ class InProcessClient:
         self.simulation.close()
 
     def result(self, timeout_s: float | None = None) -> JobMetrics:
-        """Run to the end; return the final metrics, or raise the job's error."""
-        self.simulation.run()
+        """Run to the end; return the final metrics, or raise the job's error.
+
+        A restart strategy may be without end, and on a virtual clock no delay is long: what fails again and again for
+        the same reason is raised after some restarts, where Spark would go on and show the error.
+        """
+        while not self.status().is_terminal:
+            self._advance()
         return self._final()
+
+    def _advance(self) -> None:
+        self.simulation.run_one_event()
+        job = self.simulation.job
+        if job.restarts == self._restarts:
+            return
+        self._restarts = job.restarts
+        overview = job.overview()
+        # Not in a row: of two subtasks that both fail, chance says which one is the first.
+        self._restarts_alike += will_come_again(overview.diagnosis)
+        if self._restarts_alike >= _MOST_RESTARTS_ALIKE:
+            self.cancel()
+            raise JobFailedError(
+                f"{overview.last_error}\n{self._restarts_alike} restarts ended like the attempt before, and the "
+                f"in-process runtime gives up; on Spark the restart strategy ({overview.restart_strategy}) goes on"
+            )
 
     def _final(self) -> JobMetrics:
         self.simulation.close()
@@ -111,7 +138,7 @@ class InProcessClient:
                 elif simulation.status.is_terminal:
                     break
                 else:
-                    simulation.run_one_event()
+                    self._advance()
             self._final()
         finally:
             if not simulation.status.is_terminal:

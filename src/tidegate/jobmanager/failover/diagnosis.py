@@ -28,8 +28,8 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> str:
     if before is not None and failure.culprit and failure.culprit == before.failure.culprit:
         if failure.place and failure.place == before.failure.place:
             return (
-                f"the same error as in attempt {before.attempt} at the same record: it will not go away by "
-                f"restarting. Correct the program, or the record"
+                f"the same error as in attempt {before.attempt} at the same record: it will not "
+                f"go away by restarting. Correct the program, or the record"
             )
         if not failure.place:
             return (
@@ -50,6 +50,11 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> str:
     ):
         return "a process or a connection was lost: a restart usually helps"
     return ""
+
+
+def will_come_again(diagnosis: str) -> bool:
+    """Whether a sentence of `diagnose` says that restarting is of no use."""
+    return "go away by restarting" in diagnosis
 
 
 def _is_program_error(reason: str) -> bool:

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate import DataGeneratorSource, Environment
+from tidegate.core.errors import JobFailedError
+from tidegate.testing.scripted_source import Crash, ScriptedSource
+
+
+def numbers(indices: Any, rng: Any) -> dict[str, Any]:
+    return {"n": indices}
+
+
+def failing_at_70(row: Any) -> int:
+    if row.n == 70:
+        raise ValueError("seventy is too much")
+    return int(row.n)
+
+
+def program(**options: Any) -> tuple[Environment, Any]:
+    env = Environment(runtime="in-process", checkpoint_interval="10 ms", parallelism=2, **options)
+    source = env.from_source(DataGeneratorSource(numbers, count=100, rate=1000), uid="numbers")
+    return env, source.map(failing_at_70, returns=int)
+
+
+def test_an_error_that_comes_again_and_again_is_raised_although_restarts_have_no_end() -> None:
+    env, mapped = program()
+    mapped.print()
+    with pytest.raises(JobFailedError) as caught:
+        env.execute("for ever")
+    text = str(caught.value)
+    assert "seventy is too much" in text
+    assert "it will not go away by restarting" in text
+    assert "the in-process runtime gives up" in text
+
+
+def test_so_is_one_while_the_results_are_collected() -> None:
+    with pytest.raises(JobFailedError, match="the in-process runtime gives up"):
+        list(program()[1].execute_and_collect())
+
+
+def test_a_restart_strategy_with_an_end_is_asked_until_its_end() -> None:
+    env, mapped = program(restart_strategy="fixed-delay", restart_attempts=20)
+    mapped.print()
+    client = env.execute_async("twenty")
+    with pytest.raises(JobFailedError, match="seventy is too much"):
+        client.result()
+    assert client.overview().restarts == 20
+
+
+def test_many_different_failures_are_survived(tmp_path: Path) -> None:
+    script: list[Any] = []
+    for n in range(15):
+        script += [n, Crash(f"after {n}", how="raise")]
+    source = ScriptedSource([script], tmp_path)
+    env = Environment(runtime="in-process", checkpoint_interval="10 ms")
+    assert set(env.from_source(source, uid="numbers").execute_and_collect()) == set(range(15))
