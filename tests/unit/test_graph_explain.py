@@ -336,6 +336,18 @@ class TestEventTime:
         ] * 2
         assert explain(graph_of(self.program())) == text_without(text, "       watermark ")
 
+    def test_before_the_first_watermark_what_is_behind_says_that_there_is_none(self) -> None:
+        plan = plan_of(graph_of(self.program()))
+        quiet = SubtaskMetrics(subtask=0)
+        vertices = tuple(
+            VertexMetrics(vertex=t.id, name=t.name, parallelism=1, subtasks=(quiet,)) for t in plan.tasks
+        )
+        metrics = JobMetrics(name="job", status="RUNNING", elapsed_ms=1, vertices=vertices)
+        tasks = json.loads(explain_running(plan, metrics, "json"))["tasks"]
+        none_yet = {"watermark_ms": None, "lag_ms": 0, "idle": False, "held_by": ""}
+        assert [o["watermark"] for o in tasks[1]["operators"]] == [none_yet, none_yet]
+        assert tasks[2]["operators"][0]["watermark"] is None  # before the timestamps are assigned
+
     def test_the_client_of_a_job_shows_it(self) -> None:
         client = self.program(runtime="in-process").execute_async("shop")
         assert "watermarks: timestamps from ts" in client.explain()

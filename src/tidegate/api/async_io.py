@@ -116,7 +116,7 @@ def _duration(what: str, value: Any, *, least: int) -> int:
     try:
         ms = parse_duration_ms(value)
     except ValueError as e:
-        raise ProgramError(f"{what}: {e}") from e
+        raise ProgramError(f"{what}={value!r}: {e}") from e
     if ms < least:
         raise ProgramError(f"{what} must be at least {least} ms, got {value!r}")
     return ms

@@ -187,21 +187,30 @@ def plan_of(graph: StreamGraph) -> Plan:
 
 def with_watermarks(plan: Plan, metrics: JobMetrics) -> Plan:
     """The plan of a running job with each operator's watermark of now; its tasks are the vertices of the metrics."""
-    vertices = {vertex.vertex: vertex for vertex in metrics.vertices}
-    tasks = [
-        _task_now(t, operator_watermarks(metrics, vertices[t.id]) if t.id in vertices else [])
-        for t in plan.tasks
-    ]
+    vertices = {vertex.vertex: vertex for vertex in metrics.vertices if vertex.subtasks}
+    timed = _tasks_with_event_time(plan)
+    tasks = []
+    for task in plan.tasks:
+        marks = operator_watermarks(metrics, vertices[task.id]) if task.id in vertices else []
+        if not marks and task.id in vertices and task.id in timed:  # nobody before it has a watermark yet
+            marks = [OperatorWatermark(None, 0, False, "")] * len(task.operators)
+        begins = next((i for i, o in enumerate(task.operators) if o.watermarks is not None), 0)
+        operators = [
+            msgspec.structs.replace(operator, watermark=mark) if i >= begins else operator
+            for i, (operator, mark) in enumerate(zip_longest(task.operators, marks))
+        ]
+        tasks.append(msgspec.structs.replace(task, operators=operators))
     return msgspec.structs.replace(plan, tasks=tasks)
 
 
-def _task_now(task: PlannedTask, marks: list[OperatorWatermark]) -> PlannedTask:
-    begins = next((i for i, o in enumerate(task.operators) if o.watermarks is not None), 0)
-    operators = [
-        msgspec.structs.replace(operator, watermark=mark) if i >= begins else operator
-        for i, (operator, mark) in enumerate(zip_longest(task.operators, marks))
-    ]
-    return msgspec.structs.replace(task, operators=operators)
+def _tasks_with_event_time(plan: Plan) -> set[int]:
+    """The tasks where event time begins, and those behind them."""
+    found = {task.id for task in plan.tasks if any(o.watermarks is not None for o in task.operators)}
+    before = -1
+    while len(found) != before:
+        before = len(found)
+        found |= {e.target_task for e in plan.exchanges if e.source_task in found}
+    return found
 
 
 def _task(id: int, group: list[StreamNode], place: dict[int, tuple[int, int]]) -> PlannedTask:
