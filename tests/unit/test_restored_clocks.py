@@ -15,6 +15,7 @@ def restored(*clocks: int, subtask: int = 0, parallelism: int = 3, keyed: bool =
 
 def test_with_an_unchanged_parallelism_each_goes_on_at_its_own():
     assert restored(5, 9, subtask=1, parallelism=2) == RestoredClocks(9, 9)
+    assert restored(MIN_TIMESTAMP, 9, parallelism=2) == RestoredClocks(), "one that had none has none"
 
 
 def test_equal_clocks_are_the_clock_of_all():

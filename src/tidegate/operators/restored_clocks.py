@@ -55,11 +55,13 @@ def restored_clocks(
 
     An old subtask of which nothing is stored had no event time yet, whatever the others had: they may have finished.
     """
-    for clock in stored:
-        if (clock.subtask, clock.parallelism) == (subtask, parallelism):
-            return RestoredClocks(clock.watermark_ms, clock.watermark_ms)
     if not stored:
         return RestoredClocks()
+    if (
+        stored[0].parallelism == parallelism
+    ):  # batches that were overtaken may be in front of what others have heard
+        own = next((c.watermark_ms for c in stored if c.subtask == subtask), MIN_TIMESTAMP)
+        return RestoredClocks(own, own)
     is_whole = len(stored) == stored[0].parallelism
     smallest = min(c.watermark_ms for c in stored) if is_whole else MIN_TIMESTAMP
     # The end of input is no time to go on at: what is still open there is closed when the others end, too.
@@ -69,7 +71,7 @@ def restored_clocks(
     groups = np.full(max_parallelism, MIN_TIMESTAMP)
     for clock in stored:
         if clock.watermark_ms != MAX_WATERMARK:
-            own = key_group_range(clock.subtask, clock.parallelism, max_parallelism)
-            groups[own.start : own.end + 1] = clock.watermark_ms
+            its = key_group_range(clock.subtask, clock.parallelism, max_parallelism)
+            groups[its.start : its.end + 1] = clock.watermark_ms
     repeats = any(c.at_least_once for c in stored)
     return RestoredClocks(smallest, smallest if repeats else largest, groups)
