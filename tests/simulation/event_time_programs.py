@@ -1,4 +1,5 @@
-"""Programs in event time for runs under faults: windows by columns and by record, timers, an interval join.
+"""Programs in event time for runs under faults: windows by columns and by record, timers, an interval join,
+deduplication, requests in flight.
 
 The number of a record is its time. Every reader gives its numbers in order, so nothing is late, however the readers
 are apart: a record is lost, or a pane comes twice, only if a clock is wrong.
@@ -6,12 +7,14 @@ are apart: a record is lost, or a pane comes twice, only if a clock is wrong.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tests.simulation.recovery_programs import Click, Output, Program, _compare, click_of, clicks
 from tidegate import (
+    AsyncFunction,
     Environment,
     EventTimeSessionWindows,
     KeyedProcessFunction,
@@ -96,6 +99,31 @@ def _joined(env: Environment, inputs: Mapping[str, list[Click]]) -> DataStream:
     return join.apply(lambda a, b: Pair(a.n, b.n), returns=Pair)
 
 
+def _twice(click: Click) -> list[Click]:
+    return [click, click]
+
+
+def _deduplicated(env: Environment, inputs: Mapping[str, list[Click]]) -> DataStream:
+    """One copy of each record passes; that it did is forgotten when the watermark is behind it."""
+    return _timed(env, inputs).flat_map(_twice, returns=Click).key_by("n").deduplicate(within=SIZE)
+
+
+class Ask(AsyncFunction):
+    """Some answers come later than those of records behind them. They come from a thread, so that runs of one seed
+    differ in when."""
+
+    async def invoke(self, value: Click) -> Iterable[Click]:
+        for _ in range(value.n % 4):
+            await asyncio.sleep(0)
+        return [value]
+
+
+def _asked(env: Environment, inputs: Mapping[str, list[Click]]) -> DataStream:
+    """A record that a watermark has passed, or an answer that is lost or comes twice, makes a window wrong."""
+    asked = _timed(env, inputs).map_async(Ask(), ordered=False, capacity=3, returns=Click)
+    return asked.key_by("key").window(TumblingEventTimeWindows(SIZE)).count().map(_show, returns=Pane)
+
+
 # ---- the checks ----
 
 
@@ -141,6 +169,11 @@ def _check_joined(program: Program, output: Output, guarantee: str, parallelism:
         _compare(found, truth, guarantee)
 
 
+def _check_deduplicated(program: Program, output: Output, guarantee: str, parallelism: int) -> None:
+    found = Counter(Click(r["key"], r["n"], r["source"]) for rows in output.values() for r in rows)
+    _compare(found, Counter(program.all_clicks()), guarantee)
+
+
 EVENT_TIME_PROGRAMS = (
     Program("tumbling windows", {"s0": clicks(160, 0)}, _tumbling, _check_windows),
     Program("sliding windows", {"s0": clicks(120, 0)}, _sliding, _check_windows),
@@ -149,4 +182,6 @@ EVENT_TIME_PROGRAMS = (
     Program(
         "interval join", {"s0": clicks(80, 0), "s1": [click_of(n) for n in range(70)]}, _joined, _check_joined
     ),
+    Program("deduplicated", {"s0": clicks(120, 0)}, _deduplicated, _check_deduplicated),
+    Program("asked", {"s0": clicks(100, 0)}, _asked, _check_windows),
 )
