@@ -33,7 +33,7 @@ from tidegate.api.state import (
     StateTtl,
     ValueState,
 )
-from tidegate.core.errors import ProgramError, StateCompatibilityError, TidegateError
+from tidegate.core.errors import ProgramError, SerializationError, StateCompatibilityError, TidegateError
 from tidegate.core.key_groups import KeyGroupRange, key_group_range
 from tidegate.records.hashing import hash_value
 from tidegate.state.backend import NO_KEY, ColumnArray
@@ -311,7 +311,7 @@ def test_type_without_a_serializer_is_refused_where_the_state_is_made(cluster: C
 
 def _refusal(task: Subtask, action: Any) -> str:
     """The message of the refusal, which comes at the update or with the snapshot."""
-    with pytest.raises(TidegateError) as caught:
+    with pytest.raises(SerializationError) as caught:
         task.at("the key", action)
         task.begin_checkpoint(1)()
     return str(caught.value)

@@ -28,7 +28,7 @@ class KeyTypeError(SchemaError):
 
 
 class SerializationError(TidegateError):
-    """A user's function or object cannot be sent to the slots; names it and the part that cannot travel."""
+    """A user's function or object cannot be sent to the slots, or a value not be stored; names it and what is wrong."""
 
 
 class BadRecordError(TidegateError):

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
 from tidegate.api.state import KeyedState, StateAccessError
-from tidegate.core.errors import SchemaError, SerializationError
-from tidegate.records.columns import brief
+from tidegate.core.errors import SchemaError
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
 from tidegate.state.heap.map_table import MapTable
 from tidegate.state.heap.table import REMOVED, HeapTable
+from tidegate.state.refusals import cannot_store as cannot_store
 from tidegate.state.serializers import ValueSerializer
 from tidegate.state.ttl import ExpiryQueue, TtlClock
 
@@ -28,14 +28,6 @@ def no_key(operator: str, declaration: KeyedState) -> NoReturn:
     raise StateAccessError(
         f"operator {operator!r}: {declaration.kind} state {declaration.name!r} is kept by key, but there is no current "
         f"key here. Use it while a record of a keyed stream is processed"
-    )
-
-
-def cannot_store(operator: str, state: str, key: Any, value: Any, reason: SchemaError) -> SerializationError:
-    """The error for a value that does not fit its state."""
-    return SerializationError(
-        f"operator {operator!r}: state {state!r} cannot store a {type(value).__name__} for key {brief(key)}: {reason}. "
-        f"Store values of the declared type, or declare the type of what is stored"
     )
 
 

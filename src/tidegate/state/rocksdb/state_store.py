@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 from tidegate.api.state import StateAccessError
 from tidegate.core.errors import SchemaError
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
+from tidegate.state.refusals import cannot_store
 from tidegate.state.rocksdb.database import Database, Entry
 from tidegate.state.rocksdb.key_bytes import EntryKeys
 from tidegate.state.rocksdb.ttl import Expiry
@@ -140,10 +141,8 @@ class GenerationStore(Store):
         return key
 
     def _refuse_value(self, value: Any, error: SchemaError) -> NoReturn:
-        raise SchemaError(
-            f"operator {self._operator!r}: state {self._context.state_name!r} of key {self._backend.current_key!r} "
-            f"cannot hold this {type(value).__name__}: {error}"
-        ) from error
+        key = self._backend.current_key
+        raise cannot_store(self._operator, self._context.state_name, key, value, error) from error
 
     def _keep(self, values: KeptValues, value: Any) -> Any:
         try:
