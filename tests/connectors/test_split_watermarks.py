@@ -13,11 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.connectors.reader_harness import ReaderHarness, all_splits
-from tidegate import DataGeneratorSource, Environment, FileSource, WatermarkStrategy
+from tidegate import (
+    Count,
+    DataGeneratorSource,
+    Environment,
+    FileSink,
+    FileSource,
+    MapFunction,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+)
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource
 from tidegate.api.source import Finished, Source, SourceSplit
 from tidegate.connectors.datagen import sequence
 from tidegate.connectors.datagen.blocks import GeneratorSplit
+from tidegate.testing import simulation
 from tidegate.testing.harness import OperatorHarness
 
 TIMES = pa.schema([("ts", pa.int64())])
@@ -154,3 +164,51 @@ def test_a_source_between_two_files_is_idle_when_its_time_has_passed_and_active_
         task.add(second)
         task.poll()
         assert h.statuses == [True, False]
+
+
+class FailsOnce(MapFunction):
+    """Raises at one record, the first time that it comes."""
+
+    def __init__(self, at: int, marker: Path) -> None:
+        self._at, self._marker = at, marker
+
+    def map(self, value: Any) -> int:
+        if value.ts == self._at and not self._marker.exists():
+            self._marker.touch()
+            raise RuntimeError("once")
+        return int(value.ts)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_job_over_files_goes_on_with_the_watermarks_of_its_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+):
+    """The files are in the order of their times, so nothing is late, with a crash in the third or without."""
+    monkeypatch.setattr(simulation, "_EVENT_NS", 1_000_000)  # or the job ends before its first checkpoint
+    monkeypatch.setattr(simulation, "_TICK_NS", 1_000_000)
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        start = number * 10_000
+        write_json(tmp_path / "in" / f"{number}.json", range(start, start + 10_000, 50))
+    env = Environment(
+        runtime="in-process", seed=seed, parallelism=1, batch_rows=7, watermark_interval=0,
+        checkpoint_interval="10 ms", checkpoint_dir=str(tmp_path / "checkpoints"),
+        restart_strategy="fixed-delay", restart_delay="1 ms",
+    )  # fmt: skip
+    source = FileSource(tmp_path / "in", format="json", schema=TIMES)
+    times = env.from_source(source, WatermarkStrategy.bounded("50 ms", "ts"), uid="files")
+    mapped = times.map(FailsOnce(25_000, tmp_path / "failed"), uid="map")
+    counts = mapped.key_by(zero).window(TumblingEventTimeWindows("1 s")).aggregate(n=Count(), uid="windows")
+    counts.sink_to(FileSink(tmp_path / "out", format="json"), uid="out")
+    client = env.execute_async()
+    metrics = client.result()
+    assert client.overview().restored_checkpoint
+    written = "".join(p.read_text() for p in (tmp_path / "out").rglob("*.json"))
+    found = [json.loads(line) for line in written.splitlines()]
+    assert len({row["window_start"] for row in found}) == 40
+    assert [row["n"] for row in found] == [20] * 40
+    assert sum(s.counters.get("late_records", 0) for v in metrics.vertices for s in v.subtasks) == 0
+
+
+def zero(value: int) -> int:
+    return 0
