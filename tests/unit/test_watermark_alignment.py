@@ -100,6 +100,25 @@ def test_the_display_names_what_holds_a_watermark_back():
     assert len(watermark_lines(metrics)) == 2
 
 
+def test_the_plain_line_says_how_far_the_slowest_operator_is_behind():
+    def vertex(number: int, name: str, time: EventTime) -> VertexMetrics:
+        return VertexMetrics(
+            vertex=number, name=name, parallelism=1, subtasks=(SubtaskMetrics(subtask=0, time=time),)
+        )
+
+    def line(*vertices: VertexMetrics) -> str:
+        metrics = JobMetrics(name="pv", status="RUNNING", elapsed_ms=1, vertices=vertices)
+        return plain_line(metrics, Rates().add(metrics))
+
+    clicks = vertex(0, "clicks", EventTime(watermark_ms=3_000, lag_ms=7_300, split="p1", quiet_ms=5_300))
+    bids = vertex(1, "bids", EventTime(watermark_ms=8_000, lag_ms=2_300))
+    join = vertex(2, "join", EventTime(watermark_ms=3_000, lag_ms=7_400, held_by=(0, 0)))
+    held = " | watermark 7.4 s behind, held by clicks/p1, without records for 5.3 s"
+    assert line(clicks, bids, join).endswith(held)
+    assert "watermark" not in line(vertex(0, "clicks", EventTime(watermark_ms=(1 << 63) - 1)))
+    assert "watermark" not in line(vertex(0, "clicks", EventTime(watermark_ms=1, lag_ms=5, idle=True)))
+
+
 def test_the_display_says_how_many_records_were_too_late():
     time = EventTime(watermark_ms=(1 << 63) - 1)
     count = VertexMetrics(

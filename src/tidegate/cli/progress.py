@@ -21,7 +21,7 @@ from rich.text import Text
 
 from tidegate.api.job_client import JobClient
 from tidegate.cli.recovery import Recovery, recovery_lines, recovery_parts
-from tidegate.metrics.event_time import late_records, watermark_lines
+from tidegate.metrics.event_time import lag_words, late_records, watermark_lines
 from tidegate.metrics.snapshot import JobMetrics, OperatorCounts, SubtaskMetrics, VertexMetrics
 
 _LOG = logging.getLogger(__name__)
@@ -279,6 +279,8 @@ def plain_line(metrics: JobMetrics, rates: dict[int, VertexRates], recovery: Rec
         held = f" ({rate.backpressured:.0%} back-pressured)" if rate.backpressured >= 0.05 else ""
         late = f" ({late_records(vertex):,} late)" if late_records(vertex) else ""
         parts.append(f"{vertex.name} {format_number(max(rate.in_per_s, rate.out_per_s))}/s{held}{late}")
+    lag = lag_words(metrics)
+    parts += [lag] if lag else []
     return " | ".join([*parts, *([] if recovery is None else recovery_parts(recovery))])
 
 

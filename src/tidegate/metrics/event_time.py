@@ -98,6 +98,25 @@ def operator_watermarks(metrics: JobMetrics, vertex: VertexMetrics) -> list[Oper
     return found
 
 
+def lag_words(metrics: JobMetrics) -> str:
+    """How far the slowest vertex is behind, and who holds it; empty without event time, and when all is done.
+
+    >>> time = EventTime(watermark_ms=43_203_000, lag_ms=42_000, split="partition 3", quiet_ms=40_000)
+    >>> clicks = VertexMetrics(
+    ...     vertex=0, name="clicks", parallelism=1, subtasks=(SubtaskMetrics(subtask=0, time=time),))
+    >>> lag_words(JobMetrics(name="job", status="RUNNING", elapsed_ms=1, vertices=(clicks,)))
+    'watermark 42.0 s behind, held by clicks/partition 3, without records for 40.0 s'
+    """
+    slowest = [(vertex, time) for vertex in metrics.vertices if (time := _slowest(vertex)) is not None]
+    waited_for = [(v, t) for v, t in slowest if t.lag_ms and not t.idle and t.watermark_ms != _END]
+    if not waited_for:
+        return ""
+    vertex, time = max(waited_for, key=lambda found: found[1].lag_ms)
+    holder = _holder(metrics, vertex, time)
+    words = f"watermark {brief_duration(time.lag_ms)} behind"
+    return f"{words}, held by {holder}" if holder else words
+
+
 def dropped_words(metrics: JobMetrics) -> list[str]:
     """What to say at the end of a job about late records that went nowhere; nothing if there are none.
 
