@@ -369,6 +369,17 @@ def test_a_wall_clock_that_is_set_back_does_not_stop_the_watermarks():
         assert h.watermarks == [999, 1_999]
 
 
+def test_a_generator_that_fails_is_blamed_with_the_record():
+    def at_seven(event: Any, timestamp_ms: int) -> Any:
+        return "soon" if timestamp_ms == 7 else None
+
+    with harness(WatermarkStrategy.punctuated(at_seven, "ts")) as h, pytest.raises(OperatorError) as caught:
+        h.push([("a", 5), ("a", 7)], origin=Origin("clicks", 0, "line"))
+    assert "returned 'soon'" in str(caught.value.__cause__)
+    assert "ts=7" in caught.value.record
+    assert "line 1 of clicks" in str(caught.value.args)
+
+
 # ---- plans ----
 
 

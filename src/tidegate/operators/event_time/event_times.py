@@ -11,10 +11,12 @@ from typing import Final
 
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.metrics.snapshot import EventTime, event_time_of
-from tidegate.operators.event_time.split_watermarks import SplitWatermarks
+from tidegate.operators.event_time.split_watermarks import GeneratorFailure, SplitWatermarks
 from tidegate.operators.event_time.timestamps import TimestampAssigner
+from tidegate.operators.failures import OperatorError
 from tidegate.operators.operator import OperatorContext
 from tidegate.records.batch import Batch
+from tidegate.records.types import brief
 
 GENERATORS: Final = "$generators"
 """The name of the operator state that holds how far each split is."""
@@ -50,7 +52,11 @@ class EventTimes:
             self._context.emit_status(False)
             self.report(self.watermarks.emitted_ms)
             self.watermarks.is_idle = False
-        self.watermarks.observe(split, stamped, self._context.clock.now_ms())
+        try:
+            self.watermarks.observe(split, stamped, self._context.clock.now_ms())
+        except GeneratorFailure as e:
+            at = "" if stamped.origin is None else stamped.origin.at(e.row)
+            raise OperatorError(self._context.operator_name, at, brief(stamped.rows[e.row])) from e.__cause__
         return stamped
 
     # ---- alignment with other sources ----

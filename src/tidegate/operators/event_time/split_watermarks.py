@@ -21,6 +21,14 @@ _WHOLE: Final = "#"
 """In front of a subtask's number: the split of a stream that has none, or whose reader does not say which it reads."""
 
 
+class GeneratorFailure(Exception):
+    """What a generator of the user raised at a row of a batch; the cause says why."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
 class StoredSplit(msgspec.Struct, frozen=True):
     """What a checkpoint keeps of a split's generator."""
 
@@ -75,8 +83,13 @@ class SplitWatermarks:
         elif state.generator is not None:
             before_ms = state.watermark_ms
             assert batch.timestamps is not None
-            for row, timestamp_ms in zip(batch.rows, batch.timestamps.to_pylist(), strict=True):
-                self._take(state, state.generator.on_event(row, timestamp_ms))
+            seen = 0
+            try:
+                for record, timestamp_ms in zip(batch.rows, batch.timestamps.to_pylist(), strict=True):
+                    self._take(state, state.generator.on_event(record, timestamp_ms))
+                    seen += 1
+            except BaseException as e:
+                raise GeneratorFailure(seen) from e
             self.punctuated = self.punctuated or state.watermark_ms > before_ms
 
     def keep(self, splits: Iterable[str], now_ms: int) -> None:
