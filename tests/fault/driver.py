@@ -9,10 +9,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.fault.kit import until_completed
+from tests.fault.kit import until_completed, until_restarted
 from tests.fault.storm import OPTIONS, WITH_EXECUTORS, Storm
 from tests.fault.tap import TapSource
-from tests.spark.driver import hear, say
+from tests.spark.driver import hear, say, session
 from tidegate import Environment, FileSink, JobFailedError
 from tidegate.spark.session import start_session
 
@@ -63,6 +63,30 @@ def resumed(
         end = TapSource(home / "tap", 2).close()
         client.result(240)
         say("finished", end=end)
+    spark.stop()
+
+
+def moved(master: str, directory: str, checkpoint_dir: str, backend: str) -> None:
+    """Count what comes from a tap on one machine, and, when that is lost, on another one."""
+    home = Path(directory)
+    spark = session(master)
+    options = {**OPTIONS, "parallelism": 2, "checkpoint_dir": checkpoint_dir, "state_backend": backend}
+    env = Environment(spark=spark, **options)
+    ticks = env.from_source(TapSource(home / "tap", 2), uid="tap")
+    ticks.sink_to(FileSink(home / "ticks"), uid="ticks")
+    ticks.key_by("app").count(uid="count").sink_to(FileSink(home / "counts"), uid="counts")
+    client = env.execute_async("moved")
+    until_completed(client, 3, 240)
+    say("running", executors=sorted({slot.executor for slot in client.slots()}))
+    hear()
+    until_restarted(client, deadline_s=240)
+    until_completed(client, client.checkpoints().completed + 2, 240)
+    executors = sorted({slot.executor for slot in client.slots()})
+    say("moved", executors=executors, restored=client.overview().restored_checkpoint)
+    hear()
+    end = TapSource(home / "tap", 2).close()
+    client.result(240)
+    say("finished", end=end)
     spark.stop()
 
 

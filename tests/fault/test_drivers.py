@@ -10,7 +10,7 @@ import pytest
 from tests.fault.kit import stopped
 from tests.fault.storm import judge
 from tests.fault.test_storms import PROGRAM
-from tests.spark.standalone import Driver
+from tests.spark.standalone import Cluster, Driver, python_without_tidegate
 
 pytest_plugins = ["tests.plugins.s3_endpoint"]
 
@@ -101,4 +101,37 @@ def test_a_checkpoint_is_restored_where_there_is_nothing_of_the_process_that_wro
     assert said["second"]["job_id"] == said["first"]["job_id"]
     assert said["second"]["restored"] > 0
     assert os.listdir(home / "ticks"), "there was output"
+    assert judge(home, 2, end) == 2 * end
+
+
+@pytest.mark.spec("S2-8")
+@pytest.mark.timeout(900)
+def test_a_job_whose_machine_is_lost_goes_on_from_its_checkpoint_on_another_one(tmp_path, s3_bucket):
+    """A worker of Spark with an address and directories of its own, all gone before there is another one."""
+    home, driving, first, second = (tmp_path / name for name in ("home", "driver", "first", "second"))
+    for directory in (home, driving, tmp_path / "cluster"):
+        directory.mkdir()
+    settings = {"CLUSTER_PYTHON": str(python_without_tidegate(tmp_path))}
+    arguments = ["moved", str(home), s3_bucket, "rocksdb"]
+    with Cluster(tmp_path / "cluster") as cluster:
+        cluster.add_worker(machine=first, address="127.0.0.2")
+        cluster.await_workers()
+        arguments.insert(1, cluster.url)
+        with Driver(driving, *arguments, env=settings, program=PROGRAM) as driver:
+            (executor,) = driver.expect("running", 120)["executors"]
+            assert list(first.glob("worker-0/app-*/*")), "it runs on that machine"
+            assert list(first.rglob("tidegate-state-*")), "and so are the files of its state"
+            cluster.kill_worker(0)
+            shutil.rmtree(first)
+            cluster.add_worker(machine=second, address="127.0.0.3")
+            driver.tell("the machine is gone")
+            said = driver.expect("moved", 240)
+            (other,) = said["executors"]
+            assert other != executor
+            assert list(second.glob("worker-1/app-*/*")), "it runs on the other machine"
+            assert not first.exists(), "with nothing of the first"
+            assert said["restored"] > 0
+            driver.tell("close")
+            end = driver.expect("finished", 240)["end"]
+            assert driver.wait(60) == 0, driver.errors()
     assert judge(home, 2, end) == 2 * end

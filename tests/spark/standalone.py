@@ -110,12 +110,15 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def add_worker(self, cores: int = 2) -> subprocess.Popen[bytes]:
-        """Start another worker; it has registered when this returns."""
+    def add_worker(
+        self, cores: int = 2, machine: Path | None = None, address: str = "127.0.0.1"
+    ) -> subprocess.Popen[bytes]:
+        """Start another worker, with everything that it writes in the directory of a machine if one is given."""
         name = f"worker-{len(self.workers)}"
-        args = ["--host", "127.0.0.1", "--webui-port", str(free_port()), "--cores", str(cores)]
-        args += ["--memory", "600m", "--work-dir", str(self.directory / name), self.url]
-        worker = self._launch(name, "org.apache.spark.deploy.worker.Worker", args)
+        args = ["--host", address, "--webui-port", str(free_port()), "--cores", str(cores)]
+        args += ["--memory", "600m", "--work-dir", str((machine or self.directory) / name), self.url]
+        environment = None if machine is None else spark_environment(machine) | {"SPARK_LOCAL_IP": address}
+        worker = self._launch(name, "org.apache.spark.deploy.worker.Worker", args, environment)
         self.workers.append(worker)
         return worker
 
@@ -128,12 +131,14 @@ class Cluster:
         """Lose a machine: the worker, its executors and their Python processes, without a word."""
         kill_tree(self.workers[index])
 
-    def _launch(self, name: str, main: str, args: list[str]) -> subprocess.Popen[bytes]:
+    def _launch(
+        self, name: str, main: str, args: list[str], environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         log = (self.directory / f"{name}.log").open("wb")
         self._stack.enter_context(log)
         process = subprocess.Popen(
             [SPARK_HOME / "bin" / "spark-class", main, *args],
-            env=self._environment,
+            env=environment or self._environment,
             cwd=self.directory,
             stdout=log,
             stderr=subprocess.STDOUT,
