@@ -196,6 +196,11 @@ def program(env: Environment, case: Case) -> DataStream:
     clicks = env.from_collection(case.events, type=Click, uid="clicks").set_parallelism(1)
     timed = clicks.assign_timestamps_and_watermarks(WatermarkStrategy.bounded(case.delay, "ts"), uid="times")
     timed.set_parallelism(1)
+    return found_in(timed, case)
+
+
+def found_in(timed: DataStream, case: Case) -> DataStream:
+    """All that the branches find in a stream."""
     found = [s for i, branch in enumerate(case.branches) for s in results_of(timed, i, branch)]
     return found[0].union(*found[1:])
 
@@ -304,10 +309,17 @@ def cases(
     kinds: tuple[str, ...] = ("tumbling", "sliding", "cumulative", "session"),
     forms: tuple[str, ...] = ("columns", "process", "aggregate"),
     many: int = 8,
+    least: int = 1,
+    most_rows: int = 7,
+    in_order: bool = False,
 ) -> Case:
-    """Any events, in any order, and `many` branches over them."""
-    jitter = draw(st.sampled_from([0, 10, 60]))
-    times = draw(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+    """Any events, in any order, and `many` branches over them.
+
+    With at `least` so many events in batches of at `most_rows`, a checkpoint is there before the end. `in_order`: no
+    event is late whenever watermarks come, and no trigger goes by them.
+    """
+    jitter = 0 if in_order else draw(st.sampled_from([0, 10, 60]))
+    times = draw(st.lists(st.integers(0, 5), min_size=least, max_size=40))
     events, now = [], draw(st.sampled_from([-30, 0, 1_700_000_000_000]))
     for step in times:
         now += step
@@ -315,9 +327,12 @@ def cases(
         events.append(Click(draw(st.sampled_from("abc")), ts, draw(st.integers(0, 9))))
     return Case(
         events,
-        draw(st.integers(1, 7)),
+        draw(st.integers(1, most_rows)),
         draw(st.sampled_from([0, 3, 20])),
         draw(st.integers(1, 4)),
         draw(st.integers(0, 1000)),
-        tuple(draw(branches(kinds, forms)) for _ in range(many)),
+        tuple(
+            draw(branches(kinds, forms).filter(lambda b: not in_order or b.when.kind != "continuous"))
+            for _ in range(many)
+        ),
     )

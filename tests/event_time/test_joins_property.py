@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.event_time import reference as ref
-from tests.event_time.crashing import COMMON, environment, written_with_a_crash
+from tests.event_time.crashing import COMMON, Crashes, environment
 from tidegate import (
     DataStream,
     Environment,
@@ -170,21 +170,20 @@ def test_joins_deduplication_and_timers_equal_plain_python(case: Case) -> None:
 
 
 @pytest.mark.timeout(600)
-@given(case=cases())
-@settings(COMMON, max_examples=30)
-def test_a_crash_at_any_moment_changes_nothing(case: Case) -> None:
-    check_with_a_crash(case, "heap")
+@pytest.mark.parametrize(("backend", "examples"), [("heap", 30), ("rocksdb", 8)])
+def test_a_crash_at_any_moment_changes_nothing_nor_does_another_parallelism(
+    backend: str, examples: int
+) -> None:
+    crashes = Crashes()
 
+    @given(case=cases(), parallelism=st.none() | st.integers(1, 4))
+    @settings(COMMON, max_examples=examples)
+    def check_all(case: Case, parallelism: int | None) -> None:
+        def is_the_moment(found: Found) -> bool:
+            return zlib.crc32(repr((found, case.seed)).encode()) % 3 == 0
 
-@pytest.mark.timeout(600)
-@given(case=cases())
-@settings(COMMON, max_examples=8)
-def test_a_crash_changes_nothing_on_rocksdb(case: Case) -> None:
-    check_with_a_crash(case, "rocksdb")
+        written = crashes.written(case, backend, program, Found, is_the_moment, parallelism)
+        assert Counter(written) == expected(case)
 
-
-def check_with_a_crash(case: Case, backend: str) -> None:
-    def crashes(found: Found) -> bool:
-        return zlib.crc32(repr((found, case.seed)).encode()) % 9 == 0
-
-    assert Counter(written_with_a_crash(case, backend, program, Found, crashes)) == expected(case)
+    check_all()
+    assert crashes.seen["restored"] > examples // 4

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
 import zlib
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.event_time.crashing import COMMON, environment, written_with_a_crash
-from tests.event_time.jobs import Case, Found, cases, check, program
+from tests.event_time.crashing import COMMON, Crashes, environment, time_passes
+from tests.event_time.jobs import Case, Click, Found, cases, check, found_in, program
+from tidegate import WatermarkStrategy
+from tidegate.testing.scripted_source import Pause, ScriptedSource
 
 pytestmark = pytest.mark.timeout(900)
 
 BRANCHES = 8
-EXAMPLES = {"columns": 260, "rows": 260, "heap": 100, "rocksdb": 30}
+EXAMPLES = {"columns": 290, "rows": 290, "heap": 30, "rocksdb": 6, "idle": 20}
 """Of 8 cases each: more than 5,000 in all. A database per subtask and attempt takes its time."""
+PARALLELISM = st.none() | st.integers(1, 4)
+"""Of the job that goes on; None: the same job."""
 
 
 @given(cases(forms=("columns",), many=BRANCHES))
@@ -29,22 +37,71 @@ def test_functions_over_every_kind_of_window_with_every_trigger_equal_the_refere
     check(case, program(environment(case), case).execute_and_collect())
 
 
-@given(case=cases(many=BRANCHES))
-@settings(COMMON, max_examples=EXAMPLES["heap"])
-def test_a_crash_at_any_moment_changes_nothing(case: Case):
-    check_with_a_crash(case, "heap")
+def test_a_source_that_is_idle_holds_no_window_back_and_changes_nothing(tmp_path):
+    fired_before_the_end = Counter()
+
+    @given(cases(many=BRANCHES, least=20, most_rows=4, in_order=True))
+    @settings(COMMON, max_examples=EXAMPLES["idle"])
+    def check_all(case: Case) -> None:
+        directory = Path(tempfile.mkdtemp(dir=tmp_path))
+        silent = ScriptedSource([[Pause("silent")]], directory, type=Click)
+        last = case.events[-1]
+
+        def end_at_last(click: Click) -> Click:
+            if click == last:
+                silent.release("silent")
+            return click
+
+        def end(found: Found) -> Found:
+            if not (directory / "released silent").exists():
+                (directory / "fired").touch()
+                silent.release("silent")
+            return found
+
+        env = environment(case, max_parallelism=8)
+        strategy = WatermarkStrategy.bounded(case.delay, "ts")
+        clicks = env.from_collection(case.events, type=Click, uid="clicks").set_parallelism(1)
+        clicks = clicks.map(end_at_last).set_parallelism(1)
+        timed = clicks.assign_timestamps_and_watermarks(strategy).set_parallelism(1)
+        never = env.from_source(silent, strategy.with_idleness("1 ms"), uid="silent").set_parallelism(1)
+        with time_passes():
+            found = list(found_in(timed.union(never), case).map(end, returns=Found).execute_and_collect())
+        check(case, found)
+        fired_before_the_end[(directory / "fired").exists()] += 1
+
+    check_all()
+    assert fired_before_the_end[True] > EXAMPLES["idle"] // 4, fired_before_the_end
 
 
-@given(case=cases(many=BRANCHES))
-@settings(COMMON, max_examples=EXAMPLES["rocksdb"])
-def test_a_crash_at_any_moment_changes_nothing_with_rocksdb(case: Case):
-    check_with_a_crash(case, "rocksdb")
+def test_a_crash_at_any_moment_changes_nothing_nor_does_another_parallelism():
+    crashes = Crashes()
+
+    @given(case=cases(many=BRANCHES, least=20, most_rows=4), parallelism=PARALLELISM)
+    @settings(COMMON, max_examples=EXAMPLES["heap"])
+    def check_all(case: Case, parallelism: int | None) -> None:
+        check_with_a_crash(crashes, case, "heap", parallelism)
+
+    check_all()
+    assert crashes.seen["restored"] > EXAMPLES["heap"] // 4, crashes.seen
+    assert crashes.seen["rescaled"] > 0
 
 
-def check_with_a_crash(case: Case, backend: str) -> None:
+def test_a_crash_at_any_moment_changes_nothing_with_rocksdb():
+    crashes = Crashes()
+
+    @given(case=cases(many=BRANCHES, least=20, most_rows=4), parallelism=PARALLELISM)
+    @settings(COMMON, max_examples=EXAMPLES["rocksdb"])
+    def check_all(case: Case, parallelism: int | None) -> None:
+        check_with_a_crash(crashes, case, "rocksdb", parallelism)
+
+    check_all()
+    assert crashes.seen["restored"] > EXAMPLES["rocksdb"] // 4, crashes.seen
+
+
+def check_with_a_crash(crashes: Crashes, case: Case, backend: str, parallelism: int | None) -> None:
     """Each pane comes once, and late events are late: the output is that of the run without a crash."""
 
-    def crashes(found: Found) -> bool:
-        return zlib.crc32(repr((found, case.seed)).encode()) % 5 == 0 or found.start < 0
+    def is_the_moment(found: Found) -> bool:
+        return zlib.crc32(repr((found, case.seed)).encode()) % 3 == 0 or found.start < 0
 
-    check(case, written_with_a_crash(case, backend, program, Found, crashes))
+    check(case, crashes.written(case, backend, program, Found, is_the_moment, parallelism))
