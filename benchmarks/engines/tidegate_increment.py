@@ -2,8 +2,8 @@
 
 The source loads all keys, then waits; each time that the driver says so it counts another 1 % of them, spread over all
 key groups. What all checkpoints write from then to the first that has every change is compared with the full size of
-the last one before. The changes begin when checkpoints write nothing any more: what the backend still merges of the load
-is part of the load (`load_mb`).
+the last one before. The changes begin when checkpoints write nothing any more: what the backend still merges of the
+load is part of the load (`load_mb`).
 """
 
 from __future__ import annotations

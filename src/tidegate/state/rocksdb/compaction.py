@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FEWEST_SORTED_RUNS: Final = 4
+FEWEST_SORTED_RUNS: Final = 10
 """With fewer of them nothing is merged, however large they are."""
 MOST_SORTED_RUNS: Final = 64
 """So many of the newest are merged into one: each costs a read of something else one look into a filter."""
