@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import pickle
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -156,6 +157,35 @@ class TestNames:
         assert arrived.limit == 7
         assert (arrived.n.name, arrived.n is live) == ("n", False)
         assert list(declared_states(arrived)) == ["n"]
+
+    def test_a_class_that_is_made_again_for_its_slots_keeps_its_states(self) -> None:
+        @dataclass(slots=True)
+        class Limited(MapFunction):
+            limit: int
+            n = ValueState(int)
+
+            def map(self, value: int) -> int:
+                return value
+
+        function = Limited(3)
+        assert (list(declared_states(function)), function.n.name) == (["n"], "n")
+        arrived = pickle.loads(cloudpickle.dumps(function))
+        assert (arrived.limit, list(declared_states(arrived)), arrived.n.name) == (3, ["n"], "n")
+
+    def test_a_state_can_stand_for_an_abstract_property(self) -> None:
+        class Counting(MapFunction):
+            @property
+            @abstractmethod
+            def n(self) -> ValueState[int]:
+                """How many there were."""
+
+            def map(self, value: int) -> int:
+                return self.n.value()
+
+        class Counted(Counting):
+            n = ValueState(int)  # type: ignore[assignment]
+
+        assert (list(declared_states(Counted())), Counted().n.name) == (["n"], "n")
 
     def test_a_function_that_takes_no_arguments_says_so(self) -> None:
         with pytest.raises(TypeError, match=r"Count\(\) takes no arguments"):

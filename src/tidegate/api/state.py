@@ -374,17 +374,18 @@ def take_declarations(cls: type) -> None:
 
     An attribute of an instance that the class has too is slow to read (CPython 3.11 has a fast way only where the class
     has none), and functions read their states for every record. What is annotated stays: it may be a field of a
-    dataclass.
+    dataclass. So does what replaces something of a base, a property say, which would be seen again.
     """
-    annotated = vars(cls).get("__annotations__", {})
+    stays = set(vars(cls).get("__annotations__", ())).union(*map(vars, cls.__mro__[1:]))
     own = {
         name: value
         for name, value in vars(cls).items()
-        if isinstance(value, StateDeclaration) and name not in annotated
+        if isinstance(value, StateDeclaration) and name not in stays
     }
     for name in own:
         delattr(cls, name)
-    setattr(cls, _DECLARED, own)
+    # A class may be made again from what is left of it: by @dataclass(slots=True), for one.
+    setattr(cls, _DECLARED, vars(cls).get(_DECLARED, {}) | own)
 
 
 def give_declarations(function: object) -> None:
