@@ -558,3 +558,13 @@ def test_a_time_beyond_the_years_of_datetime_is_refused_with_its_column():
         SchemaError, match=r"column 'at' has the timestamp\[ms, tz=UTC\] 253402300800000, .* 1 to 9999"
     ):
         type_.to_rows(beyond)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.timestamp("ms")), pa.duration("s")], ids=str)
+def test_so_is_one_within_a_list_and_a_duration(kind: pa.DataType):
+    type_ = record_type_of(pa.schema([("at", kind)]))
+    value = pa.array([[2**60]] if pa.types.is_list(kind) else [2**60]).cast(kind)
+    with pytest.raises(
+        SchemaError, match=r"column 'at' of .* has a value that Python's datetime cannot hold"
+    ):
+        type_.to_rows(pa.record_batch([value], type_.schema))

@@ -45,17 +45,21 @@ def column_values(column: pa.Array, decode: Callable[[Any], Any] | None, name: s
 
 def _no_such_year(column: pa.Array, name: str) -> SchemaError:
     whose = f"column {name!r}" if name else "a column"
+    kind = column.type
+    if not pa.types.is_temporal(kind) or pa.types.is_duration(kind):  # a time within a list, say
+        return SchemaError(
+            f"{whose} of {kind} has a value that Python's datetime cannot hold: its years are 1 to 9999, and "
+            f"its durations up to 999999999 days. Look at where the times come from, or cast the column"
+        )
     for value in column.drop_null():
         try:
             value.as_py()
         except OverflowError:
-            number = getattr(value, "value", value)
-            return SchemaError(
-                f"{whose} has the {column.type} {number}, which Python's datetime cannot hold: its years are 1 to "
-                f"9999. Look at where the times come from (microseconds taken for milliseconds?), or cast the column "
-                f"to int"
-            )
-    return SchemaError(f"{whose} has a {column.type} that Python cannot hold")
+            break
+    return SchemaError(
+        f"{whose} has the {kind} {value.value}, which Python's datetime cannot hold: its years are 1 to 9999. "
+        f"Look at where the times come from (microseconds taken for milliseconds?), or cast the column to int"
+    )
 
 
 def build_column(field: pa.Field, values: Sequence[Any], encode: Callable[[Any], Any] | None) -> pa.Array:
