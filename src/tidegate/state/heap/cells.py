@@ -14,7 +14,7 @@ from tidegate.core.errors import SchemaError
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
 from tidegate.state.heap.map_table import MapTable
 from tidegate.state.heap.table import REMOVED, HeapTable
-from tidegate.state.refusals import cannot_store as cannot_store
+from tidegate.state.refusals import cannot_store
 from tidegate.state.serializers import ValueSerializer
 from tidegate.state.ttl import ExpiryQueue, TtlClock
 

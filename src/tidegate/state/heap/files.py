@@ -33,8 +33,8 @@ from tidegate.core.errors import SchemaError, StateCompatibilityError
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.snapshot.handles import StateFile, StateSchema
 from tidegate.state.backend import NO_WATERMARK
-from tidegate.state.heap.cells import cannot_store
 from tidegate.state.heap.table import CHUNK, REMOVED
+from tidegate.state.refusals import cannot_store
 from tidegate.state.serializers import KeySerializer, ValueSerializer
 from tidegate.storage.storage import CheckpointStorage
 

@@ -20,9 +20,10 @@ from tidegate.api.state import (
 )
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.state.backend import NoKeyError
-from tidegate.state.heap.cells import Cells, TtlCells, cannot_store, no_key
+from tidegate.state.heap.cells import Cells, TtlCells, no_key
 from tidegate.state.heap.map_table import MapTable
 from tidegate.state.heap.table import REMOVED, Entries
+from tidegate.state.refusals import cannot_store
 from tidegate.state.serializers import KeySerializer
 
 
