@@ -158,6 +158,18 @@ class TestNames:
         assert (arrived.n.name, arrived.n is live) == ("n", False)
         assert list(declared_states(arrived)) == ["n"]
 
+    def test_a_function_of_the_script_can_be_in_one_job_after_the_other(self) -> None:
+        """Such a class travels by value, and in one process arrives in itself, with copies of its declarations."""
+
+        class Counting(Count):
+            m = ValueState(int)
+
+        function = Counting()
+        for _ in range(2):
+            env = Environment(runtime="in-process")
+            pairs = env.from_collection([("a", 1), ("a", 2)], type=Pair, parallelism=1)
+            assert sorted(pairs.key_by("f0").map(function).execute_and_collect()) == [1, 2]
+
     def test_a_class_that_is_made_again_for_its_slots_keeps_its_states(self) -> None:
         @dataclass(slots=True)
         class Limited(MapFunction):

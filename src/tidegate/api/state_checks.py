@@ -100,8 +100,9 @@ def check_keys_can_be_stored(operation: Operation, operator: str, options: Optio
 def _refuse_states_of_instance(
     function: Function, declared: dict[str, StateDeclaration], operator: str
 ) -> None:
+    # Not by identity: a class of the script that a job in this process has unpickled has equal declarations since.
     for attribute, value in vars(function).items():
-        if isinstance(value, StateDeclaration) and declared.get(attribute) is not value:
+        if isinstance(value, StateDeclaration) and not (attribute in declared and value.owner):
             raise ProgramError(
                 f"operator {operator!r}: {function_name(function)} has a {type(value).__name__} in its instance, as "
                 f"self.{attribute}. Declare it on the class: `{attribute} = {type(value).__name__}(...)` in the "
