@@ -67,7 +67,9 @@ def test_every_reader_names_the_split_of_a_batch_and_what_it_reads(make: Any, tm
     named: list[str] = []
     while (batch := harness.next_batch()) is not None:
         named += [harness.reader.last_split] * batch.num_rows
-        assert harness.reader.reading() in ([harness.reader.last_split], [])  # [] behind its last record
+        assert harness.reader.reading() == [harness.reader.last_split] or (
+            len(named) % 10 == 0 and harness.reader.reading() == []  # behind the split's last record
+        )
     assert harness.reader.reading() == []
     assert named == [split.id for split in splits for _ in range(10)]
 
