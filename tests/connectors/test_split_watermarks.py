@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.connectors.reader_harness import ReaderHarness, all_splits
+from tests.contract.state_backend_kit import MemoryStorage
 from tidegate import (
     Count,
     DataGeneratorSource,
@@ -27,6 +28,7 @@ from tidegate.api.sequences import CollectionSource, NumberSequenceSource
 from tidegate.api.source import Finished, Source, SourceSplit
 from tidegate.connectors.datagen import sequence
 from tidegate.connectors.datagen.blocks import GeneratorSplit
+from tidegate.state.operator_states import Restored
 from tidegate.testing import simulation
 from tidegate.testing.harness import OperatorHarness
 
@@ -77,9 +79,11 @@ def test_every_reader_names_the_split_of_a_batch_and_what_it_reads(make: Any, tm
 class SourceTask:
     """A source operator with a strategy that is asked for a watermark behind every batch."""
 
-    def __init__(self, source: Source, strategy: WatermarkStrategy, *, batch_rows: int = 5) -> None:
+    def __init__(
+        self, source: Source, strategy: WatermarkStrategy, *, batch_rows: int = 5, **settings: Any
+    ) -> None:
         env = Environment(watermark_interval=0, batch_rows=batch_rows)
-        self.harness = OperatorHarness.of(env.from_source(source, strategy), options=env.options)
+        self.harness = OperatorHarness.of(env.from_source(source, strategy), options=env.options, **settings)
         self.harness.operator.start()
 
     def add(self, *splits: SourceSplit) -> None:
@@ -135,6 +139,32 @@ def test_files_that_are_read_one_after_the_other_do_not_wait_for_each_other(tmp_
         assert task.holder().endswith("b.json@0")
         task.poll()
         assert h.watermarks == [101_999, 106_999, 201_999]
+
+
+def test_files_that_two_subtasks_had_begun_wait_for_each_other_where_one_goes_on_with_both(tmp_path: Path):
+    for name in ("a", "b"):
+        write_json(tmp_path / f"{name}.json", range(0, 10_000, 1000))
+    source, strategy = FileSource(tmp_path, format="json", schema=TIMES), WatermarkStrategy.monotonous("ts")
+    storage, states = MemoryStorage(), []
+    for subtask, split in enumerate(all_splits(source)):
+        task = SourceTask(source, strategy, batch_rows=3, subtask_index=subtask, parallelism=2)
+        with task.harness as h:
+            task.add(split)
+            task.poll()
+            assert h.watermarks == [1999]
+            h.operator.snapshot(1)
+            states += h.states.snapshot(1)(storage.writer(1, 0, "operator", subtask)).states
+    task = SourceTask(source, strategy, restored=Restored((), tuple(states), storage))
+    with task.harness as h:
+        task.poll()
+        task.poll()
+        assert [row.ts for row in h.take_rows()] == list(range(3000, 10_000, 1000))
+        assert h.watermarks == [1999], "the other file is there"
+        assert task.holder().endswith("b.json@0")
+        task.poll()
+        task.poll()
+        assert [row.ts for row in h.take_rows()] == list(range(3000, 10_000, 1000))
+        assert h.watermarks == [1999, 6999, 8999]
 
 
 def test_a_file_that_is_finished_has_moved_the_clock_even_if_none_follows_yet(tmp_path: Path):

@@ -11,12 +11,13 @@ from tidegate.api.source import IDLE, Finished, Gauge, Idle, ReaderContext, Sour
 from tidegate.core.errors import SchemaError
 from tidegate.metrics.snapshot import RECORDS_BEHIND, EventTime
 from tidegate.operators.conform import conform
-from tidegate.operators.event_time.event_times import EventTimes
+from tidegate.operators.event_time.event_times import GENERATORS, EventTimes
+from tidegate.operators.event_time.split_watermarks import StoredSplit
 from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType
 from tidegate.records.batch import Batch
-from tidegate.records.elements import MAX_WATERMARK
+from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import RowType, record_type_of
 
 _NOTHING: Final = Batch.of_rows(record_type_of(None), [])
@@ -59,6 +60,8 @@ class SourceOperator(Operator):
             )
         strategy = self.operation.strategy
         self._times = None if strategy is None else EventTimes(strategy, c, self.process_watermark)
+        marks = [msgspec.json.decode(e, type=StoredSplit) for e in c.states.entries(GENERATORS)]
+        self._begun = {mark.split for mark in marks if mark.watermark_ms > MIN_TIMESTAMP}
         restored = c.states.entries(SPLITS)
         if restored:
             self.add_splits(restored)
@@ -117,7 +120,18 @@ class SourceOperator(Operator):
         """Send it, of the splits that the reader has now."""
         assert self._times is not None
         with blame(self.context.operator_name):
-            self._times.tell(now_ms, None if self.reader.last_split is None else self.reader.reading())
+            self._times.tell(now_ms, None if self.reader.last_split is None else self._waited_for())
+
+    def _waited_for(self) -> list[str]:
+        """The splits that are read now, and those that were begun before the checkpoint and wait for their turn.
+
+        What several subtasks had read at the same time may be with one reader then, which reads it one after the other:
+        the first would take the clock with it, and what is left of the others would be late.
+        """
+        reading = self.reader.reading()
+        if self._begun:
+            self._begun &= {split.id for split in self.reader.snapshot()}
+        return [*reading, *self._begun.difference(reading)]
 
     def _tell_behind(self, records: int) -> None:
         if self._behind is None:  # only sources that know it have the gauge
