@@ -57,9 +57,8 @@ def restored_clocks(
     """
     if not stored:
         return RestoredClocks()
-    if (
-        stored[0].parallelism == parallelism
-    ):  # batches that were overtaken may be in front of what others have heard
+    if stored[0].parallelism == parallelism:
+        # Not further: batches that were overtaken may be in front of what others have heard.
         own = next((c.watermark_ms for c in stored if c.subtask == subtask), MIN_TIMESTAMP)
         return RestoredClocks(own, own)
     is_whole = len(stored) == stored[0].parallelism
