@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -252,6 +253,26 @@ def test_a_window_that_changes_late_is_given_out_again_once_per_key_and_batch(on
     assert h.gauges["windows"] == 1
     push(h, [Record("a", 7, None, None, 5)])
     assert (results(h), h.counters["late_records"]) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("repeat", "lateness", "given"),
+    [(False, 0, []), (True, 0, []), (False, 1_000, []), (True, 1_000, [("a", 60, 70, 1)])],
+)
+def test_what_a_key_group_has_given_out_comes_again_only_where_records_repeat_and_windows_change_late(
+    on_heap: Subtasks, repeat: bool, lateness: int, given: list[Any]
+) -> None:
+    windowed = on_heap.stream().key_by("key").window(TumblingEventTimeWindows(10)).allowed_lateness(lateness)
+    h = on_heap.first(windowed.aggregate(n=Count()))
+    h.operator.given_out_ms = np.full(128, 100)
+    h.operator.records_repeat = repeat
+    h.advance_watermark(50)
+    push(h, [Record("a", 1, None, None, 61)])
+    h.advance_watermark(99)
+    assert results(h) == given
+    push(h, [Record("a", 1, None, None, 111)])
+    h.advance_watermark(119)
+    assert results(h) == [("a", 110, 120, 1)], "which nobody has given out"
 
 
 def test_the_whole_stream_and_function_keys_are_windowed_too(on_heap: Subtasks) -> None:

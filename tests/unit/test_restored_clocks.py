@@ -49,3 +49,4 @@ def test_records_that_are_read_again_must_not_be_late():
     found = restored(5, 9, repeats=True)
     assert (found.all_reached_ms, found.some_reached_ms) == (5, 5)
     assert found.by_key_group is not None, "but nothing is given out twice"
+    assert found.repeats

@@ -266,7 +266,7 @@ def test_the_watermark_of_a_source_is_the_minimum_over_its_splits():
     assert marks.advance(0) == (None, None)
     marks.observe("p1", stamped(50), 0)
     assert marks.advance(0) == (None, 49)
-    assert marks.holding() == ["p1"]
+    assert marks.holder(0) == ("p1", 0)
     marks.keep(["p0"], 0)  # p1 is finished
     assert marks.advance(0) == (None, 99)
 
@@ -284,6 +284,17 @@ def test_an_idle_split_stops_holding_the_clock_back_and_one_without_any_record_i
     assert marks.advance(2_000) == (False, None)
     marks.observe("p1", stamped(200), 2_100)
     assert marks.advance(2_100) == (None, 199)
+
+
+def test_a_split_that_waits_for_its_turn_is_not_idle_however_long_it_waits():
+    marks = SplitWatermarks(WatermarkStrategy.monotonous().with_idleness("1 s"), 0, 0)
+    marks.observe("p0", stamped(100), 0)
+    marks.observe("p1", stamped(50), 0)
+    for now_ms in (500, 1_500, 2_500):
+        marks.keep(["p0"], now_ms, waiting=["p1"])
+        marks.observe("p0", stamped(100 + now_ms), now_ms)
+        marks.advance(now_ms)
+    assert marks.emitted_ms == 49
 
 
 def test_splits_go_on_where_a_checkpoint_was_whoever_reads_them():

@@ -103,9 +103,12 @@ class Operator(ABC):
     clock_ms: int = MIN_TIMESTAMP
     """The operator's event time: the last watermark."""
 
-    restored_clocks: npt.NDArray[np.int64] | None = None
+    given_out_ms: npt.NDArray[np.int64] | None = None
     """By key group, the event time up to which a checkpoint of another parallelism had given results out; None: for all
     the same. Set before `start`."""
+
+    records_repeat: bool = False
+    """Whether that checkpoint was at least once: records in state may come again. Set before `start`."""
 
     def process_watermark(self, watermark_ms: int) -> None:
         """Event time has advanced: set the clock, fire what is due, then tell those behind (S3-19)."""

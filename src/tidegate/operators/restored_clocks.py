@@ -46,6 +46,8 @@ class RestoredClocks:
     """To where the subtask may advance at once; not before `all_reached_ms`."""
     by_key_group: Longs | None = None
     """What was given out for each key group; None: all the same."""
+    repeats: bool = False
+    """Whether records may be in state that are read again."""
 
 
 def restored_clocks(
@@ -73,4 +75,4 @@ def restored_clocks(
             its = key_group_range(clock.subtask, clock.parallelism, max_parallelism)
             groups[its.start : its.end + 1] = clock.watermark_ms
     repeats = any(c.at_least_once for c in stored)
-    return RestoredClocks(smallest, smallest if repeats else largest, groups)
+    return RestoredClocks(smallest, smallest if repeats else largest, groups, repeats)

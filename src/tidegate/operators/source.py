@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -120,18 +120,21 @@ class SourceOperator(Operator):
         """Send it, of the splits that the reader has now."""
         assert self._times is not None
         with blame(self.context.operator_name):
-            self._times.tell(now_ms, None if self.reader.last_split is None else self._waited_for())
+            if self.reader.last_split is None:
+                self._times.tell(now_ms)
+            else:
+                reading = self.reader.reading()
+                self._times.tell(now_ms, reading, self._waiting(reading))
 
-    def _waited_for(self) -> list[str]:
-        """The splits that are read now, and those that were begun before the checkpoint and wait for their turn.
+    def _waiting(self, reading: Iterable[str]) -> set[str]:
+        """The splits that were begun before the checkpoint and wait for their turn.
 
         What several subtasks had read at the same time may be with one reader then, which reads it one after the other:
         the first would take the clock with it, and what is left of the others would be late.
         """
-        reading = self.reader.reading()
         if self._begun:
             self._begun &= {split.id for split in self.reader.snapshot()}
-        return [*reading, *self._begun.difference(reading)]
+        return self._begun.difference(reading)
 
     def _tell_behind(self, records: int) -> None:
         if self._behind is None:  # only sources that know it have the gauge

@@ -105,7 +105,8 @@ class OperatorChain:
                 self.restored_clocks = self._read_clocks()
             operator.context.states.check_claimed()
         for operator in self.operators:
-            operator.restored_clocks = self.restored_clocks.by_key_group
+            operator.given_out_ms = self.restored_clocks.by_key_group
+            operator.records_repeat = self.restored_clocks.repeats
 
     def start(self) -> None:
         """The first record is about to come; what was restored may be emitted."""

@@ -105,10 +105,10 @@ class EventTimes:
             times.append(idle_ms)
         return min(times, default=None)
 
-    def tell(self, now_ms: int, splits: Iterable[str] | None = None) -> None:
-        """Send what has changed; `splits` are those that a reader has now."""
+    def tell(self, now_ms: int, splits: Iterable[str] | None = None, waiting: Iterable[str] = ()) -> None:
+        """Send what has changed; `splits` are those that a reader reads now, `waiting` such as must not be late."""
         if splits is not None:
-            self.watermarks.keep(splits, now_ms)
+            self.watermarks.keep(splits, now_ms, waiting)
         self._told_ms = now_ms
         status, watermark_ms = self.watermarks.advance(now_ms)
         if self.watermarks.refused > self._refused:

@@ -92,9 +92,13 @@ class SplitWatermarks:
                 raise GeneratorFailure(seen) from e
             self.punctuated = self.punctuated or state.watermark_ms > before_ms
 
-    def keep(self, splits: Iterable[str], now_ms: int) -> None:
-        """These are the splits that are read now; others are finished and hold nothing back."""
-        current = set(splits)
+    def keep(self, splits: Iterable[str], now_ms: int, waiting: Iterable[str] = ()) -> None:
+        """These are the splits that are read now, and those that wait for their turn; others hold nothing back.
+
+        One that waits is not quiet: it would be idle, and late when its turn comes.
+        """
+        queued = set(waiting)
+        current = queued.union(splits)
         for split in [s for s in self._splits if s not in current]:
             state = self._splits.pop(split)
             self.changed = True
@@ -103,7 +107,9 @@ class SplitWatermarks:
                 self._ask(state)
                 self._finished_ms = max(self._finished_ms, state.watermark_ms)
         for split in current:
-            self._state(split, now_ms)
+            state = self._state(split, now_ms)
+            if split in queued:
+                state.quiet_since_ms = now_ms
 
     def advance(self, now_ms: int) -> tuple[bool | None, int | None]:
         """(a change of the status: idle or not, or None; the new watermark, or None).
@@ -147,12 +153,6 @@ class SplitWatermarks:
             return None if self.is_idle else self._empty_since_ms + idleness
         quiet = [s.quiet_since_ms for s in self._splits.values() if not s.idle]
         return min(quiet) + idleness if quiet else None
-
-    def holding(self) -> list[str]:
-        """The active splits with the smallest watermark."""
-        active = {name: s.watermark_ms for name, s in self._splits.items() if not s.idle}
-        least = min(active.values(), default=MAX_WATERMARK)
-        return [name for name, mark in active.items() if mark == least]
 
     def holder(self, now_ms: int) -> tuple[str, int]:
         """The split that the watermark waits for, empty if there are none, and how long it is quiet; any thread."""

@@ -143,9 +143,11 @@ class ColumnWindowOperator(RowOperator):
 
     def emit_windows(self, index: KeyIndex, ids: Longs, starts: Longs, ends: Longs, columns: Columns) -> None:
         """Send results, one for each row, but those that a restored key group has given out."""
-        if self.restored_clocks is not None and len(ids):
+        # Where late records make a window anew, records that come again may: then twice is better than never.
+        changes_again = self.records_repeat and self.operation.allowed_lateness_ms > 0
+        if self.given_out_ms is not None and not changes_again and len(ids):
             groups = key_groups(hash_columns(index.keys(ids)), self.context.max_parallelism)
-            news = np.flatnonzero(self.restored_clocks[groups] < ends - 1)
+            news = np.flatnonzero(self.given_out_ms[groups] < ends - 1)
             ids, starts, ends, columns = ids[news], starts[news], ends[news], take(columns, news)
         if not len(ids):
             return
@@ -206,8 +208,8 @@ class KeepingWindowOperator(ColumnWindowOperator):
                 self.recover_clock(watermark_ms)
             else:
                 self.fire(watermark_ms)
-                if self.restored_clocks is not None and watermark_ms >= int(self.restored_clocks.max()):
-                    self.restored_clocks = None
+                if self.given_out_ms is not None and watermark_ms >= int(self.given_out_ms.max()):
+                    self.given_out_ms = None
         except (OverflowError, ValueError) as e:
             raise OperatorError(self.name) from self.refusal(e)
 
