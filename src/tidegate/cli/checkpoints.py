@@ -187,12 +187,12 @@ def bar(value: float, most: float, width: int = 12) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def show(findings: Findings, what: Iterable[RenderableType]) -> None:
+def show(findings: Findings, what: Iterable[RenderableType], *, asked_for_one: bool = False) -> None:
     """Print to the terminal."""
     console = Console()
     for part in what:
         console.print(part)
-    if not findings.checkpoints and not findings.unusable:
+    if not asked_for_one and not findings.checkpoints and not findings.unusable:
         console.print("No completed checkpoint is stored there.")
 
 

@@ -198,11 +198,14 @@ def checkpoints(
     elif id is None:
         stored.show(findings, [stored.overview(findings)])
     else:
-        stored.show(findings, [stored.inspection(c, findings) for c in findings.checkpoints])
+        found = [stored.inspection(c, findings) for c in findings.checkpoints]
+        stored.show(findings, found, asked_for_one=True)
         for reason in findings.reasons():
             _complain(reason)
     if id is not None and not findings.checkpoints and not findings.unusable:
-        _complain(f"there is no completed checkpoint {id} in it.")
+        _complain(
+            f"there is no completed checkpoint {id} in it. Without --id, all that are there are listed."
+        )
         raise typer.Exit(FAILED)
     if verify and not findings.checkpoints and not findings.unusable:
         _complain("there is nothing to verify.")

@@ -192,8 +192,9 @@ def waiting_text(
 def starting_text(job: str, needed: int, came: int, timeout_ms: int) -> str:
     """What the user reads while Spark takes its time to start the slots."""
     return (
-        f"job {job!r} needs {needed} slots and {came} have started so far; waiting up to "
-        f"{format_duration_ms(timeout_ms)}. If this lasts, add executors, or lower the parallelism"
+        f"job {job!r} needs {needed} slots and {came} have started so far: Spark is slow to start its tasks; waiting "
+        f"up to {format_duration_ms(timeout_ms)}. If this lasts, see Spark's log, add executors, or lower the "
+        f"parallelism"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tidegate.core.errors import CheckpointError, StateCompatibilityError
 from tidegate.core.ids import AttemptNumber, JobId, new_job_id
@@ -78,7 +79,8 @@ def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None
     # Behind the claim: what another driver completed before it belongs to the job, what it completes now does not.
     checkpoints = _all_of(storage, external=claim is None)
     last_checkpoint = max([storage.last_used()[0], *(c.checkpoint_id for c in checkpoints)])
-    logger.info("job %r goes on from %s", job_name, found.checkpoint.path)
+    # A warning like its counterpart above, so that a plain script shows it.
+    logger.warning("%s", _going_on(job_name, found.checkpoint.path, manifest.completed_ms, claim is not None))
     return Beginning(
         manifest.job_id,
         storage,
@@ -87,6 +89,13 @@ def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None
         AttemptNumber(first_attempt if claim is None else claim.first_attempt),
         claim,
     )
+
+
+def _going_on(job_name: str, path: str, completed_ms: int, claimed: bool) -> str:
+    """What a user reads when a job is resumed."""
+    completed = datetime.fromtimestamp(completed_ms / 1000, UTC)
+    others = ". Another driver that still runs it will end with an error" if claimed else ""
+    return f"job {job_name!r} goes on from {path}, completed {completed:%Y-%m-%d %H:%M:%S}Z{others}"
 
 
 def _new_job(options: Options) -> Beginning:
