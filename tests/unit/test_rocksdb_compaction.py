@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidegate.state.rocksdb.compaction import BulkLoads
+from tidegate.state.rocksdb.compaction import BulkLoads, is_merged
 
 
 def test_a_bulk_load_is_over_with_the_first_checkpoint_after_few_changes() -> None:
@@ -47,3 +47,13 @@ def test_few_entries_are_never_a_bulk_load() -> None:
     loads = BulkLoads(writes=0)
     loads.checkpointed(writes=1_000, entries=1_000)
     assert not loads.checkpointed(writes=1_000, entries=1_000)
+
+
+def test_merged_is_what_is_nearly_all_in_one_sorted_run():
+    def file(name: str, level: int, size: int) -> dict[str, object]:
+        return {"name": name, "level": level, "size": size}
+
+    assert is_merged([])
+    assert is_merged([file("a", 6, 50), file("b", 6, 50), file("c", 0, 5)]), "a level is one run"
+    assert not is_merged([file("a", 0, 50), file("b", 0, 50)]), "of level 0 each file is one"
+    assert not is_merged([file("a", 6, 80), file("b", 5, 20)])

@@ -8,7 +8,9 @@ the same rule, some checkpoint after few changes would pay for them. They are me
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 FEWEST_SORTED_RUNS: Final = 10
 """With fewer of them nothing is merged, however large they are."""
@@ -28,9 +30,18 @@ NOW: Final = {
 }
 """RocksDB's options for the end of a bulk load: one run, unless all that is newer is next to nothing."""
 
+_MERGED_PERCENT: Final = 90
 _BULK_PERCENT: Final = 5
 _LOADED_PERCENT: Final = 50
 _FEWEST_ENTRIES: Final = 10_000
+
+
+def is_merged(files: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether nearly all is in one sorted run, given RocksDB's files: each of level 0 is a run, else each level is."""
+    runs: Counter[Any] = Counter()
+    for file in files:
+        runs[file["level"] or file["name"]] += file["size"]
+    return max(runs.values(), default=0) * 100 >= runs.total() * _MERGED_PERCENT
 
 
 class BulkLoads:

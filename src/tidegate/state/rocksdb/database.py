@@ -15,7 +15,7 @@ from typing import Any, Final
 from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from tidegate.core.errors import TidegateError
-from tidegate.state.rocksdb.compaction import LATE, NOW, BulkLoads
+from tidegate.state.rocksdb.compaction import LATE, NOW, BulkLoads, is_merged
 from tidegate.state.rocksdb.memory import RocksDBMemory
 from tidegate.storage.storage import StorageError
 
@@ -130,7 +130,9 @@ class Database:
             raise self._error(f"cannot make a local checkpoint {path} of", e) from e
 
     def _choose_compaction(self) -> None:
-        merge_all = self._bulk_loads.checkpointed(self._db.latest_sequence_number(), self.key_count)
+        is_over = self._bulk_loads.checkpointed(self._db.latest_sequence_number(), self.key_count)
+        # RocksDB merges when its own thread gets to it, by the options of then.
+        merge_all = is_over or (self._is_merging_all and not is_merged(self._db.live_files()))
         if merge_all != self._is_merging_all:
             self._db.set_options(NOW if merge_all else LATE)
             self._is_merging_all = merge_all
