@@ -22,7 +22,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import cloudpickle
 
@@ -113,6 +113,9 @@ class StateDeclaration:
     """A named state of a function class. The name is that of the attribute, unless `name` says otherwise."""
 
     kind: ClassVar[str]
+    how_to_read: ClassVar[str] = "get()"
+    how_to_write: ClassVar[str]
+    """The calls that read and write it, for messages."""
     name: str = ""
     owner: str = ""
 
@@ -125,6 +128,16 @@ class StateDeclaration:
             f"{type(self).__name__} {self.name!r} of {self.owner or 'a function'} is only a declaration here: "
             f"state exists in the slot, from `open` of its function on"
         )
+
+    def _refuse_operator(self, other: object) -> NoReturn:
+        raise ProgramError(
+            f"state {self.name!r} of {self.owner or 'a function'} is not its value: read that with "
+            f"{self.name}.{self.how_to_read}, and write it with {self.name}.{self.how_to_write}"
+        )
+
+    if not TYPE_CHECKING:  # type checkers refuse these by themselves
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse_operator
+        __lt__ = __le__ = __gt__ = __ge__ = _refuse_operator
 
 
 class KeyedState(StateDeclaration):
@@ -151,6 +164,8 @@ class ValueState(KeyedState, Generic[T]):
     """One value per key; `default` while there is none."""
 
     kind = "value"
+    how_to_read = "value()"
+    how_to_write = "update(value)"
 
     def __init__(self, type: Any, default: T | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -174,6 +189,7 @@ class ListState(KeyedState, Generic[T]):
     """A list per key."""
 
     kind = "list"
+    how_to_write = "add(value), or update(values) for the whole list"
 
     def __init__(self, type: Any, **options: Any) -> None:
         super().__init__(**options)
@@ -204,6 +220,8 @@ class Entries(StateDeclaration, Generic[K, V]):
     """What all states that are maps can do."""
 
     kind = "map"
+    how_to_read = "get(key)"
+    how_to_write = "put(key, value)"
 
     def __init__(self, key_type: Any, value_type: Any, **options: Any) -> None:
         super().__init__(**options)
@@ -255,6 +273,7 @@ class ReducingState(KeyedState, Generic[T]):
     """One value per key into which each added one is reduced by `function(so_far, value)`."""
 
     kind = "reducing"
+    how_to_write = "add(value)"
 
     def __init__(self, type: Any, function: Callable[[T, T], T], **options: Any) -> None:
         super().__init__(**options)
@@ -298,6 +317,7 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
     """An accumulator per key; `accumulator_type` is the type of what is stored."""
 
     kind = "aggregating"
+    how_to_write = "add(value)"
 
     def __init__(
         self, accumulator_type: Any, function: AggregateFunction[IN, Any, OUT], **options: Any
@@ -331,6 +351,7 @@ class OperatorListState(OperatorState, Generic[T]):
     """A list per subtask; on rescale its entries are dealt out over the new subtasks."""
 
     kind = "list"
+    how_to_write = "add(value), or update(values) for the whole list"
     redistribution: ClassVar[str] = "split"
 
     def __init__(self, type: Any, **options: Any) -> None:

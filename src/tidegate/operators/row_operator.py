@@ -28,7 +28,7 @@ from tidegate.operators.keys import canonical_keys, key_position, key_values
 from tidegate.operators.no_timers import NoTimers
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType, first_misfit, wrong_type
-from tidegate.operators.state_binding import bind_states
+from tidegate.operators.state_binding import BoundStates, bind_states
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.types import RecordType, brief
@@ -45,6 +45,7 @@ class RowOperator(Operator):
     _known_position: tuple[RecordType, int | None] | None = None
     backend: KeyedStateBackend | None = None
     """Where the function's keyed state is; None if it declares none."""
+    _bound: tuple[BoundStates, ...] = ()
 
     def open(self) -> None:
         """Give the user's function its states and open it, and know the types of its results."""
@@ -53,13 +54,25 @@ class RowOperator(Operator):
         self._side_results = {tag: ResultType(t) for tag, t in self.side_outputs.items()}
         function = self.user_function()
         if isinstance(function, Function):
-            with blame(self.name):
-                self.backend = bind_states(
-                    function, self.name, self.context.states, self.operation.state_key()
-                )
+            self.backend = self.give_states(function)
             self._opened = True
-            with blame(self.name):
+            self.open_function(function)
+
+    def give_states(self, function: Function) -> KeyedStateBackend | None:
+        """Put the live states on a function, and watch that they stay there; the backend if any of them is keyed."""
+        with blame(self.name):
+            bound = bind_states(function, self.name, self.context.states, self.operation.state_key())
+        if bound.live:
+            self._bound = (*self._bound, bound)
+        return bound.backend
+
+    def open_function(self, function: Function) -> None:
+        """Open a function that has its states."""
+        with blame(self.name):
+            try:
                 function.open(self.context.runtime_context())
+            finally:
+                self.check_states()
 
     def on_event_time(self, watermark_ms: int) -> None:
         """State with a time to live in event time goes by the watermark; the end of input is no time that passes."""
@@ -196,9 +209,18 @@ class RowOperator(Operator):
         return records if keys is None or self.backend is None else _keyed(records, keys, self.backend)
 
     def leave_keys(self) -> None:
-        """Behind the last record of a batch there is no key."""
+        """Behind the last record of a batch there is no key. Called before anything of it is emitted."""
         if self.backend is not None:
             self.backend.current_key = NO_KEY
+        self.check_states()
+
+    def check_states(self) -> None:
+        """Refuse that the function assigned to a state; what it failed with then is only what came of that."""
+        for bound in self._bound:
+            try:
+                bound.check()
+            except ProgramError as e:
+                raise OperatorError(self.name) from e
 
     # ---- in and out ----
 

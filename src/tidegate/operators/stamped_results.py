@@ -59,6 +59,7 @@ class StampedResults:
 
     def emit(self) -> None:
         """Send what is there."""
+        self._operator.check_states()
         self.waiting = 0
         operator, buffers = self._operator, self._context.buffers
         if self._rows:

@@ -1,30 +1,49 @@
-"""From declared states to live ones: before a function is opened, what its class declares is put on the instance."""
+"""From declared states to live ones: before a function is opened, what its class declares is put on the instance.
+
+A function that assigns to a state (`self.last = 5`) has an attribute in its place, which all keys share. Python cannot
+refuse that without a cost for every record, so whoever runs the function asks `BoundStates.check` behind each batch.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from tidegate.api.functions import Function
 from tidegate.api.operations import Key
-from tidegate.api.state import KeyedState, OperatorState, declared_states
+from tidegate.api.state import KeyedState, OperatorState, StateDeclaration, declared_states
 from tidegate.core.errors import ProgramError
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.operator_states import OperatorStates
 
 
-def bind_states(
-    function: Any, operator: str, states: OperatorStates, key: Key | None
-) -> KeyedStateBackend | None:
-    """Put the live states, restored ones included, on the function; the backend if any of them is keyed.
+class BoundStates(NamedTuple):
+    """The live states of one function, as they were put on it."""
+
+    function: Any
+    live: tuple[tuple[str, StateDeclaration], ...]
+    """Each with its attribute."""
+    backend: KeyedStateBackend | None
+    """Where those that are keyed are; None if none is."""
+
+    def check(self) -> None:
+        """Refuse that the function has put anything in the place of a state."""
+        for attribute, live in self.live:
+            if getattr(self.function, attribute, None) is not live:
+                raise ProgramError(
+                    f"state {live.name!r} of {type(self.function).__name__} was assigned to (self.{attribute} = ...), "
+                    f"which is not kept, and is the same for all keys. Write self.{attribute}.{live.how_to_write}"
+                )
+
+
+def bind_states(function: Any, operator: str, states: OperatorStates, key: Key | None) -> BoundStates:
+    """Put the live states, restored ones included, on the function.
 
     Called once in the slot, on the mailbox thread, before the function's `open`. Whoever runs the function sets the
     backend's `current_key` for each record, and `NO_KEY` behind the last.
     """
-    if not isinstance(function, Function):
-        return None
     backend: KeyedStateBackend | None = None
+    bound: list[tuple[str, StateDeclaration]] = []
     for attribute, declaration in declared_states(function).items():
-        live: object
+        live: StateDeclaration
         if isinstance(declaration, KeyedState):
             if key is None:
                 raise ProgramError(
@@ -40,4 +59,5 @@ def bind_states(
                 f"operator {operator!r}: state {declaration.name!r} is of no known kind: {type(declaration).__name__}"
             )
         object.__setattr__(function, attribute, live)  # a function may be a frozen dataclass
-    return backend
+        bound.append((attribute, live))
+    return BoundStates(function, tuple(bound), backend)

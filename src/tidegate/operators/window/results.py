@@ -44,6 +44,7 @@ class Results(ABC):
     def send(self) -> None:
         """Emit what there is."""
         if self._times:
+            self._operator.check_states()
             times, self._times = self._times, []
             self._emit(stamps(times))
 

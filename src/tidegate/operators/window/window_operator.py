@@ -21,11 +21,10 @@ from tidegate.api.triggers import EventTimeTrigger, NeverTrigger, ProcessingTime
 from tidegate.api.window_operations import ApplyWindow, WindowOperation
 from tidegate.api.windows import GLOBAL_WINDOW, GlobalWindows, TimeWindow
 from tidegate.core.errors import ProgramError
-from tidegate.operators.failures import OperatorError, blame, close_blamed
+from tidegate.operators.failures import OperatorError, close_blamed
 from tidegate.operators.functions import keep
 from tidegate.operators.late_records import LateRecords
 from tidegate.operators.row_operator import RowOperator
-from tidegate.operators.state_binding import bind_states
 from tidegate.operators.window.computation import WindowComputation, refuse_untyped
 from tidegate.operators.window.contexts import LiveTriggerContext
 from tidegate.operators.window.merging import MergingWindowSet
@@ -85,11 +84,9 @@ class WindowOperator(RowOperator):
         """The reduce function, where the function that `RowOperator` opened is the process function behind it."""
         function = getattr(self.operation, "function", None)
         if isinstance(function, Function) and function is not self.user_function():
-            with blame(self.name):
-                bind_states(function, self.name, self.context.states, self.operation.state_key())
+            self.give_states(function)
             self._second = function
-            with blame(self.name):
-                function.open(self.context.runtime_context())
+            self.open_function(function)
 
     def user_function(self) -> Any:
         """The process function, or else the reduce or aggregate function; none with built-in aggregates."""
@@ -141,6 +138,7 @@ class WindowOperator(RowOperator):
             ):
                 late.append(add(r, value, stamp_ms, time_ms, own_ms))
         except BaseException as e:
+            self.check_states()
             raise self.failure(batch, rows, records) from e
         self._flush()
         self._send_late(batch, late)
@@ -247,6 +245,7 @@ class WindowOperator(RowOperator):
             except OperatorError:
                 raise
             except BaseException as e:
+                self.check_states()
                 kind = "event" if is_event else "processing"
                 where = f"the {kind}-time timer for {time_ms} of key {brief(backend.current_key)}, {window}"
                 raise OperatorError(self.name, where) from e
