@@ -27,8 +27,10 @@ from tidegate.api.functions import (
     ProcessContext,
     ProcessFunction,
     ReduceFunction,
+    RuntimeContext,
 )
 from tidegate.api.state import declared_states
+from tidegate.operators.failures import OperatorError
 from tidegate.state import (
     AggregateFunction,
     AggregatingState,
@@ -43,6 +45,7 @@ from tidegate.state import (
     UnionListState,
     ValueState,
 )
+from tidegate.testing.harness import OperatorHarness
 
 Pair = tuple[str, int]
 
@@ -217,6 +220,23 @@ class TestNames:
     def test_a_declaration_cannot_be_used_outside_a_slot(self) -> None:
         with pytest.raises(StateAccessError, match="ValueState 'n' of Count is only a declaration here"):
             Count().n.value()
+
+    def test_one_that_was_made_in_open_says_where_it_belongs(self) -> None:
+        class Late(MapFunction):
+            def open(self, context: RuntimeContext) -> None:
+                self.n = ValueState(int, default=0)
+
+            def map(self, value: Pair) -> int:
+                return self.n.value()
+
+        made = stream().key_by("f0").map(Late())
+        with OperatorHarness.of(made) as h, pytest.raises(OperatorError) as failed:
+            h.push([("a", 1)])
+        assert isinstance(failed.value.__cause__, StateAccessError)
+        assert str(failed.value.__cause__) == (
+            "a ValueState that no class declares is no state: it was made in a method, as in `self.state = "
+            "ValueState(...)`. Declare it on the class: `state = ValueState(...)` in the class body"
+        )
 
 
 class TestKeys:

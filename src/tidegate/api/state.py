@@ -124,8 +124,14 @@ class StateDeclaration:
         self.owner = owner.__name__
 
     def _refuse(self) -> NoReturn:
+        if not self.owner:
+            kind, name = type(self).__name__, self.name or "state"
+            raise StateAccessError(
+                f"a {kind} that no class declares is no state: it was made in a method, as in `self.{name} = {kind}(...)`. "
+                f"Declare it on the class: `{name} = {kind}(...)` in the class body"
+            )
         raise StateAccessError(
-            f"{type(self).__name__} {self.name!r} of {self.owner or 'a function'} is only a declaration here: "
+            f"{type(self).__name__} {self.name!r} of {self.owner} is only a declaration here: "
             f"state exists in the slot, from `open` of its function on"
         )
 
