@@ -127,8 +127,8 @@ class StateDeclaration:
         if not self.owner:
             kind, name = type(self).__name__, self.name or "state"
             raise StateAccessError(
-                f"a {kind} that no class declares is no state: it was made in a method, as in `self.{name} = {kind}(...)`. "
-                f"Declare it on the class: `{name} = {kind}(...)` in the class body"
+                f"a {kind} that no class declares is no state: it was made in a method, as in `self.{name} = "
+                f"{kind}(...)`. Declare it on the class: `{name} = {kind}(...)` in the class body"
             )
         raise StateAccessError(
             f"{type(self).__name__} {self.name!r} of {self.owner} is only a declaration here: "
