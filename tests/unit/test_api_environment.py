@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidegate import ConfigurationError, Environment, ProgramError, SchemaError
+from tidegate import BlackholeSink, ConfigurationError, Environment, ProgramError, SchemaError
 from tidegate.api.environment import ambient_arguments
 from tidegate.api.sequences import NumberSequenceSource
 from tidegate.core.options import Options
@@ -117,7 +117,26 @@ class TestPrograms:
         env = Environment()
         env.from_sequence(1, 2).print()
         assert len(env._take_program(None).sinks) == 1
+        env.from_sequence(1, 2)
         assert env._take_program(None).sinks == ()
+
+    def test_a_program_that_was_run_cannot_be_run_again_unless_it_is_built_again(self) -> None:
+        env = Environment(runtime="in-process")
+        for _ in range(2):
+            env.from_sequence(1, 2).sink_to(BlackholeSink())
+            env.execute()
+            for again in (env.execute, env.execute_async, env.explain):
+                with pytest.raises(
+                    ProgramError, match=r"already executed.*Build the streams and their sinks again"
+                ):
+                    again()
+
+    def test_one_that_never_had_a_sink_was_not_run(self) -> None:
+        env = Environment(runtime="in-process")
+        env.from_sequence(1, 2)
+        for _ in range(2):
+            with pytest.raises(ProgramError, match="no sink"):
+                env.execute()
 
     def test_collecting_a_stream_leaves_the_other_sinks_for_later(self) -> None:
         env = Environment()

@@ -79,6 +79,7 @@ class Environment:
         self._nodes: list[Transformation] = []
         self._sinks: list[Transformation] = []
         self._next_id = 0
+        self._was_executed = False
 
     # ---- sources ----
 
@@ -127,6 +128,8 @@ class Environment:
     def execute(self, job_name: str | None = None) -> JobMetrics:
         """Run the program and wait for its end; prints the plan and live progress as the options say.
 
+        What was built is used up by it: for a second job, build streams again.
+
         Returns the final `JobMetrics`; raises `JobFailedError` with the operator, the position and the user's
         traceback, once.
         """
@@ -153,6 +156,11 @@ class Environment:
         if sinks is not None:  # one stream was asked for: the others are not forgotten ones
             self._forget(sinks)
             return Program(name, tuple(sinks), (), self.options)
+        if self._was_executed and not self._nodes:
+            raise ProgramError(
+                "what was built in this environment was already executed: an earlier call has used it up. Build the "
+                "streams and their sinks again"
+            )
         return Program(name, tuple(self._sinks), tuple(self._nodes), self.options)
 
     def _forget(self, sinks: Sequence[Transformation]) -> None:
@@ -168,6 +176,7 @@ class Environment:
 
     def _take_program(self, job_name: str | None) -> Program:
         program = self._program(job_name)
+        self._was_executed = self._was_executed or bool(self._sinks)
         self._sinks.clear()
         self._nodes.clear()
         return program
