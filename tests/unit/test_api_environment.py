@@ -83,6 +83,24 @@ class TestSources:
         with pytest.raises(ProgramError, match="from_collection needs values to iterate over, got 5"):
             Environment().from_collection(5)  # type: ignore[arg-type]
 
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            (
+                "abc",
+                r"got one str, of which it would read the letters: 'abc'\. Pass \[value\] for one record, or list",
+            ),
+            (b"abc", r"got one bytes, of which it would read the bytes: b'abc'\. Pass \[value\]"),
+            (
+                {"a": 1},
+                r"got one dict, of which it would read the keys: {'a': 1}\. Pass list\(d.items\(\)\) for pairs",
+            ),
+        ],
+    )
+    def test_from_collection_refuses_what_is_one_value(self, values: Any, message: str) -> None:
+        with pytest.raises(ProgramError, match=message):
+            Environment().from_collection(values)
+
     def test_from_sequence_refuses_what_is_no_range(self) -> None:
         with pytest.raises(ProgramError, match=r"end \(1\) must not be less than start \(5\)"):
             Environment().from_sequence(5, 1)

@@ -6,7 +6,7 @@ import contextvars
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,7 +22,7 @@ from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 from tidegate.core.options import Options
-from tidegate.records.types import RecordType
+from tidegate.records.types import RecordType, brief
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -109,6 +109,8 @@ class Environment:
         """
         if not isinstance(values, Iterable):
             raise ProgramError(f"from_collection needs values to iterate over, got {values!r}")
+        if isinstance(values, (str, bytes, bytearray, Mapping)):
+            raise ProgramError(_refused_collection(values))
         return self._read(CollectionSource(values, type), "collection", settings)
 
     def from_sequence(self, start: int, end: int, **settings: Any) -> DataStream:
@@ -226,6 +228,22 @@ class Environment:
     def _launch() -> ModuleType:
         # The one place where the api reaches up: by name, so that a program is plain data until it is run.
         return importlib.import_module("tidegate.launch")
+
+
+def _refused_collection(values: Any) -> str:
+    """Why something that could be iterated over is no collection of records."""
+    if isinstance(values, Mapping):
+        records = "keys"
+        advice = (
+            "Pass list(d.items()) for pairs of key and value, list(d) for the keys, or [d] for one record"
+        )
+    else:
+        records = "letters" if isinstance(values, str) else "bytes"
+        advice = f"Pass [value] for one record, or list(value) for the {records}"
+    return (
+        f"from_collection needs a list of records, but got one {type(values).__name__}, of which it would read the "
+        f"{records}: {brief(values)}. {advice}"
+    )
 
 
 def _script_name() -> str:
