@@ -109,7 +109,13 @@ class ProcessContext(Protocol):
 
     @property
     def timestamp(self) -> int | None:
-        """The record's event time in milliseconds; None where the stream has none. In `on_timer` the timer's time."""
+        """The record's event time in milliseconds. In `on_timer` the timer's time.
+
+        None where the stream has no event time: no WatermarkStrategy was given, neither to the source
+        (`env.from_source(source, WatermarkStrategy...)`) nor by `stream.assign_timestamps_and_watermarks(...)`. What
+        `on_timer` gave at a processing time has none either. For the wall clock use
+        `timer_service.current_processing_time`.
+        """
         ...
 
     @property
