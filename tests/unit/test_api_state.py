@@ -238,6 +238,21 @@ class TestNames:
             "ValueState(...)`. Declare it on the class: `state = ValueState(...)` in the class body"
         )
 
+    def test_a_plain_value_in_the_place_of_a_state_is_refused(self) -> None:
+        class Begun(MapFunction):
+            n = ValueState(int)
+
+            def __init__(self) -> None:
+                self.n = 0  # type: ignore[assignment]
+
+            def map(self, value: Pair) -> int:
+                return 0
+
+        message = refusal(lambda: stream().key_by("f0").map(Begun(), name="begun"))
+        assert (
+            "operator 'begun': Begun sets self.n to a int, but declares a ValueState of that name" in message
+        )
+
 
 class TestKeys:
     MESSAGE = (

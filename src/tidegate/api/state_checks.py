@@ -108,6 +108,12 @@ def _refuse_states_of_instance(
                 f"self.{attribute}. Declare it on the class: `{attribute} = {type(value).__name__}(...)` in the "
                 f"class body"
             )
+        if attribute in declared and not isinstance(value, StateDeclaration):
+            raise ProgramError(
+                f"operator {operator!r}: {function_name(function)} sets self.{attribute} to a {type(value).__name__}, "
+                f"but declares a {type(declared[attribute]).__name__} of that name, which would take its place. Rename "
+                f"one of them; a first value is given by ValueState(type, default=...)"
+            )
 
 
 def _check_types(state: StateDeclaration, where: str) -> None:

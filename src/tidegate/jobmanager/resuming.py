@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 
 from tidegate.core.errors import CheckpointError, StateCompatibilityError
 from tidegate.core.ids import AttemptNumber, JobId, new_job_id
@@ -59,9 +60,11 @@ def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None
         logger.warning("%s", report)
     if found.checkpoint is None:
         if options.resume != "latest" or found.unusable:
+            mistyped = get_close_matches(options.resume, ["latest"])
+            advice = 'Did you mean "latest"?' if mistyped else "Check the path."
             raise CheckpointError(
                 f"job {job_name!r} cannot resume from {options.resume}: there is no checkpoint that can be used. "
-                f"{report or 'Check the path.'}"
+                f"{report or advice}"
             )
         logger.warning(
             "no checkpoint of job %r below %s: it starts from the beginning", job_name, options.checkpoint_dir
