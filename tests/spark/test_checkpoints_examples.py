@@ -307,14 +307,16 @@ def test_numbers_behind_the_barrier_wait_for_the_letters_and_come_first_after_it
     )
     trace, late = Trace(tmp_path / "trace"), WaitingFor(tmp_path / "late")
     sink = HoldingSink(tmp_path / "out")
-    env = make_env(checkpoint_dir=str(tmp_path / "chk"), **QUICK)
+    env = make_env(checkpoint_dir=str(tmp_path / "chk"), **{**QUICK, "checkpoint_interval": "1 s"})
     left = env.from_source(numbers, uid="source", name="numbers").set_parallelism(1)
     right = env.from_source(letters, uid="letters", name="letters").map(LateLetter(trace, late), returns=str)
     both = left.connect(right).flat_map(Seen(), returns=str, uid="both").set_parallelism(1)
     both.sink_to(sink).set_parallelism(1)
     with running(env, "numbers and letters") as client:
         until(client, lambda: len(sink.noted()) == 4, "8, 9, a, b")
-        until(client, lambda: client.checkpoints().history, "a first checkpoint")
+        # The next one is a second away: one that has begun in the slot of c could not end before c does.
+        before = client.checkpoints().completed
+        until(client, lambda: client.checkpoints().completed > before, "a checkpoint")
         letters.release("c")
         until(client, late.is_awaited, "the slow letter")
         stuck = trace.process_that_wrote("read c")
