@@ -18,7 +18,7 @@ from tidegate.core.failpoints import NAMES
 
 PER_TEST = 100
 SEEDS = 2_000
-EVENT_TIME_SEEDS = 500
+EVENT_TIME_SEEDS = 300
 LONG_SEEDS = int(os.environ.get("SEEDS") or 20_000)
 
 passed: Counter[str] = Counter()
