@@ -32,6 +32,14 @@ def storm(master: str, directory: str, kills: str, seed: str) -> None:
     spark.stop()
 
 
+def ticks_and_counts(env: Environment, home: Path) -> Environment:
+    """What comes from a tap as it is, and how many there are of each app."""
+    ticks = env.from_source(TapSource(home / "tap", 2), uid="tap")
+    ticks.sink_to(FileSink(home / "ticks"), uid="ticks")
+    ticks.key_by("app").count(uid="count").sink_to(FileSink(home / "counts"), uid="counts")
+    return env
+
+
 def resumed(
     master: str, directory: str, resume: str, checkpoint_dir: str = "", backend: str = "heap"
 ) -> None:
@@ -45,11 +53,7 @@ def resumed(
         "state_backend": backend,
         "resume": resume,
     }
-    env = Environment(spark=spark, **options)
-    ticks = env.from_source(TapSource(home / "tap", 2), uid="tap")
-    ticks.sink_to(FileSink(home / "ticks"), uid="ticks")
-    ticks.key_by("app").count(uid="count").sink_to(FileSink(home / "counts"), uid="counts")
-    client = env.execute_async("resumed")
+    client = ticks_and_counts(Environment(spark=spark, **options), home).execute_async("resumed")
     until_completed(client, 3, 240)
     overview = client.overview()
     say("running", restored=overview.restored_checkpoint, attempt=overview.attempt, job_id=client.job_id)
@@ -71,11 +75,7 @@ def moved(master: str, directory: str, checkpoint_dir: str, backend: str) -> Non
     home = Path(directory)
     spark = session(master)
     options = {**OPTIONS, "parallelism": 2, "checkpoint_dir": checkpoint_dir, "state_backend": backend}
-    env = Environment(spark=spark, **options)
-    ticks = env.from_source(TapSource(home / "tap", 2), uid="tap")
-    ticks.sink_to(FileSink(home / "ticks"), uid="ticks")
-    ticks.key_by("app").count(uid="count").sink_to(FileSink(home / "counts"), uid="counts")
-    client = env.execute_async("moved")
+    client = ticks_and_counts(Environment(spark=spark, **options), home).execute_async("moved")
     until_completed(client, 3, 240)
     say("running", executors=sorted({slot.executor for slot in client.slots()}))
     hear()

@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contract.state_backend_kit import MemoryStorage
+from tidegate import Environment
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.state.operator_states import Restored
 from tidegate.testing.harness import OperatorHarness
+
+Pair = tuple[str, int]
+
+
+def pairs(env: Environment) -> Any:
+    """A stream of pairs, for its types: a harness pushes the records."""
+    return env.from_collection([], type=Pair)
+
+
+def keyed(env: Environment) -> Any:
+    """The same by the first of each pair."""
+    return pairs(env).key_by("f0")
 
 
 def harness(made: Any, **settings: Any) -> OperatorHarness:

@@ -19,11 +19,6 @@ from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 Record = tuple[str, int]
 
 
-@pytest.fixture(params=["heap", "rocksdb"])
-def env(request: pytest.FixtureRequest) -> Environment:
-    return Environment(state_backend=request.param)
-
-
 def records(env: Environment) -> Any:
     return env.from_collection([], type=Record)
 

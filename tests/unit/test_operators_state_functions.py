@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.state_backend_kit import MemoryStorage
+from tests.unit.operators_kit import Pair, keyed, pairs
 from tidegate import Environment
 from tidegate.api.functions import (
     BroadcastContext,
@@ -53,22 +54,8 @@ from tidegate.state import (
 from tidegate.state.operator_states import Restored
 from tidegate.testing.harness import OperatorHarness
 
-Pair = tuple[str, int]
 MS = 1_000_000
 PAIRS = [("a", 1), ("b", 10), ("a", 2), ("c", 100), ("b", 20), ("a", 3)]
-
-
-@pytest.fixture(params=["heap", "rocksdb"])
-def env(request: pytest.FixtureRequest) -> Environment:
-    return Environment(state_backend=request.param)
-
-
-def pairs(env: Environment) -> Any:
-    return env.from_collection([], type=Pair)
-
-
-def keyed(env: Environment) -> Any:
-    return pairs(env).key_by("f0")
 
 
 def harness(made: Any, **settings: Any) -> OperatorHarness:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.state_backend_kit import MemoryStorage
+from tests.unit.operators_kit import Pair, keyed, pairs
 from tidegate import (
     Environment,
     KeyedProcessFunction,
@@ -42,21 +43,7 @@ from tidegate.state import (
 )
 from tidegate.testing.harness import OperatorHarness
 
-Pair = tuple[str, int]
 TWO_KEYS = [("a", 1), ("b", 2)]
-
-
-@pytest.fixture(params=["heap", "rocksdb"])
-def env(request: pytest.FixtureRequest) -> Environment:
-    return Environment(state_backend=request.param)
-
-
-def pairs(env: Environment) -> Any:
-    return env.from_collection([], type=Pair)
-
-
-def keyed(env: Environment) -> Any:
-    return pairs(env).key_by("f0")
 
 
 def harness(made: Any) -> OperatorHarness:
