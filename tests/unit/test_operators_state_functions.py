@@ -500,6 +500,23 @@ class TestBroadcast:
                 second.push([30], input_index=1)
                 assert second.rows == [("a", 40), ("a", -30), ("b", -30)]
 
+    def test_broadcast_state_can_be_looked_through_on_both_sides(self, env: Environment) -> None:
+        class Looks(BroadcastProcessFunction):
+            rules = BroadcastState(str, int)
+
+            def process(self, value: Pair, context: ProcessContext) -> list[str]:
+                return [f"{list(self.rules.keys())} {list(self.rules.values())} {self.rules.is_empty()}"]
+
+            def process_broadcast(self, value: int, context: BroadcastContext) -> None:
+                self.rules.put("limit", value)
+
+        numbers = env.from_collection([], type=int)
+        with harness(keyed(env).connect(numbers.broadcast()).process(Looks())) as h:
+            h.push([("a", 5)])
+            h.push([7], input_index=1)
+            h.push([("a", 5)])
+            assert h.rows == ["[] [] True", "['limit'] [7] False"]
+
     def test_the_other_side_cannot_write_it(self, env: Environment) -> None:
         class Writes(Limits):
             def process(self, value: Pair, context: ProcessContext) -> list[Pair]:

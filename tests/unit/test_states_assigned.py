@@ -306,3 +306,55 @@ def test_reckoning_with_a_state_says_how_it_is_read_and_written(env: Environment
     assert cause(failed) == (
         "state 'n' of Count is not its value: read that with n.value(), and write it with n.update(value)"
     )
+
+
+@pytest.mark.parametrize("form", ["len(m)", "'a' in m", "m['a']", "m['a'] = 1", "list(m)"])
+def test_a_map_state_is_no_dict_and_says_how_it_is_read_and_written(env: Environment, form: str) -> None:
+    class Seen(MapFunction):
+        m = MapState(str, int)
+
+        def map(self, value: Pair) -> Pair:
+            exec(form, {}, {"m": self.m})
+            return value
+
+    with harness(keyed(env).map(Seen())) as h, pytest.raises(OperatorError) as failed:
+        h.push(TWO_KEYS)
+    assert cause(failed) == (
+        "state 'm' of Seen is not its value: read that with m.get(key), and write it with m.put(key, value)"
+    )
+
+
+class Asked(MapFunction):
+    value = ValueState(int)
+    many = ListState(int)
+    by_name = MapState(str, int)
+    most = ReducingState(int, max)
+    buffer = OperatorListState(int)
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+
+    def map(self, value: Pair) -> Pair:
+        return value if getattr(self, self.state) else ("none", 0)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize(
+    ("state", "instead"),
+    [
+        ("value", "value.value() is not None"),
+        ("many", "many.get(), an empty list if there is nothing"),
+        ("by_name", "by_name.contains(key), or is_empty()"),
+        ("most", "most.get() is not None"),
+        ("buffer", "buffer.get(), an empty list if there is nothing"),
+    ],
+)
+def test_a_state_is_neither_true_nor_false(backend: str, state: str, instead: str) -> None:
+    said = f"state {state!r} of Asked is neither true nor false, as in `if {state}:`. Ask what is in it: {instead}"
+    env = Environment(runtime="in-process", state_backend=backend)
+    with harness(keyed(env).map(Asked(state))) as h, pytest.raises(OperatorError) as failed:
+        h.push(TWO_KEYS)
+    assert cause(failed) == said
+    with pytest.raises(ProgramError) as declared:
+        bool(getattr(Asked(state), state))
+    assert str(declared.value) == said

@@ -115,7 +115,8 @@ class StateDeclaration:
     kind: ClassVar[str]
     how_to_read: ClassVar[str] = "get()"
     how_to_write: ClassVar[str]
-    """The calls that read and write it, for messages."""
+    how_to_ask: ClassVar[str] = "get() is not None"
+    """What reads and writes it, and what tells whether there is something in it; for messages."""
     name: str = ""
     owner: str = ""
 
@@ -135,7 +136,7 @@ class StateDeclaration:
             f"state exists in the slot, from `open` of its function on"
         )
 
-    def _refuse_operator(self, other: object) -> NoReturn:
+    def _refuse_operator(self, *operands: object) -> NoReturn:
         raise ProgramError(
             f"state {self.name!r} of {self.owner or 'a function'} is not its value: read that with "
             f"{self.name}.{self.how_to_read}, and write it with {self.name}.{self.how_to_write}"
@@ -144,6 +145,14 @@ class StateDeclaration:
     if not TYPE_CHECKING:  # type checkers refuse these by themselves
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse_operator
         __lt__ = __le__ = __gt__ = __ge__ = _refuse_operator
+        __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = __delitem__ = _refuse_operator
+
+    def __bool__(self) -> NoReturn:
+        # Never one that tells: of a ValueState it could mean that there is a value, or that the value is true.
+        raise ProgramError(
+            f"state {self.name!r} of {self.owner or 'a function'} is neither true nor false, as in `if {self.name}:`. "
+            f"Ask what is in it: {self.name}.{self.how_to_ask}"
+        )
 
 
 class KeyedState(StateDeclaration):
@@ -172,6 +181,7 @@ class ValueState(KeyedState, Generic[T]):
     kind = "value"
     how_to_read = "value()"
     how_to_write = "update(value)"
+    how_to_ask = "value() is not None"
 
     def __init__(self, type: Any, default: T | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -196,6 +206,7 @@ class ListState(KeyedState, Generic[T]):
 
     kind = "list"
     how_to_write = "add(value), or update(values) for the whole list"
+    how_to_ask = "get(), an empty list if there is nothing"
 
     def __init__(self, type: Any, **options: Any) -> None:
         super().__init__(**options)
@@ -228,6 +239,7 @@ class Entries(StateDeclaration, Generic[K, V]):
     kind = "map"
     how_to_read = "get(key)"
     how_to_write = "put(key, value)"
+    how_to_ask = "contains(key), or is_empty()"
 
     def __init__(self, key_type: Any, value_type: Any, **options: Any) -> None:
         super().__init__(**options)
@@ -254,14 +266,6 @@ class Entries(StateDeclaration, Generic[K, V]):
         """All entries. Their order is the backend's own and means nothing."""
         self._refuse()
 
-    def clear(self) -> None:
-        """Remove all entries."""
-        self._refuse()
-
-
-class MapState(Entries[K, V], KeyedState):
-    """A map per key."""
-
     def keys(self) -> Iterator[K]:
         """The entries' keys."""
         return (k for k, _ in self.items())
@@ -272,7 +276,15 @@ class MapState(Entries[K, V], KeyedState):
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""
+        return next(self.items(), None) is None
+
+    def clear(self) -> None:
+        """Remove all entries."""
         self._refuse()
+
+
+class MapState(Entries[K, V], KeyedState):
+    """A map per key."""
 
 
 class ReducingState(KeyedState, Generic[T]):
@@ -358,6 +370,7 @@ class OperatorListState(OperatorState, Generic[T]):
 
     kind = "list"
     how_to_write = "add(value), or update(values) for the whole list"
+    how_to_ask = "get(), an empty list if there is nothing"
     redistribution: ClassVar[str] = "split"
 
     def __init__(self, type: Any, **options: Any) -> None:

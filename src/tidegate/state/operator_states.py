@@ -356,6 +356,7 @@ class _LiveList(OperatorListState[Any]):
     def __init__(self, declaration: OperatorListState[Any], codec: _Codec) -> None:
         super().__init__(declaration.type, name=declaration.name, serializer=declaration.serializer)
         self.redistribution = declaration.redistribution  # type: ignore[misc]
+        self.owner = declaration.owner
         self._codec = codec
         self.values: list[Any] = []
 
@@ -386,6 +387,7 @@ class _LiveMap(BroadcastState[Any, Any]):
             name=declaration.name,
             serializer=declaration.serializer,
         )
+        self.owner = declaration.owner
         self._codec = codec
         self._operator = operator
         self.writable = False
@@ -408,6 +410,9 @@ class _LiveMap(BroadcastState[Any, Any]):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return iter([(k, self._codec.release(v)) for k, v in self.entries.items()])
+
+    def is_empty(self) -> bool:
+        return not self.entries
 
     def clear(self) -> None:
         self._check_writable("clear")

@@ -1,11 +1,20 @@
-"""What both backends say to a value that does not fit its state."""
+"""What both backends say where a state is used without a key, and to a value that does not fit it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tidegate.api.state import StateAccessError
 from tidegate.core.errors import SchemaError, SerializationError
 from tidegate.records.columns import brief
+
+
+def without_key(operator: str, state: str) -> StateAccessError:
+    """The error for keyed state outside a keyed context."""
+    return StateAccessError(
+        f"operator {operator!r}: state {state!r} is kept by key, but there is no current key here. Use it while a "
+        f"record of a keyed stream is processed"
+    )
 
 
 def cannot_store(operator: str, state: str, key: Any, value: Any, reason: SchemaError) -> SerializationError:

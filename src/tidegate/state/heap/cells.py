@@ -7,28 +7,20 @@ the last write and the kept value. Mailbox thread only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from tidegate.api.state import KeyedState, StateAccessError
+from tidegate.api.state import KeyedState
 from tidegate.core.errors import SchemaError
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
 from tidegate.state.heap.map_table import MapTable
 from tidegate.state.heap.table import REMOVED, HeapTable
-from tidegate.state.refusals import cannot_store
+from tidegate.state.refusals import cannot_store, without_key
 from tidegate.state.serializers import ValueSerializer
 from tidegate.state.ttl import ExpiryQueue, TtlClock
 
 _WRITES_PER_SWEEP: Final = 64
 _SWEPT: Final = 256
 _SWEPT_AT_SNAPSHOT: Final = 10_000
-
-
-def no_key(operator: str, declaration: KeyedState) -> NoReturn:
-    """Refuse keyed state outside a keyed context."""
-    raise StateAccessError(
-        f"operator {operator!r}: {declaration.kind} state {declaration.name!r} is kept by key, but there is no current "
-        f"key here. Use it while a record of a keyed stream is processed"
-    )
 
 
 class Cells:
@@ -51,7 +43,7 @@ class Cells:
         """The current key; refused if there is none."""
         key = self.backend.current_key
         if key is NO_KEY:
-            no_key(self.operator, self.declaration)
+            raise without_key(self.operator, self.declaration.name)
         return key
 
     def adopt(self, value: Any) -> Any:

@@ -20,10 +20,10 @@ from tidegate.api.state import (
 )
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.state.backend import NoKeyError
-from tidegate.state.heap.cells import Cells, TtlCells, no_key
+from tidegate.state.heap.cells import Cells, TtlCells
 from tidegate.state.heap.map_table import MapTable
 from tidegate.state.heap.table import REMOVED, Entries
-from tidegate.state.refusals import cannot_store
+from tidegate.state.refusals import cannot_store, without_key
 from tidegate.state.serializers import KeySerializer
 
 
@@ -65,7 +65,7 @@ class HeapValueState(ValueState[Any]):
         try:
             self._changed[self._backend.current_key] = value
         except NoKeyError:
-            no_key(self._cells.operator, self)
+            raise without_key(self._cells.operator, self.name) from None
 
     def clear(self) -> None:
         """Forget the key's value."""

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NoReturn
 
-from tidegate.api.state import StateAccessError
 from tidegate.core.errors import SchemaError
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
-from tidegate.state.refusals import cannot_store
+from tidegate.state.refusals import cannot_store, without_key
 from tidegate.state.rocksdb.database import Database, Entry
 from tidegate.state.rocksdb.key_bytes import EntryKeys
 from tidegate.state.rocksdb.ttl import Expiry
@@ -129,10 +128,7 @@ class GenerationStore(Store):
     # ---- for live states ----
 
     def _refuse_without_key(self) -> NoReturn:
-        raise StateAccessError(
-            f"operator {self._operator!r}: state {self._context.state_name!r} was used without a key: keyed state "
-            f"exists while a record of a keyed stream is processed"
-        )
+        raise without_key(self._operator, self._context.state_name)
 
     def _current_key(self) -> Any:
         key = self._backend.current_key
