@@ -651,6 +651,7 @@ def test_the_history_is_bounded_and_the_counts_are_not():
 
 def test_a_restored_checkpoint_is_told():
     kit = CoordinatorKit().begin()
+    assert (kit.coordinator.overview().restored, kit.coordinator.overview().restored_checkpoint) == (0, None)
     kit.complete(kit.trigger())
     kit.do(ce.AttemptEnded("lost"), ce.AttemptBegan(1, CELLS, {}, restored_checkpoint=1))
     assert (kit.coordinator.overview().restored, kit.coordinator.overview().restored_checkpoint) == (1, 1)

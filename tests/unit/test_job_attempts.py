@@ -300,6 +300,7 @@ def test_missing_slots_at_a_restart_are_waited_for_and_then_a_failure_like_other
 def test_the_same_error_at_the_same_record_is_told_to_stay():
     kit = JobKit().run()
     kit.fail()
+    assert not kit.job.overview().will_come_again, "one failure alone cannot tell"
     assert kit.job.overview().diagnosis.startswith(
         "it was raised by the program's own code without an outside cause"
     )
@@ -309,9 +310,11 @@ def test_the_same_error_at_the_same_record_is_told_to_stay():
         "the same error as in attempt 0 at the same record: it will not go away by restarting. "
         "Correct the program, or the record"
     )
+    assert kit.job.overview().will_come_again
     kit.restart()
     kit.fail(position="line 99 of a.jsonl")
     assert kit.job.overview().diagnosis == "the same error as in attempt 1, at another record"
+    assert not kit.job.overview().will_come_again
 
 
 @pytest.mark.parametrize(
@@ -338,6 +341,7 @@ def test_a_lost_process_is_told_to_be_transient():
     kit.pass_ms(300, beating=False)
     kit.let_go()
     assert kit.job.overview().diagnosis == "a process or a connection was lost: a restart usually helps"
+    assert not kit.job.overview().will_come_again
 
 
 def test_an_error_without_a_position_that_comes_twice_is_not_called_the_same_record():
@@ -346,6 +350,7 @@ def test_an_error_without_a_position_that_comes_twice_is_not_called_the_same_rec
     kit.restart()
     kit.fail("OSError: disk", "")
     assert kit.job.overview().diagnosis.startswith("the same error as in attempt 0: it will hardly go away")
+    assert kit.job.overview().will_come_again
 
 
 def test_state_that_does_not_fit_the_program_is_not_tried_again():

@@ -279,7 +279,7 @@ def recovery(status: JobStatus = JobStatus.RUNNING, *, error: str = "", **checkp
         "fixed-delay",
         error,
         0 if error else None,
-        restored_checkpoint=6 * restarts,
+        restored_checkpoint=6 if error else None,
     )
     return Recovery(overview, CheckpointsOverview(**checkpoints), now_ms=101_235)
 

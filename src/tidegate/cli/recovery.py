@@ -111,10 +111,10 @@ def restart_words(job: JobOverview) -> str:
     'driver 2, attempt 0 goes on from checkpoint 7'
     """
     begun = attempt_name(job.attempt)
-    if job.restored_checkpoint:
+    if job.restored_checkpoint is not None:
         begun += f" goes on from checkpoint {job.restored_checkpoint}"
     if not job.restarts:
-        return begun if job.restored_checkpoint else ""
+        return "" if job.restored_checkpoint is None else begun
     return f"{job.restarts} restart{'s' if job.restarts != 1 else ''}, {begun}"
 
 

@@ -87,7 +87,7 @@ class LocalJobClient:
                 continue  # a display must not fail the job
             reported.setdefault(vertex, {})[metrics.subtask] = metrics
         # Subtasks count from the start of their attempt: how much lies before a checkpoint is not known.
-        restored = bool(runner.job.overview().restored_checkpoint)
+        restored = runner.job.overview().restored_checkpoint is not None
         return JobMetrics(
             name=self.job_name,
             status=self.status().name,

@@ -14,7 +14,6 @@ from tidegate.graph.explain import explain_running
 from tidegate.graph.explain_plan import Plan
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
-from tidegate.jobmanager.failover.diagnosis import will_come_again
 from tidegate.jobmanager.failover.job import JobOverview
 from tidegate.metrics.snapshot import JobMetrics, SubtaskMetrics, VertexMetrics
 from tidegate.testing.simulation import Simulation
@@ -82,7 +81,7 @@ class InProcessClient:
         self._restarts = job.restarts
         overview = job.overview()
         # Not in a row: of two subtasks that both fail, chance says which one is the first.
-        self._restarts_alike += will_come_again(overview.diagnosis)
+        self._restarts_alike += overview.will_come_again
         if self._restarts_alike >= _MOST_RESTARTS_ALIKE:
             self.cancel()
             raise JobFailedError(

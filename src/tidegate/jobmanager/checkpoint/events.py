@@ -25,8 +25,8 @@ class AttemptBegan:
     attempt: AttemptNumber
     slots: Mapping[SubtaskId, SlotId]
     names: Mapping[VertexId, str]
-    restored_checkpoint: int = 0
-    """What it begins from; 0: nothing."""
+    restored_checkpoint: int | None = None
+    """What it begins from; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ class CheckpointsOverview(msgspec.Struct, frozen=True):
     failed: int = 0
     restored: int = 0
     """How often an attempt began from a checkpoint."""
-    restored_checkpoint: int = 0
-    """The one that the current attempt began from; 0: none."""
+    restored_checkpoint: int | None = None
+    """The one that the current attempt began from; None: there was none."""
     latest_completed: CheckpointStatistics | None = None
     latest_failed: CheckpointStatistics | None = None
     history: tuple[CheckpointStatistics, ...] = ()
@@ -187,9 +187,9 @@ class CheckpointHistory:
         count = self._counts.failed + 1
         self._counts = msgspec.structs.replace(self._counts, failed=count, latest_failed=tracker.statistics())
 
-    def restored(self, checkpoint_id: int) -> None:
-        """An attempt begins, from this checkpoint; 0: from none."""
-        count = self._counts.restored + (1 if checkpoint_id else 0)
+    def restored(self, checkpoint_id: int | None) -> None:
+        """An attempt begins, from this checkpoint; None: from none."""
+        count = self._counts.restored + (checkpoint_id is not None)
         self._counts = msgspec.structs.replace(
             self._counts, restored=count, restored_checkpoint=checkpoint_id
         )

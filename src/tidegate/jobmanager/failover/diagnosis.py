@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidegate.core.ids import AttemptNumber
 from tidegate.jobmanager.failures import Failure, FailureRank
@@ -22,23 +23,34 @@ class FailedAttempt:
     failure: Failure
 
 
-def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> str:
-    """One sentence about a failure, given that of the attempt before; empty if there is nothing to say."""
+class Diagnosis(NamedTuple):
+    """What can be said about a failure."""
+
+    words: str = ""
+    """One sentence for the user; empty if there is nothing to say."""
+    will_come_again: bool = False
+    """Whether restarting is of no use, as far as two attempts can tell."""
+
+
+def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> Diagnosis:
+    """What can be said about a failure, given that of the attempt before."""
     failure = failed.failure
     if before is not None and failure.culprit and failure.culprit == before.failure.culprit:
         if failure.place and failure.place == before.failure.place:
-            return (
+            return Diagnosis(
                 f"the same error as in attempt {before.attempt} at the same record: it will not "
-                f"go away by restarting. Correct the program, or the record"
+                f"go away by restarting. Correct the program, or the record",
+                will_come_again=True,
             )
         if not failure.place:
-            return (
+            return Diagnosis(
                 f"the same error as in attempt {before.attempt}: it will hardly go away by restarting, unless its "
-                f"cause is outside of the program"
+                f"cause is outside of the program",
+                will_come_again=True,
             )
-        return f"the same error as in attempt {before.attempt}, at another record"
+        return Diagnosis(f"the same error as in attempt {before.attempt}, at another record")
     if _is_program_error(failure.reason):
-        return (
+        return Diagnosis(
             "it was raised by the program's own code without an outside cause: it will most likely come again "
             "at the same record"
         )
@@ -48,13 +60,8 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> str:
         FailureRank.PEER_LOST,
         FailureRank.GANG_ENDED,
     ):
-        return "a process or a connection was lost: a restart usually helps"
-    return ""
-
-
-def will_come_again(diagnosis: str) -> bool:
-    """Whether a sentence of `diagnose` says that restarting is of no use."""
-    return "go away by restarting" in diagnosis
+        return Diagnosis("a process or a connection was lost: a restart usually helps")
+    return Diagnosis()
 
 
 def _is_program_error(reason: str) -> bool:

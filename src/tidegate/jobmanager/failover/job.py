@@ -37,7 +37,7 @@ from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
 from tidegate.jobmanager.events import Action, Event
 from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.failover.catch_up import CatchUpWatch, sample_of
-from tidegate.jobmanager.failover.diagnosis import FailedAttempt, diagnose
+from tidegate.jobmanager.failover.diagnosis import Diagnosis, FailedAttempt, diagnose
 from tidegate.jobmanager.failover.events import JobAction, JobEvent
 from tidegate.jobmanager.failover.restart_strategies import GiveUp, Restart, RestartStrategy, strategy_of
 from tidegate.jobmanager.job_master import DescribeStorage, JobMaster
@@ -61,8 +61,10 @@ class JobOverview(msgspec.Struct, frozen=True):
     last_error_attempt: int | None = None
     diagnosis: str = ""
     """Whether that failure is likely to come again, if something can be said."""
-    restored_checkpoint: int = 0
-    """What the current attempt began from; 0: nothing."""
+    restored_checkpoint: int | None = None
+    """What the current attempt began from; None: nothing."""
+    will_come_again: bool = False
+    """Whether the last failure was that of the attempt before, so that restarting seems of no use."""
 
 
 class Job:
@@ -114,7 +116,7 @@ class Job:
         self._fenced = ""
         """Why this driver may not run the job any more."""
         self._failed: FailedAttempt | None = None
-        self._diagnosis = ""
+        self._diagnosis = Diagnosis()
         self._last_error = ""
         self._error: type[JobFailedError] = JobFailedError
         self._coordinated: Literal["begun", "started", "ended"] = "ended"
@@ -170,8 +172,9 @@ class Job:
             self._strategy.describe(),
             self._last_error,
             None if failed is None else failed.attempt,
-            self._diagnosis,
+            self._diagnosis.words,
             self.coordinator.overview().restored_checkpoint,
+            self._diagnosis.will_come_again,
         )
 
     @property
@@ -305,8 +308,8 @@ class Job:
         self._do(fe.BeginAttempt(self._attempt, restore, continue_sources))
         slots = {execution.id: execution.slot for execution in master.graph}
         names = {vertex.id: vertex.name for vertex in self.job_graph.vertices}
-        restored = 0 if restore is None else restore.checkpoint_id
-        if restored:
+        restored = None if restore is None else restore.checkpoint_id
+        if restored is not None:
             self._catch_up.began(now_ms)
         self._coordinated = "begun"
         self._tell_coordinator(ce.AttemptBegan(self._attempt, slots, names, restored), now_ms)
@@ -394,7 +397,8 @@ class Job:
         failed = FailedAttempt(self._attempt, failure)
         self._diagnosis = diagnose(failed, self._failed)
         self._failed, self._error = failed, end.error
-        self._last_error = end.message if not self._diagnosis else f"{end.message}\n{self._diagnosis}"
+        words = self._diagnosis.words
+        self._last_error = f"{end.message}\n{words}" if words else end.message
         if failure.permanent or self._fenced:
             decision: GiveUp | Restart = GiveUp("" if self._fenced in failure.text else self._fenced)
         else:
