@@ -193,7 +193,10 @@ def _result(client: Any) -> JobMetrics:
     try:
         metrics: JobMetrics = client.result()
     except KeyboardInterrupt:
-        client.cancel()
+        try:
+            client.cancel()
+        except TimeoutError as e:  # whoever interrupts has no use for another error
+            _LOG.warning("%s", e)
         raise
     for words in dropped_words(metrics):
         _LOG.warning("job %r: %s", metrics.name, words)

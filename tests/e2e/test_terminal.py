@@ -125,6 +125,41 @@ def test_live_display_shows_rates_while_the_job_runs_and_ctrl_c_ends_everything(
 
 
 @pytest.fixture
+def waiting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
+    """A program in this process that never ends, run by `python` with the words that the test gives."""
+    script = tmp_path / "waiting.py"
+    script.write_text(
+        "from tidegate import Environment\n"
+        "env = Environment(runtime='in-process')\n"
+        "env.from_sequence(1, 10**12).sink_to(lambda n: print('took', n) if n == 1 else None)\n"
+        "env.execute('waiting')\n",
+        encoding="utf-8",
+    )
+    terminal = Terminal([sys.executable, *request.param, str(script)], tmp_path)
+    terminal.read_until(lambda screen: "took 1\n" in screen, timeout_s=60)
+    yield terminal
+    terminal.kill()
+
+
+@pytest.mark.parametrize("waiting", [[]], indirect=True)
+def test_ctrl_c_in_a_program_shows_its_own_line_and_that_the_job_was_cancelled(waiting: Terminal):
+    os.killpg(waiting.process.pid, signal.SIGINT)
+    waiting.read_until(lambda screen: "was cancelled\n" in screen, timeout_s=20)
+    assert waiting.process.wait(20) == -signal.SIGINT, "as every program that Ctrl-C ends"
+    shown = waiting.screen.partition("took 1\n")[2].strip().splitlines()
+    assert shown[-1] == "KeyboardInterrupt: job 'waiting' was cancelled"
+    assert sum(line.startswith("  File ") for line in shown) == 2, "the program's line, and execute"
+
+
+@pytest.mark.parametrize("waiting", [["-m", "tidegate", "run"]], indirect=True)
+def test_ctrl_c_in_a_program_of_the_command_is_one_line_and_130(waiting: Terminal):
+    os.killpg(waiting.process.pid, signal.SIGINT)
+    waiting.read_until(lambda screen: "interrupted" in screen and screen.endswith("\n"), timeout_s=20)
+    assert waiting.process.wait(20) == 130
+    assert waiting.screen.partition("took 1\n")[2].strip() == "interrupted: job 'waiting' was cancelled"
+
+
+@pytest.fixture
 def make_run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
     """`make run` at a terminal, with the words that the test gives."""
     terminal = Terminal(["make", "--no-print-directory", "-C", str(ROOT), "run", *request.param], tmp_path)

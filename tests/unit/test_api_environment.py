@@ -176,6 +176,14 @@ class TestPrograms:
         assert "looked at" not in plan
         assert "absolute" not in plan
 
+    def test_the_plan_has_the_name_that_the_job_will_have(self) -> None:
+        env = Environment(runtime="in-process")
+        env.from_sequence(1, 2).print()
+        assert env.explain(job_name="page views").startswith("job 'page views': 1 task")
+        named = Environment(runtime="in-process", job_name="by option")
+        named.from_sequence(1, 2).print()
+        assert named.explain().startswith("job 'by option': 1 task")
+
     def test_writing_a_program_imports_no_runtime(self) -> None:
         import subprocess
 

@@ -133,9 +133,14 @@ class Environment:
         What was built is used up by it: for a second job, build streams again.
 
         Returns the final `JobMetrics`; raises `JobFailedError` with the operator, the position and the user's
-        traceback, once.
+        traceback, once. Ctrl-C cancels the job and goes on as the KeyboardInterrupt that it is.
         """
-        metrics: JobMetrics = self._launch().execute(self._take_program(job_name), self.spark)
+        program = self._take_program(job_name)
+        try:
+            metrics: JobMetrics = self._launch().execute(program, self.spark)
+        except KeyboardInterrupt:
+            # A new one: Python shows the line of the program that waited, not where in here it did.
+            raise KeyboardInterrupt(f"job {program.name!r} was cancelled") from None
         return metrics
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
@@ -143,12 +148,12 @@ class Environment:
         client: JobClient = self._launch().execute_async(self._take_program(job_name), self.spark)
         return client
 
-    def explain(self, format: str = "text") -> str:
+    def explain(self, format: str = "text", job_name: str | None = None) -> str:
         """The plan: the StreamGraph, its chains and why an edge is not chained, the slots needed.
 
-        `format` is "text", "json", "mermaid" or "svg".
+        `format` is "text", "json", "mermaid" or "svg"; `job_name` is the one that `execute` will be given.
         """
-        text: str = self._launch().explain(self._program(None), format)
+        text: str = self._launch().explain(self._program(job_name), format)
         return text
 
     # ---- inside ----

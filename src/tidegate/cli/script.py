@@ -64,8 +64,8 @@ def run_script(call: ScriptCall) -> int:
         runpy.run_path(str(call.script), run_name="__main__")
     except SystemExit as e:
         return _exit_code(e)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as e:
+        print(f"interrupted: {e}" if e.args else "interrupted", file=sys.stderr)
         return INTERRUPTED
     except TidegateError as e:
         print(f"{e}{_place(e, call.script)}", file=sys.stderr)

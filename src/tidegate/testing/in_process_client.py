@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Final
 
 import msgspec
@@ -69,8 +72,10 @@ class InProcessClient:
         A restart strategy may be without end, and on a virtual clock no delay is long: what fails again and again for
         the same reason is raised after some restarts, where Spark would go on and show the error.
         """
-        while not self.status().is_terminal:
-            self._advance()
+        with _CtrlC() as ctrl_c:
+            while not self.status().is_terminal:
+                self._advance()
+                ctrl_c.check()
         return self._final()
 
     def _advance(self) -> None:
@@ -88,6 +93,13 @@ class InProcessClient:
                 f"{overview.last_error}\n{self._restarts_alike} restarts ended like the attempt before, and the "
                 f"in-process runtime gives up; on Spark the restart strategy ({overview.restart_strategy}) goes on"
             )
+
+    def _next_collected(self, operator: OperatorId) -> ev.DeliverCollected | None:
+        with _CtrlC() as ctrl_c:
+            while (batch := self.simulation.take_collected(operator)) is None and not self.status().is_terminal:
+                self._advance()
+                ctrl_c.check()
+        return batch
 
     def _final(self) -> JobMetrics:
         self.simulation.close()
@@ -130,15 +142,38 @@ class InProcessClient:
         """The batches that a sink sends to the driver, while the job runs on behind them."""
         simulation = self.simulation
         try:
-            while True:
-                batch = simulation.take_collected(operator)
-                if batch is not None:
-                    yield batch
-                elif simulation.status.is_terminal:
-                    break
-                else:
-                    self._advance()
+            while (batch := self._next_collected(operator)) is not None:
+                yield batch
             self._final()
         finally:
             if not simulation.status.is_terminal:
                 self.cancel()
+
+
+class _CtrlC:
+    """Puts Ctrl-C off, from an event to the next `check`: within one it looks like a failure of the user's function.
+
+    A second one is not put off: the function may never end. Only where Ctrl-C has Python's own meaning.
+    """
+
+    def __enter__(self) -> _CtrlC:
+        self._came = False
+        is_main = threading.current_thread() is threading.main_thread()
+        self._is_ours = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._is_ours:
+            signal.signal(signal.SIGINT, self._put_off)
+        return self
+
+    def check(self) -> None:
+        """Raise what was put off."""
+        if self._came:
+            raise KeyboardInterrupt
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _put_off(self, number: int, frame: FrameType | None) -> None:
+        if self._came:
+            raise KeyboardInterrupt
+        self._came = True
