@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.api import partitioning as p
+from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -27,7 +28,7 @@ from tidegate.core.errors import ProgramError
 from tidegate.records.types import RecordType
 
 
-class ConnectedStreams:
+class ConnectedStreams(FlinkNames):
     """Two streams, possibly of different types, for one function that sees both and may share state."""
 
     def __init__(self, first: DataStream, second: DataStream) -> None:

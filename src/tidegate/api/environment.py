@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidegate.api.config_files import options_from_file
+from tidegate.api.flink_names import FlinkNames, NamesOfClass
 from tidegate.api.job_client import JobClient
 from tidegate.api.operations import Operation, ReadSource
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource
@@ -50,7 +51,7 @@ class Program:
     options: Options
 
 
-class Environment:
+class Environment(FlinkNames, metaclass=NamesOfClass):
     """Where a program starts.
 
     Options come, each over the one before, from the defaults, a YAML or TOML file (`config`), keyword arguments, the

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Protocol, get_args
 
+from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import Function, OutputTag, check_callable, function_name, result_type
 from tidegate.api.join_operations import How, IntervalJoin
 from tidegate.api.keyed_streams import KeyedStream
@@ -75,7 +76,7 @@ class ProcessJoinFunction(Function):
 
 
 @dataclass(frozen=True, eq=False)
-class IntervalJoinStreams:
+class IntervalJoinStreams(FlinkNames):
     """Two keyed streams, to be joined by the distance of their times; `between` says which."""
 
     left: KeyedStream
@@ -103,7 +104,7 @@ class IntervalJoinStreams:
 
 
 @dataclass(frozen=True, eq=False)
-class IntervalJoinedStreams:
+class IntervalJoinedStreams(FlinkNames):
     """An interval join, before the function that makes records of the pairs."""
 
     streams: IntervalJoinStreams

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tidegate.api.flink_names import FlinkNames
 from tidegate.api.transformations import Transformation
 from tidegate.core.errors import ProgramError
 from tidegate.core.key_groups import UPPER_BOUND_MAX_PARALLELISM
 
 
-class OperatorSettings:
+class OperatorSettings(FlinkNames):
     """The settings that every operator has; the fluent calls change the operator and return the same stream."""
 
     _node: Transformation

@@ -12,6 +12,7 @@ from tidegate.api import partitioning as p
 from tidegate.api.async_io import AsyncFunction, AsyncRetry, async_operation
 from tidegate.api.basic_sinks import CollectSink, PrintSink
 from tidegate.api.expressions import expression_result_type
+from tidegate.api.flink_names import missing_attribute
 from tidegate.api.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -389,7 +390,7 @@ class DataStream(OperatorSettings):
             from tidegate.api.keyed_streams import KeyedStream
 
             if name.startswith("_") or not hasattr(KeyedStream, name):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                raise missing_attribute(type(self), name, among=KeyedStream)
             instead = (
                 f", or {name}_all(...) for the whole stream" if hasattr(DataStream, f"{name}_all") else ""
             )

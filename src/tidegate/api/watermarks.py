@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidegate.api.expressions import expression_result_type
+from tidegate.api.flink_names import FlinkNames, NamesOfClass
 from tidegate.api.functions import OutputTag, function_name
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
@@ -59,7 +60,7 @@ class WatermarkAlignment:
 
 
 @dataclass(frozen=True)
-class WatermarkStrategy:
+class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
     """How records get their event time, and the stream its watermarks. Made by the class methods below.
 
     >>> WatermarkStrategy.bounded("2 s", "ts").with_idleness("1 min").describe()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import Function, OutputTag, check_callable, function_name, result_type
 from tidegate.api.join_operations import How, WindowJoin
 from tidegate.api.joins import JoinFunction, check_late_tag, checked_how, joined_stream, tag_id
@@ -38,7 +39,7 @@ class CoGroupFunction(Function):
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedStreams:
+class JoinedStreams(FlinkNames):
     """Two streams to be joined by windows; `where` gives the key of the first."""
 
     left: DataStream
@@ -59,7 +60,7 @@ class JoinedStreams:
 
 
 @dataclass(frozen=True, eq=False)
-class Where:
+class Where(FlinkNames):
     """The key of the first stream is known; `equal_to` gives that of the second."""
 
     streams: JoinedStreams
@@ -73,7 +74,7 @@ class Where:
 
 
 @dataclass(frozen=True, eq=False)
-class EqualTo:
+class EqualTo(FlinkNames):
     """Both keys are known; `window` says which records belong together."""
 
     left: KeyedStream
@@ -86,7 +87,7 @@ class EqualTo:
 
 
 @dataclass(frozen=True, eq=False)
-class WindowJoinedStreams:
+class WindowJoinedStreams(FlinkNames):
     """A window join or co-group, before its function. `windowed` holds what windows do: trigger, lateness."""
 
     left: KeyedStream

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidegate.api.evictors import CountEvictor, Evictor
+from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import OutputTag, ReduceFunction, check_callable, function_name, result_type
 from tidegate.api.operations import Key
 from tidegate.api.settings import apply_settings
@@ -42,7 +43,7 @@ from tidegate.core.errors import ProgramError
 from tidegate.records.types import RecordType, record_type_of
 
 
-class WindowedStream:
+class WindowedStream(FlinkNames):
     """A stream cut into windows. `trigger`, `evictor` and the others each give a new one; the rest computes.
 
     >>> from tidegate import Environment, TumblingEventTimeWindows, WatermarkStrategy
