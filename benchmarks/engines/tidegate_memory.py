@@ -30,7 +30,7 @@ from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
 
 BATCH = 10_000
-SPLIT = 5 * BATCH
+SPLIT = 2 * BATCH
 Load = Callable[[], Iterable[Any]]
 """All records."""
 

@@ -52,7 +52,7 @@ class LatestValues(ABC):
     """The latest value of each key."""
 
     load: Callable[[Any], Any]
-    """The value of a key that is not in the dict, or `REMOVED`. It is the caller's own."""
+    """The value of a key that is not in the dict, or `REMOVED`, which the dict never has. It is the caller's own."""
 
     @abstractmethod
     def begin(self) -> dict[Any, Any]:

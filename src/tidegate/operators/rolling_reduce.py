@@ -97,9 +97,11 @@ def _reduce(
             so_far = state[k]
         except KeyError:
             so_far = load(k)
-        if so_far is not REMOVED:
-            r = function(so_far, r)
-        state[k] = r
+            if so_far is REMOVED:
+                state[k] = r
+                append(r)
+                continue
+        state[k] = r = function(so_far, r)
         append(r)
 
 
@@ -119,10 +121,13 @@ def _reduce_checked(
             so_far = state[k]
         except KeyError:
             so_far = load(k)
-        if so_far is not REMOVED:
-            r = function(so_far, r)
-            if type(r) is not cls:  # a call in name only: the interpreter has an instruction for it
-                r = adopt(r)
+            if so_far is REMOVED:
+                state[k] = r
+                append(r)
+                continue
+        r = function(so_far, r)
+        if type(r) is not cls:  # a call in name only: the interpreter has an instruction for it
+            r = adopt(r)
         state[k] = r
         append(r)
 
@@ -143,10 +148,13 @@ def _reduce_tuples(
             so_far = state[k]
         except KeyError:
             so_far = load(k)
-        if so_far is not REMOVED:
-            r = function(so_far, r)
-            if type(r) is not tuple or len(r) != length:
-                r = adopt(r)
+            if so_far is REMOVED:
+                state[k] = r
+                out.append(r)
+                continue
+        r = function(so_far, r)
+        if type(r) is not tuple or len(r) != length:
+            r = adopt(r)
         state[k] = r
         out.append(r)
 
@@ -168,9 +176,12 @@ def _reduce_keyed_tuples(
             so_far = state[k]
         except KeyError:
             so_far = load(k)
-        if so_far is not REMOVED:
-            r = function(so_far, r)
-            if type(r) is not tuple or len(r) != length:
-                r = adopt(r)
+            if so_far is REMOVED:
+                state[k] = r
+                out.append(r)
+                continue
+        r = function(so_far, r)
+        if type(r) is not tuple or len(r) != length:
+            r = adopt(r)
         state[k] = r
         out.append(r)
