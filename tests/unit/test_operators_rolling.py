@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tidegate import Environment, ReduceFunction, RuntimeContext
 from tidegate.core.errors import ProgramError, SchemaError
-from tidegate.operators.failures import OperatorError
+from tidegate.operators.failures import OperatorError, user_traceback
 from tidegate.records.batch import Batch, Origin
 from tidegate.testing.harness import OperatorHarness
 
@@ -353,6 +354,10 @@ def test_reduce_function_that_raises_names_operator_position_and_record() -> Non
         h.push([4, 2, 0, 1], origin=Origin("f", 10, "line"))
     error = caught.value
     assert (error.operator, error.position, error.record) == ("divide", "line 12 of f", "0")
+    assert error.__cause__ is not None
+    assert re.findall(r'File "(.*?)"', user_traceback(error.__cause__)) == [
+        __file__
+    ]  # not the loop that called it
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from tidegate.core.errors import SchemaError
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.keys import key_position
 from tidegate.operators.latest_values import latest_values
-from tidegate.operators.results import wrong_type
+from tidegate.operators.results import ResultType, wrong_type
 from tidegate.operators.row_operator import RETURNED, RowOperator, batch_position
 from tidegate.records.batch import Batch
 from tidegate.state.heap.table import REMOVED
 
 STATE_NAME: Final = "reduce-result"
 """The name in checkpoints; no attribute's name, so no state that the user's function declares has it."""
-
-Load = Callable[[Any], Any]
 
 
 class ReduceOperator(RowOperator):
@@ -29,6 +27,9 @@ class ReduceOperator(RowOperator):
         self._function = self.method("reduce")
         self._latest = latest_values(self.context, self.operation.key, self.output_type, STATE_NAME)
         self._key_position = key_position(self.operation.key, self.input_types[0])
+        copied = self.output_type.is_mutable  # what is emitted must not change with what the key has
+        self._loop = _write_loop(None, self.results, copied=copied)
+        self._keyed_loop = _write_loop(self._key_position, self.results, copied=copied)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Reduce each record in order; emit each result, or the latest of each key in the batch."""
@@ -38,22 +39,12 @@ class ReduceOperator(RowOperator):
         keys = self.keys(batch, self.operation.key) if position is None else []
         records = iter(rows)
         taken = self.with_keys(records, keys)
-        cls, length = self.results.exact_class, self.results.exact_length
         state, load, function = self._latest.begin(), self._latest.load, self._function
         out: list[Any] = []
         copy_row = self.output_type.copy_row
-        append: Callable[[Any], None] = out.append
-        if self.output_type.is_mutable:  # what is emitted must not change with what the key has
-            append = lambda result: out.append(copy_row(result))  # noqa: E731
+        loop = self._loop if position is None else self._keyed_loop
         try:
-            if cls is None:
-                _reduce(state, load, keys, taken, function, append)
-            elif length is None:
-                _reduce_checked(state, load, keys, taken, function, append, cls, self._adopt)
-            elif position is None:
-                _reduce_tuples(state, load, keys, taken, function, out, length, self._adopt)
-            else:
-                _reduce_keyed_tuples(state, load, position, taken, function, out, length, self._adopt)
+            loop(state, load, keys, taken, function, out, self._adopt, copy_row)
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
         finally:
@@ -61,7 +52,7 @@ class ReduceOperator(RowOperator):
         if not each:
             out = [copy_row(state[k]) for k in dict.fromkeys(keys)]
         self._commit(batch)
-        emit = self.emit_results if cls is None else self.emit_checked
+        emit = self.emit_results if self.results.exact_class is None else self.emit_checked
         if each:
             emit(out, batch.origin, batch.timestamps, rows)
         else:
@@ -84,104 +75,34 @@ class ReduceOperator(RowOperator):
             raise wrong_type(e, RETURNED) from e
 
 
-def _reduce(
-    state: dict[Any, Any],
-    load: Load,
-    keys: list[Any],
-    records: Iterator[Any],
-    function: Callable[[Any, Any], Any],
-    append: Callable[[Any], None],
-) -> None:
-    for k, r in zip(keys, records, strict=True):
+def _write_loop(position: int | None, results: ResultType, *, copied: bool) -> Callable[..., None]:
+    """The loop over a batch, written for just this type.
+
+    The key is taken from the record if it is a field (a list of all keys costs ten times as much). A result is checked
+    while it is in the cache; one of another class is adopted, so that the function never sees it as it is.
+    """
+    cls, length = results.exact_class, results.exact_length
+    wrong = "" if cls is None else "type(r) is not cls"  # the interpreter has an instruction for this call
+    if length is not None:
+        wrong += f" or len(r) != {length}"
+    text = f"""
+def loop(state, load, keys, records, function, out, adopt, copy):
+    for {"k, r in zip(keys, records, strict=True)" if position is None else "r in records"}:
+        {"" if position is None else f"k = r[{position}]"}
         try:  # costs nothing where the key is known, which is nearly always
             so_far = state[k]
         except KeyError:
             so_far = load(k)
             if so_far is REMOVED:
                 state[k] = r
-                append(r)
-                continue
-        state[k] = r = function(so_far, r)
-        append(r)
-
-
-def _reduce_checked(
-    state: dict[Any, Any],
-    load: Load,
-    keys: list[Any],
-    records: Iterator[Any],
-    function: Callable[[Any, Any], Any],
-    append: Callable[[Any], None],
-    cls: type,
-    adopt: Callable[[Any], Any],
-) -> None:
-    """The same; a result of another class than `cls` is adopted, so that the function never sees it as it is."""
-    for k, r in zip(keys, records, strict=True):
-        try:
-            so_far = state[k]
-        except KeyError:
-            so_far = load(k)
-            if so_far is REMOVED:
-                state[k] = r
-                append(r)
+                out.append({"copy(r)" if copied else "r"})
                 continue
         r = function(so_far, r)
-        if type(r) is not cls:  # a call in name only: the interpreter has an instruction for it
-            r = adopt(r)
+        {f"if {wrong}: r = adopt(r)" if wrong else ""}
         state[k] = r
-        append(r)
-
-
-def _reduce_tuples(
-    state: dict[Any, Any],
-    load: Load,
-    keys: list[Any],
-    records: Iterator[Any],
-    function: Callable[[Any, Any], Any],
-    out: list[Any],
-    length: int,
-    adopt: Callable[[Any], Any],
-) -> None:
-    """The same for tuples of one length, checked while they are in the cache: later it costs twice as much."""
-    for k, r in zip(keys, records, strict=True):
-        try:
-            so_far = state[k]
-        except KeyError:
-            so_far = load(k)
-            if so_far is REMOVED:
-                state[k] = r
-                out.append(r)
-                continue
-        r = function(so_far, r)
-        if type(r) is not tuple or len(r) != length:
-            r = adopt(r)
-        state[k] = r
-        out.append(r)
-
-
-def _reduce_keyed_tuples(
-    state: dict[Any, Any],
-    load: Load,
-    position: int,
-    records: Iterator[Any],
-    function: Callable[[Any, Any], Any],
-    out: list[Any],
-    length: int,
-    adopt: Callable[[Any], Any],
-) -> None:
-    """The same where the key is a field: taken here it costs a tenth of what a list of all keys costs."""
-    for r in records:
-        k = r[position]
-        try:
-            so_far = state[k]
-        except KeyError:
-            so_far = load(k)
-            if so_far is REMOVED:
-                state[k] = r
-                out.append(r)
-                continue
-        r = function(so_far, r)
-        if type(r) is not tuple or len(r) != length:
-            r = adopt(r)
-        state[k] = r
-        out.append(r)
+        out.append({"copy(r)" if copied else "r"})
+"""
+    made: dict[str, Any] = {"cls": cls, "REMOVED": REMOVED}
+    exec(compile(text, __file__, "exec"), made)  # in this file's name: no user wants to see it in a traceback
+    found: Callable[..., None] = made["loop"]
+    return found
