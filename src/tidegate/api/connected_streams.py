@@ -21,6 +21,7 @@ from tidegate.api.functions import (
 from tidegate.api.keys import check_key_types_meet
 from tidegate.api.operations import ApplyBroadcastFunction, ApplyCoFunction, Operation
 from tidegate.api.settings import apply_settings
+from tidegate.api.signatures import check_function
 from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream, declare_side_outputs
 from tidegate.api.transformations import StreamRef
@@ -85,6 +86,9 @@ class ConnectedStreams(FlinkNames):
             )
         out = one_result_type(function, ("process", "process_broadcast"), returns, many=True)
         operation = ApplyBroadcastFunction(function, key)
+        check_function(
+            function, BroadcastProcessFunction, settings.get("name") or f"broadcast-process {name}"
+        )
         check_states(function, settings.get("name") or f"broadcast-process {name}", key, broadcast=True)
         return self._node_of(operation, f"broadcast-process {name}", out, settings)
 
@@ -111,6 +115,7 @@ class ConnectedStreams(FlinkNames):
         require_keys(function, keys[0], first._node.name)
         out = one_result_type(function, (f"{form}1", f"{form}2"), returns, many=many)
         name = f"co-{form} {function_name(function)}"
+        check_function(function, cls, settings.get("name") or name)
         check_states(function, settings.get("name") or name, keys[0])
         return self._node_of(ApplyCoFunction(form, function, paired), name, out, settings)
 

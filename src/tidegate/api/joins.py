@@ -21,6 +21,7 @@ from tidegate.api.join_operations import How, IntervalJoin
 from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.keys import check_key_types_meet
 from tidegate.api.settings import apply_settings
+from tidegate.api.signatures import check_function
 from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream, declare_side_outputs
 from tidegate.api.transformations import StreamRef
@@ -182,6 +183,8 @@ class IntervalJoinedStreams(FlinkNames):
             (tag_id(self.late_tags[0]), tag_id(self.late_tags[1])),
         )
         name = f"interval-join {function_name(function)}"
+        cls = JoinFunction if form == "apply" else ProcessJoinFunction
+        check_function(function, cls, settings.get("name") or name)
         check_states(function, settings.get("name") or name, left._key_spec)
         return joined_stream((left, right), operation, name, out, (tags, self.late_tags), settings)
 

@@ -8,6 +8,7 @@ from tidegate.api import partitioning as p
 from tidegate.api.functions import OutputTag, ReduceFunction, check_callable, function_name
 from tidegate.api.keys import aggregate_type
 from tidegate.api.operations import Key, RollingAggregate, RollingReduce
+from tidegate.api.signatures import check_function
 from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
 from tidegate.api.transformations import StreamRef
@@ -87,6 +88,7 @@ class KeyedStream(DataStream):
         check_callable(function, ReduceFunction, "reduce")
         operation = RollingReduce(function, self._key_spec, self._emit(emit))
         name = f"reduce {function_name(function)}"
+        check_function(function, ReduceFunction, settings.get("name") or name)
         check_states(function, settings.get("name") or name, self._key_spec)
         return self._then(operation, name, self._type, settings)
 

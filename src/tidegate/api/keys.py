@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidegate.api.functions import function_name, result_type
 from tidegate.api.operations import Key
+from tidegate.api.signatures import check_arguments
 from tidegate.core.errors import ProgramError
 from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, StructType
 
@@ -30,6 +31,7 @@ def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: 
                 )
         return Key(tuple(key), None, RowType(pa.schema(fields)))
     if len(key) == 1 and callable(key[0]):
+        check_arguments(key[0], ("value",), f"{role}: {function_name(key[0])}")
         key_type = result_type(key[0], "__call__", returns, many=False)
         _check_hashable(key_type, role, key[0])
         return Key((), key[0], key_type)

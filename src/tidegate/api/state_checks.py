@@ -14,6 +14,7 @@ import pyarrow as pa
 from tidegate.api.functions import Function, function_name, has_timers
 from tidegate.api.join_operations import Deduplicate, IntervalJoin
 from tidegate.api.operations import Key, Operation, RollingAggregate, RollingReduce
+from tidegate.api.signatures import check_arguments, check_methods
 from tidegate.api.state import (
     AggregateFunction,
     AggregatingState,
@@ -53,6 +54,10 @@ def check_states(function: Any, operator: str, key: Key | None, *, broadcast: bo
                 f"can write. Use stream.connect(other.broadcast()).process(function)"
             )
         _check_types(state, where)
+        if isinstance(state, AggregatingState):
+            check_methods(state.function, operator)
+        if isinstance(state, ReducingState):
+            check_arguments(state.function, ("so_far", "value"), f"{where}: its function")
 
 
 def refuse_state_of_callable(function: Any, operator: str) -> None:

@@ -16,6 +16,7 @@ from tidegate.api.flink_names import missing_attribute
 from tidegate.api.functions import (
     FilterFunction,
     FlatMapFunction,
+    Function,
     MapFunction,
     OutputTag,
     ProcessFunction,
@@ -36,6 +37,7 @@ from tidegate.api.operations import (
     WriteSink,
 )
 from tidegate.api.settings import OperatorSettings, apply_settings
+from tidegate.api.signatures import check_arguments, check_function
 from tidegate.api.sink import FunctionSink, Sink
 from tidegate.api.state_checks import check_states, refuse_state_of_callable
 from tidegate.api.transformations import StreamRef, Transformation
@@ -86,7 +88,9 @@ class DataStream(OperatorSettings):
     def map(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
         """Turn each record into another. The type comes from the return hint, or from `returns`."""
         check_callable(function, MapFunction, "map")
-        return self._apply("map", function, result_type(function, "map", returns, many=False), settings)
+        return self._apply(
+            "map", MapFunction, function, result_type(function, "map", returns, many=False), settings
+        )
 
     def flat_map(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
         """Turn each record into any number of others: the function returns an iterable or yields.
@@ -101,7 +105,7 @@ class DataStream(OperatorSettings):
         """
         check_callable(function, FlatMapFunction, "flat_map")
         out = result_type(function, "flat_map", returns, many=True)
-        return self._apply("flat_map", function, out, settings)
+        return self._apply("flat_map", FlatMapFunction, function, out, settings)
 
     def filter(self, predicate: Any, **settings: Any) -> DataStream:
         """Keep the records for which the function (or the polars expression) is true.
@@ -117,7 +121,7 @@ class DataStream(OperatorSettings):
             expression_result_type(self._type, "filter", (predicate,))
             return self._then(ApplyExpressions("filter", (predicate,)), "filter", self._type, settings)
         check_callable(predicate, FilterFunction, "filter")
-        return self._apply("filter", predicate, self._type, settings)
+        return self._apply("filter", FilterFunction, predicate, self._type, settings)
 
     def process(
         self,
@@ -132,7 +136,7 @@ class DataStream(OperatorSettings):
             check_callable(function, ProcessFunction, "process")
         require_keys(function, self._key(), self._node.name)
         out = one_result_type(function, ("process",), returns, many=True)
-        stream = self._apply("process", function, out, settings)
+        stream = self._apply("process", ProcessFunction, function, out, settings)
         declare_side_outputs(stream, side_outputs)
         return stream
 
@@ -164,6 +168,7 @@ class DataStream(OperatorSettings):
         )
         name = f"async {function_name(function)}"
         is_class = isinstance(function, AsyncFunction)
+        check_function(function, AsyncFunction, settings.get("name") or name)
         if is_class:
             check_states(function, settings.get("name") or name, None)
         out = result_type(function, "invoke", returns, many=is_class)
@@ -181,6 +186,7 @@ class DataStream(OperatorSettings):
         self._columnar("map_batches")
         if not callable(function):
             raise ProgramError(f"map_batches needs a callable, got {function!r}")
+        check_arguments(function, ("batch",), f"map_batches: {function_name(function)}")
         refuse_state_of_callable(function, f"map_batches {function_name(function)}")
         out = self._type if returns is None else record_type_of(returns)
         return self._then(
@@ -340,6 +346,9 @@ class DataStream(OperatorSettings):
         """To the subtask that `function(key, number_of_subtasks)` returns."""
         if not callable(function):
             raise ProgramError(f"partition_custom needs a callable, got {function!r}")
+        check_arguments(
+            function, ("key", "number_of_subtasks"), f"partition_custom: {function_name(function)}"
+        )
         return self._partitioned(p.Custom(function, make_key(self._type, key, returns, "partition_custom")))
 
     # ---- results ----
@@ -356,6 +365,7 @@ class DataStream(OperatorSettings):
                 raise ProgramError(
                     f"sink_to needs a Sink or a callable, got a {type(sink).__name__}: {sink!r}"
                 )
+            check_arguments(sink, ("value",), f"sink_to: {function_name(sink)}")
             refuse_state_of_callable(sink, f"sink {function_name(sink)}")
             sink = FunctionSink(sink)
         sink.check_type(self._type)
@@ -421,8 +431,11 @@ class DataStream(OperatorSettings):
     def _inputs(self) -> tuple[StreamRef, ...]:
         return self._refs
 
-    def _apply(self, form: Any, function: Any, out: RecordType, settings: dict[str, Any]) -> DataStream:
+    def _apply(
+        self, form: Any, cls: type[Function], function: Any, out: RecordType, settings: dict[str, Any]
+    ) -> DataStream:
         name = f"{form} {function_name(function)}"
+        check_function(function, cls, settings.get("name") or name)
         check_states(function, settings.get("name") or name, self._key())
         return self._then(ApplyFunction(form, function, self._key()), name, out, settings)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidegate.api.expressions import expression_result_type
 from tidegate.api.flink_names import FlinkNames, NamesOfClass
 from tidegate.api.functions import OutputTag, function_name
+from tidegate.api.signatures import check_arguments
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
 from tidegate.records.types import RecordType
@@ -110,6 +111,9 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
             raise ProgramError(
                 f"WatermarkStrategy.punctuated needs a function of a record and its timestamp, got {function!r}"
             )
+        check_arguments(
+            function, ("record", "timestamp_ms"), f"WatermarkStrategy.punctuated: {function_name(function)}"
+        )
         return cls(_checked(timestamp), "generator", generator=lambda: _Punctuated(function))
 
     @classmethod
@@ -214,7 +218,10 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def _checked(timestamp: Any) -> Any:
-    if timestamp is None or isinstance(timestamp, (str, pl.Expr)) or callable(timestamp):
+    if timestamp is None or isinstance(timestamp, (str, pl.Expr)):
+        return timestamp
+    if callable(timestamp):
+        check_arguments(timestamp, ("record",), f"WatermarkStrategy: {function_name(timestamp)}")
         return timestamp
     raise ProgramError(
         f"timestamps come from a column name, a polars expression or a function of the record, got {timestamp!r}"

@@ -20,6 +20,7 @@ from tidegate.api.join_operations import How, WindowJoin
 from tidegate.api.joins import JoinFunction, check_late_tag, checked_how, joined_stream, tag_id
 from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.keys import check_key_types_meet
+from tidegate.api.signatures import check_function
 from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
 from tidegate.api.triggers import Trigger
@@ -150,5 +151,7 @@ class WindowJoinedStreams(FlinkNames):
         )
         name = f"{'window-join' if form == 'join' else 'co-group'} {function_name(function)}"
         check_windows(operation, settings.get("name") or name)
+        cls = JoinFunction if form == "join" else CoGroupFunction
+        check_function(function, cls, settings.get("name") or name)
         check_states(function, settings.get("name") or name, self.left._key_spec)
         return joined_stream((self.left, self.right), operation, name, out, ((), self.late_tags), settings)

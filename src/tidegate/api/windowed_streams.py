@@ -12,6 +12,7 @@ from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import OutputTag, ReduceFunction, check_callable, function_name, result_type
 from tidegate.api.operations import Key
 from tidegate.api.settings import apply_settings
+from tidegate.api.signatures import check_function, check_methods
 from tidegate.api.state import AggregateFunction
 from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream, declare_side_outputs
@@ -131,6 +132,7 @@ class WindowedStream(FlinkNames):
         The result is a record of the same type, or what the `window_function` makes of it.
         """
         check_callable(function, ReduceFunction, "reduce")
+        check_function(function, ReduceFunction, settings.get("name") or self._name(function))
         check_states(function, settings.get("name") or self._name(function), self._state_key())
         out = self._stream.record_type
         if window_function is not None:
@@ -179,6 +181,7 @@ class WindowedStream(FlinkNames):
                 f"{type(function).__name__} has no merge(left, right), which session windows need: two sessions become "
                 f"one when a record comes between them. Define it"
             )
+        check_methods(function, settings.get("name") or self._name(function))
         accumulator = _aggregate_type(function, "create_accumulator", 1, accumulator_type)
         if window_function is None:
             out = _aggregate_type(function, "get_result", 2, returns)
@@ -296,6 +299,7 @@ class WindowedStream(FlinkNames):
             raise ProgramError(
                 f"a window function is a ProcessWindowFunction, got a {type(function).__name__}: {function!r}"
             )
+        check_function(function, ProcessWindowFunction, settings.get("name") or self._name(function))
         check_states(function, settings.get("name") or self._name(function), self._state_key())
         return result_type(function, "process", returns, many=True)
 

@@ -1,0 +1,91 @@
+"""Whether a function can be called with what its operator will call it with; refused at its line of the program.
+
+What has no signature that Python can tell (many built-ins) is left alone, and is found out when it is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tidegate.api.functions import (
+    BroadcastProcessFunction,
+    CoProcessFunction,
+    Function,
+    TimedFunction,
+    function_name,
+)
+from tidegate.core.errors import ProgramError
+
+_ALIASES: Final = {"ctx": "context", "acc": "accumulator"}
+_KEEP_THEIR_PLACE: Final = ("context", "accumulator")
+_BY_POSITION: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+def check_function(function: Any, cls: type[Function], operator: str) -> None:
+    """Refuse a function whose parameters do not fit: an instance of a function class, or a callable in its place.
+
+    `cls` is the function class whose one abstract method says how a plain callable is called.
+    """
+    if isinstance(function, Function):
+        _refuse_idle_on_timer(function, operator)
+        check_methods(function, operator)
+        return
+    (method,) = cls.__abstractmethods__
+    names = tuple(inspect.signature(getattr(cls, method)).parameters)[1:]
+    check_arguments(function, names, f"operator {operator!r}: {function_name(function)}")
+
+
+def check_methods(owner: Any, operator: str) -> None:
+    """Refuse a method of the user's that does not fit the one of tidegate's class that it replaces."""
+    for cls in type(owner).__mro__:
+        if not cls.__module__.startswith("tidegate."):
+            continue
+        for name, ours in vars(cls).items():
+            if name.startswith("_") or not inspect.isfunction(ours) or getattr(type(owner), name) is ours:
+                continue
+            names = tuple(inspect.signature(ours).parameters)[1:]
+            where = f"operator {operator!r}: {type(owner).__name__}.{name}"
+            check_arguments(getattr(owner, name), names, where, f"{name}({', '.join(('self', *names))})")
+
+
+def check_arguments(function: Any, names: Sequence[str], where: str, form: str = "") -> None:
+    """Refuse a callable that cannot take arguments of these names, by position."""
+    try:
+        # Not what a decorator says that it wraps: the wrapper is what is called.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (ValueError, TypeError):
+        return
+    called = f"({', '.join(names)})"
+    advice = f"Define it as {form}" if form else f"Give it {_count(len(names))}"
+    try:
+        signature.bind(*names)
+    except TypeError:
+        takes = inspect.Signature([p.replace(annotation=p.empty) for p in signature.parameters.values()])
+        raise ProgramError(f"{where} is called with {called}, but takes {takes}. {advice}") from None
+    theirs = [_ALIASES.get(p.name, p.name) for p in signature.parameters.values() if p.kind in _BY_POSITION]
+    for name in _KEEP_THEIR_PLACE:
+        if name in names and name in theirs and theirs.index(name) != names.index(name):
+            raise ProgramError(
+                f"{where} is called with {called}, but its {name} is argument {theirs.index(name) + 1} of "
+                f"({', '.join(theirs)}). Put its parameters in the order {called}"
+            )
+
+
+def _refuse_idle_on_timer(function: Function, operator: str) -> None:
+    if isinstance(function, TimedFunction) or not callable(getattr(function, "on_timer", None)):
+        return
+    kinds = (CoProcessFunction, BroadcastProcessFunction)
+    keyed = next((f"Keyed{k.__name__}" for k in kinds if isinstance(function, k)), "KeyedProcessFunction")
+    raise ProgramError(
+        f"operator {operator!r}: {function_name(function)} defines on_timer, which is never called: only functions of "
+        f"keyed streams have timers. Derive it from {keyed}, and call key_by before it"
+    )
+
+
+def _count(arguments: int) -> str:
+    return "one parameter" if arguments == 1 else f"{arguments} parameters"
