@@ -186,6 +186,10 @@ def test_make_run_with_a_crash_shows_the_failure_the_recovery_and_the_exact_resu
     # What the display says from then on: where the job went on from, and what had happened.
     assert f"1 restart, attempt 1 goes on from checkpoint {failed[1]}" in words
     assert "last error (attempt 0): the process of slot 1" in words
+    again = make_run.screen.partition("goes on from checkpoint")[2]
+    shares = [int(share) for share in re.findall(r"^\S* (\d+)%$", again, re.MULTILINE)]
+    assert shares, "how far it is, with what was read before the checkpoint"
+    assert (shares[0] > 0, shares[-1]) == (True, 100)
     assert re.search(
         r"pv count FINISHED .*10,000,000 clicks, 10,000,000 results in .* s: equal to the truth", words
     )

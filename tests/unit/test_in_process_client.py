@@ -58,3 +58,21 @@ def test_many_different_failures_are_survived(tmp_path: Path) -> None:
     source = ScriptedSource([script], tmp_path)
     env = Environment(runtime="in-process", checkpoint_interval="10 ms")
     assert set(env.from_source(source, uid="numbers").execute_and_collect()) == set(range(15))
+
+
+def test_progress_counts_what_was_read_before_the_checkpoint(tmp_path: Path) -> None:
+    def failing_once(row: Any) -> int:
+        if row.n == 70 and not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise ValueError("seventy is too much")
+        return int(row.n)
+
+    env = Environment(runtime="in-process", checkpoint_interval="10 ms", parallelism=2)
+    source = env.from_source(DataGeneratorSource(numbers, count=100, rate=1000), uid="numbers")
+    source.map(failing_once, returns=int).sink_to(lambda n: None)
+    client = env.execute_async("once more")
+    metrics = client.result()
+    assert client.overview().restored_checkpoint is not None
+    (vertex,) = metrics.vertices
+    assert vertex.operators()[0].records_out < 100, "counted from the checkpoint on"
+    assert metrics.progress == 1.0

@@ -21,7 +21,7 @@ from tidegate.jobmanager.execution_graph import ExecutionGraphDescription
 from tidegate.jobmanager.failover.job import JobOverview
 from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.jobmanager.slots import SlotDescription
-from tidegate.metrics.snapshot import JobMetrics, SubtaskMetrics, VertexMetrics
+from tidegate.metrics.snapshot import RECORDS_BEFORE, JobMetrics, SubtaskMetrics, VertexMetrics
 
 T = TypeVar("T")
 
@@ -86,8 +86,11 @@ class LocalJobClient:
             except msgspec.MsgspecError:
                 continue  # a display must not fail the job
             reported.setdefault(vertex, {})[metrics.subtask] = metrics
-        # Subtasks count from the start of their attempt: how much lies before a checkpoint is not known.
-        restored = runner.job.overview().restored_checkpoint is not None
+        # Subtasks count from the start of their attempt; what lies before its checkpoint, sources tell.
+        begun_anew = runner.job.overview().restored_checkpoint is None
+        known = {
+            v for v, found in reported.items() if any(RECORDS_BEFORE in s.gauges for s in found.values())
+        }
         return JobMetrics(
             name=self.job_name,
             status=self.status().name,
@@ -98,7 +101,11 @@ class LocalJobClient:
                     name=v.name,
                     parallelism=v.parallelism,
                     subtasks=tuple(m for _, m in sorted(reported.get(v.id, {}).items())),
-                    records_expected=None if restored else runner.records_expected.get(v.operators[0].id),
+                    records_expected=(
+                        runner.records_expected.get(v.operators[0].id)
+                        if begun_anew or v.id in known
+                        else None
+                    ),
                 )
                 for v in runner.job_graph.vertices
             ),

@@ -14,6 +14,9 @@ import msgspec
 RECORDS_BEHIND: Final = "records_behind"
 """The gauge of a source subtask: how many records wait in its splits, if its reader can tell."""
 
+RECORDS_BEFORE: Final = "records_before"
+"""The gauge of a source subtask that was restored: how many records were given before the checkpoint."""
+
 
 class OperatorCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Records in and out of one operator inside a chain."""
@@ -204,6 +207,7 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _given_by_source(vertex: VertexMetrics) -> int:
-    """What the source itself gave; the chain behind it may have dropped or multiplied records."""
+    """What the source itself gave, before a checkpoint too; the chain behind it may have dropped or multiplied it."""
     operators = vertex.operators()
-    return operators[0].records_out if operators else vertex.total("records_out")
+    before = sum(s.gauges.get(RECORDS_BEFORE, 0) for s in vertex.subtasks)
+    return before + (operators[0].records_out if operators else vertex.total("records_out"))

@@ -9,7 +9,7 @@ import msgspec
 
 from tidegate.api.source import IDLE, Finished, Gauge, Idle, ReaderContext, SourceReader
 from tidegate.core.errors import SchemaError
-from tidegate.metrics.snapshot import RECORDS_BEHIND, EventTime
+from tidegate.metrics.snapshot import RECORDS_BEFORE, RECORDS_BEHIND, EventTime
 from tidegate.operators.conform import conform
 from tidegate.operators.event_time.event_times import GENERATORS, EventTimes
 from tidegate.operators.event_time.split_watermarks import StoredSplit
@@ -26,6 +26,9 @@ _NOTHING: Final = Batch.of_rows(record_type_of(None), [])
 SPLITS = "splits"
 """The name of the operator state that holds a source's positions."""
 
+READ: Final = "$read"
+"""That of how many records the source has given, over all attempts, if it knows how many it will give: for displays."""
+
 
 class SourceOperator(Operator):
     """The head of a source task. The task calls `advance` while its outputs have room, instead of `process`.
@@ -37,6 +40,7 @@ class SourceOperator(Operator):
     _started = False
     _finished = False
     _behind: Gauge | None = None
+    _given = 0
     _times: EventTimes | None = None
 
     def open(self) -> None:
@@ -65,6 +69,10 @@ class SourceOperator(Operator):
         restored = c.states.entries(SPLITS)
         if restored:
             self.add_splits(restored)
+        read = c.states.entries(READ)  # a subtask may get those of several, or none
+        if read:
+            self._given = sum(msgspec.json.decode(e, type=int) for e in read)
+            c.gauge(RECORDS_BEFORE).set(self._given)
 
     def start(self) -> None:
         """Join the alignment group, if there is one."""
@@ -97,6 +105,7 @@ class SourceOperator(Operator):
             raise OperatorError(self.context.operator_name) from e
         if batch is not None:
             if batch.num_rows:
+                self._given += batch.num_rows
                 self.context.emit(batch)
             return None
         if isinstance(polled, (Idle, Finished)):
@@ -160,6 +169,8 @@ class SourceOperator(Operator):
     def snapshot(self, checkpoint_id: int) -> None:
         """Keep the positions."""
         self.context.states.put_entries(SPLITS, self.positions())
+        if getattr(self.operation.source, "expected_records", None) is not None:
+            self.context.states.put_entries(READ, [msgspec.json.encode(self._given)])
         if self._times is not None:
             self._times.snapshot()
 
