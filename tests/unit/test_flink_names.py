@@ -28,6 +28,11 @@ ASKED: list[tuple[Any, str, str]] = [
     (stream(), "flatMap", "DataStream has no 'flatMap'; in tidegate it is 'flat_map'"),
     (stream(), "addSink", "DataStream has no 'addSink'; in tidegate it is 'sink_to(sink)'"),
     (stream(), "add_sink", "DataStream has no 'add_sink'; in tidegate it is 'sink_to(sink)'"),
+    (
+        stream(),
+        "writeAsText",
+        "DataStream has no 'writeAsText'; in tidegate it is 'sink_to(FileSink(directory, format=\"text\"))'",
+    ),
     (stream(), "intervalJoin", "DataStream has no 'intervalJoin'; in tidegate it is 'interval_join'"),
     (
         stream().key_by("f0"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.unit.operators_kit import Pair, keyed
@@ -259,15 +261,29 @@ class Flexible(KeyedProcessFunction):
     def close() -> None: ...
 
 
+class CalledStatically:
+    @staticmethod
+    def __call__(value: Pair) -> Pair:
+        return value
+
+
 FITTING = [
     str, dict, print, len, functools.partial(two, ("b", 1)), lambda *all: all, lambda value, more=1: value, adds,
-    functools.lru_cache(len), [].append, Pair,
+    functools.lru_cache(len), [].append, Pair, CalledStatically(), operator.itemgetter(0), np.sqrt,
+    lambda v, *, by=1: v,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FITTING, ids=repr)
 def test_what_can_be_called_or_cannot_be_told_is_taken(env: Environment, function: Any) -> None:
     keyed(env).map(function, returns=str).sink_to(BlackholeSink())
+
+
+def test_a_name_behind_the_arguments_may_be_any(env: Environment) -> None:
+    context = "of the loop that made it"
+    stream = env.from_collection([("a", 1)], type=Pair)
+    made = stream.process(lambda value, about, context=context: [(context, value[1])], returns=Pair)
+    assert list(made.execute_and_collect()) == [(context, 1)]
 
 
 def test_a_method_may_take_more_than_it_is_called_with(env: Environment) -> None:

@@ -320,12 +320,14 @@ def test_a_map_state_is_no_dict_and_says_how_it_is_read_and_written(env: Environ
     with harness(keyed(env).map(Seen())) as h, pytest.raises(OperatorError) as failed:
         h.push(TWO_KEYS)
     assert cause(failed) == (
-        "state 'm' of Seen is not its value: read that with m.get(key), and write it with m.put(key, value)"
+        "state 'm' of Seen is not its value: read that with m.get(key), contains(key) or items(), and write it with "
+        "m.put(key, value)"
     )
 
 
 class Asked(MapFunction):
     value = ValueState(int)
+    counted = ValueState(int, default=0)
     many = ListState(int)
     by_name = MapState(str, int)
     most = ReducingState(int, max)
@@ -343,6 +345,7 @@ class Asked(MapFunction):
     ("state", "instead"),
     [
         ("value", "value.value() is not None"),
+        ("counted", "counted.value(), the default if there is nothing"),
         ("many", "many.get(), an empty list if there is nothing"),
         ("by_name", "by_name.contains(key), or is_empty()"),
         ("most", "most.get() is not None"),

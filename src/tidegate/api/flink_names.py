@@ -38,7 +38,7 @@ INSTEAD: Final[dict[str, dict[str, str]]] = {
         "time_window": 'window(TumblingEventTimeWindows("10 s"))',
         "time_window_all": 'window_all(TumblingEventTimeWindows("10 s"))',
         "write_as_csv": 'sink_to(FileSink(directory, format="csv"))',
-        "write_as_text": "sink_to(FileSink(directory))",
+        "write_as_text": 'sink_to(FileSink(directory, format="text"))',
     },
     "WatermarkStrategy": {
         "for_bounded_out_of_orderness": "bounded(out_of_orderness, timestamp)",

@@ -5,6 +5,7 @@ What has no signature that Python can tell (many built-ins) is left alone, and i
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any, Final
@@ -55,10 +56,13 @@ def check_methods(owner: Any, operator: str) -> None:
 
 def check_arguments(function: Any, names: Sequence[str], where: str, form: str = "") -> None:
     """Refuse a callable that cannot take arguments of these names, by position."""
+    if not inspect.isroutine(function) and not isinstance(function, (type, functools.partial)):
+        # Of an object, its bound method: Python takes a parameter away from a `__call__` that is static, too.
+        function = getattr(function, "__call__", None)  # noqa: B004 - not whether it can be called, but how
     try:
         # Not what a decorator says that it wraps: the wrapper is what is called.
         signature = inspect.signature(function, follow_wrapped=False)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, NameError):  # the last where Python looks at hints of unknown names
         return
     called = f"({', '.join(names)})"
     advice = f"Define it as {form}" if form else f"Give it {_count(len(names))}"
@@ -67,7 +71,10 @@ def check_arguments(function: Any, names: Sequence[str], where: str, form: str =
     except TypeError:
         takes = inspect.Signature([p.replace(annotation=p.empty) for p in signature.parameters.values()])
         raise ProgramError(f"{where} is called with {called}, but takes {takes}. {advice}") from None
-    theirs = [_ALIASES.get(p.name, p.name) for p in signature.parameters.values() if p.kind in _BY_POSITION]
+    by_position = [p.name for p in signature.parameters.values() if p.kind in _BY_POSITION]
+    theirs = [
+        _ALIASES.get(name, name) for name in by_position[: len(names)]
+    ]  # what is behind has its default
     for name in _KEEP_THEIR_PLACE:
         if name in names and name in theirs and theirs.index(name) != names.index(name):
             raise ProgramError(

@@ -115,10 +115,14 @@ class StateDeclaration:
     kind: ClassVar[str]
     how_to_read: ClassVar[str] = "get()"
     how_to_write: ClassVar[str]
-    how_to_ask: ClassVar[str] = "get() is not None"
-    """What reads and writes it, and what tells whether there is something in it; for messages."""
+    """What reads and writes it; for messages."""
     name: str = ""
     owner: str = ""
+
+    @property
+    def how_to_ask(self) -> str:
+        """What tells whether there is something in it; for messages."""
+        return "get() is not None"
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = self.name or name
@@ -181,12 +185,16 @@ class ValueState(KeyedState, Generic[T]):
     kind = "value"
     how_to_read = "value()"
     how_to_write = "update(value)"
-    how_to_ask = "value() is not None"
 
     def __init__(self, type: Any, default: T | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.type = type
         self.default = default
+
+    @property
+    def how_to_ask(self) -> str:
+        """With a default the value is never None."""
+        return "value() is not None" if self.default is None else "value(), the default if there is nothing"
 
     def value(self) -> T:
         """The key's value, or the default."""
@@ -237,7 +245,7 @@ class Entries(StateDeclaration, Generic[K, V]):
     """What all states that are maps can do."""
 
     kind = "map"
-    how_to_read = "get(key)"
+    how_to_read = "get(key), contains(key) or items()"
     how_to_write = "put(key, value)"
     how_to_ask = "contains(key), or is_empty()"
 
