@@ -122,6 +122,8 @@ class Plan:
             "restart_strategy.fixed_delay.attempts": 30,
             "restart_strategy.fixed_delay.delay": 20,
         }
+        if mode in ("unaligned", "timeout"):
+            values["checkpoint.max_concurrent"] = 1
         backend = "rocksdb" if rng.random() < 0.06 else "heap"
         values["state.backend"] = backend
         values["watermark.interval"] = rng.choice((0, 0, 15))

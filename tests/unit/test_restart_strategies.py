@@ -203,6 +203,14 @@ def test_absurd_strategies_are_refused_by_key_value_and_place(settings, said):
             {"checkpoint_mode": "AT_LEAST_ONCE", "checkpoint_unaligned": True},
             "checkpoint.unaligned .* does not go with checkpoint.mode",
         ),
+        (
+            {"checkpoint_unaligned": True, "checkpoint_max_concurrent": 2},
+            "checkpoint.unaligned .* does not go with checkpoint.max_concurrent .*perhaps none would be complete",
+        ),
+        (
+            {"checkpoint_alignment_timeout": "1 s", "checkpoint_max_concurrent": 2},
+            "checkpoint.alignment_timeout .* does not go with checkpoint.max_concurrent",
+        ),
         ({"resume": "latest"}, "resume .* needs checkpoint.dir"),
     ],
 )

@@ -274,7 +274,7 @@ FITTING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("function", FITTING, ids=repr)
+@pytest.mark.parametrize("function", FITTING, ids=map(str, range(len(FITTING))))
 def test_what_can_be_called_or_cannot_be_told_is_taken(env: Environment, function: Any) -> None:
     keyed(env).map(function, returns=str).sink_to(BlackholeSink())
 

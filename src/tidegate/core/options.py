@@ -272,6 +272,12 @@ class Options(RecoveryOptions):
                 self._exclude(
                     cls.checkpoint_alignment_timeout, cls.checkpoint_mode, "nothing is aligned in it"
                 )
+        if self.checkpoint_max_concurrent > 1:
+            reason = "a newer barrier that overtakes ends an older checkpoint, so perhaps none would be complete"
+            if self.checkpoint_unaligned:
+                self._exclude(cls.checkpoint_unaligned, cls.checkpoint_max_concurrent, reason)
+            if self.checkpoint_alignment_timeout:
+                self._exclude(cls.checkpoint_alignment_timeout, cls.checkpoint_max_concurrent, reason)
         if self.resume == "latest" and not self.checkpoint_dir:
             raise ConfigurationError(
                 f"option resume (latest, set in {self.origin(cls.resume)}) needs checkpoint.dir: the directory in "

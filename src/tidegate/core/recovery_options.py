@@ -92,7 +92,7 @@ class RecoveryOptions:
         "checkpoint.max_concurrent",
         integer(1, 100),
         1,
-        "Checkpoints that may be under way at the same time.",
+        "Checkpoints that may be under way at the same time; more than 1 only while they are aligned.",
         aliases=["execution.checkpointing.max_concurrent_checkpoints"],
     )
     checkpoint_tolerable_failures = Option(
