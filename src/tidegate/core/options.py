@@ -273,7 +273,9 @@ class Options(RecoveryOptions):
                     cls.checkpoint_alignment_timeout, cls.checkpoint_mode, "nothing is aligned in it"
                 )
         if self.checkpoint_max_concurrent > 1:
-            reason = "a newer barrier that overtakes ends an older checkpoint, so perhaps none would be complete"
+            reason = (
+                "a newer barrier that overtakes ends an older checkpoint, so perhaps none would be complete"
+            )
             if self.checkpoint_unaligned:
                 self._exclude(cls.checkpoint_unaligned, cls.checkpoint_max_concurrent, reason)
             if self.checkpoint_alignment_timeout:

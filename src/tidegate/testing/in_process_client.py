@@ -96,7 +96,9 @@ class InProcessClient:
 
     def _next_collected(self, operator: OperatorId) -> ev.DeliverCollected | None:
         with _CtrlC() as ctrl_c:
-            while (batch := self.simulation.take_collected(operator)) is None and not self.status().is_terminal:
+            while (
+                batch := self.simulation.take_collected(operator)
+            ) is None and not self.status().is_terminal:
                 self._advance()
                 ctrl_c.check()
         return batch
