@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -145,6 +146,7 @@ def test_names_for_plans_are_short() -> None:
     assert function_name(Mapper()) == "Mapper"
     assert function_name(Callable1()) == "Callable1"
     assert function_name(str) == "str"
+    assert function_name(Mock()) == "Mock", "which has every attribute that it is asked for"
 
 
 def test_any_callable_will_do() -> None:

@@ -365,7 +365,7 @@ def function_name(function: Any) -> str:
     if isinstance(function, Function):
         return type(function).__name__
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
-    if name is None and hasattr(function, "func"):
+    if name is None and isinstance(function, functools.partial):
         return function_name(function.func)
     return (name or type(function).__name__).rpartition("<locals>.")[2]
 
