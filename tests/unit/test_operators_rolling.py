@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate import Environment, ReduceFunction, RuntimeContext
+from tidegate import Environment, ReduceFunction, RuntimeContext, ValueState
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError, user_traceback
 from tidegate.records.batch import Batch, Origin
@@ -412,6 +412,19 @@ def test_reduce_function_never_sees_a_result_of_its_own_that_was_of_the_wrong_le
     assert isinstance(caught.value.__cause__, SchemaError)  # not the IndexError of a second call
     assert (caught.value.operator, caught.value.position) == ("shorten", "line 11 of f")
     assert "returned the wrong type" in str(caught.value.__cause__)
+
+
+def test_a_state_of_the_function_may_not_have_the_name_of_the_reduces_own() -> None:
+    class Counting(ReduceFunction):
+        seen = ValueState(int, name="reduce-result")
+
+        def reduce(self, left: tuple[str, int], right: tuple[str, int]) -> tuple[str, int]:
+            return left
+
+    made = source(tuple[str, int]).key_by("f0").reduce(Counting())
+    with pytest.raises(OperatorError) as caught, OperatorHarness.of(made):
+        pass
+    assert "'reduce-result', as the reduce's own is" in str(caught.value.__cause__)
 
 
 def test_reduce_function_object_is_opened() -> None:

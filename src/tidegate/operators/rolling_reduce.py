@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidegate.core.errors import SchemaError
+from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.keys import key_position
 from tidegate.operators.latest_values import latest_values
@@ -15,7 +15,7 @@ from tidegate.records.batch import Batch
 from tidegate.state.heap.table import REMOVED
 
 STATE_NAME: Final = "reduce-result"
-"""The name in checkpoints; no attribute's name, so no state that the user's function declares has it."""
+"""The name in checkpoints; no attribute's name, so a state of the user's function has it only if he says so."""
 
 
 class ReduceOperator(RowOperator):
@@ -24,6 +24,10 @@ class ReduceOperator(RowOperator):
     def open(self) -> None:
         """Open the function and find the state."""
         super().open()
+        if STATE_NAME in (state.name for bound in self._bound for _, state in bound.live):
+            raise OperatorError(self.name) from ProgramError(
+                f"a state of the function is named {STATE_NAME!r}, as the reduce's own is. Name it otherwise"
+            )
         self._function = self.method("reduce")
         self._latest = latest_values(self.context, self.operation.key, self.output_type, STATE_NAME)
         self._key_position = key_position(self.operation.key, self.input_types[0])
