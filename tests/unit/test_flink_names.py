@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from abc import ABC
 from typing import Any
 
 import pytest
@@ -107,3 +108,10 @@ def test_the_table_has_no_name_that_its_class_has() -> None:
     classes = {c.__name__: c for c in (Environment, DataStream, WatermarkStrategy)}
     assert INSTEAD.keys() == classes.keys()
     assert [n for cls, names in INSTEAD.items() for n in names if hasattr(classes[cls], n)] == []
+
+
+def test_a_class_of_the_users_may_be_an_environment_and_abstract() -> None:
+    class Tenants(Environment, ABC):
+        pass
+
+    assert Tenants(parallelism=3).options.parallelism == 3

@@ -7,6 +7,7 @@ of a class with a `__getattr__` are slower to read, so functions and their state
 from __future__ import annotations
 
 import re
+from abc import ABCMeta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 INSTEAD: Final[dict[str, dict[str, str]]] = {
@@ -70,8 +71,11 @@ def missing_attribute(cls: type, name: str, *, among: type | None = None) -> Att
     return AttributeError(f"{cls.__name__} has no {name!r}; in tidegate it is {instead!r}")
 
 
-class NamesOfClass(type):
-    """The metaclass of what Flink makes by calls of the class: `WatermarkStrategy.forMonotonousTimestamps()`."""
+class NamesOfClass(ABCMeta):
+    """The metaclass of what Flink makes by calls of the class: `WatermarkStrategy.forMonotonousTimestamps()`.
+
+    Python's own for abstract classes, so that a user's class may be both.
+    """
 
     if not TYPE_CHECKING:
 
