@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.formats import JsonLinesFormat
-from tidegate.formats.byte_marks import MarkedText, moved_down, moved_up, quoted, runs_from
-from tidegate.formats.byte_windows import words_at, words_before
-from tidegate.formats.json_layout import PlainText, learn_layout
+from tidegate.formats.json_layout import layout_of_line
 from tidegate.formats.layout_reader import Attempts, LayoutReader
 from tidegate.formats.learned_dictionary import LearnedDictionary
+from tidegate.formats.line_loops import padded
 from tidegate.formats.lines import DecodedLines, LineDecoder, decode_lines
 from tidegate.formats.token_codes import TokenCodes
 
@@ -114,12 +113,6 @@ def schemas(draw: st.DrawFn, keys: list[str]) -> pa.Schema:
     return pa.schema([pa.field(k, draw(st.sampled_from(TYPES)), draw(st.booleans())) for k in chosen])
 
 
-def plain(chunk: bytes) -> PlainText:
-    text = PlainText.of(chunk)
-    assert text is not None
-    return text
-
-
 def parsed(chunk: bytes, schema: pa.Schema) -> DecodedLines:
     """What the parser says: a decoder that has not yet seen many lines uses nothing else."""
     decoder = JsonLinesFormat().decoder(schema, schema.names)
@@ -159,10 +152,10 @@ def test_lines_of_one_layout_are_read_as_the_parser_reads_them(data):
     keys, write = data.draw(layouts())
     lines = [write([data.draw(values) for _ in keys]) for _ in range(data.draw(st.integers(1, 5)))]
     chunk = "".join(lines).encode()
-    layout = learn_layout(plain(chunk))
+    layout = layout_of_line(chunk, 0)
     assert layout is not None
     assert list(layout.keys) == keys
-    found = layout.values(plain(chunk))
+    found = layout.values(chunk, [])
     assert found is not None
     assert found.lines == len(lines)
     schema = data.draw(schemas(keys))
@@ -203,13 +196,12 @@ def test_one_wrong_byte_anywhere_is_never_read_as_something_else(data):
     """A layout that was learned elsewhere meets a line of it that is damaged."""
     keys, write = data.draw(layouts())
     good = [write([data.draw(values) for _ in keys]) for _ in range(3)]
-    layout = learn_layout(plain("".join(good).encode()))
+    layout = layout_of_line("".join(good).encode(), 0)
     assert layout is not None
     damaged = bytearray("".join(good).encode())
     at = data.draw(st.integers(0, len(damaged) - 1))
     damaged[at] = data.draw(st.integers(0, 255))
-    text = PlainText.of(bytes(damaged))
-    if text is None or layout.values(text) is None:
+    if layout.values(bytes(damaged), keys) is None:
         return
     schema = pa.schema([])
     assert parsed(bytes(damaged), schema).bad == []
@@ -361,70 +353,13 @@ def tried(chunks: int, works: set[int]) -> list[int]:
     return found
 
 
-@given(st.text(st.sampled_from('a"0: \n'), min_size=1, max_size=400))
-def test_marks_are_what_a_loop_over_the_bytes_finds(text):
-    chunk = text.encode()
-    marked = MarkedText(chunk)
-
-    def bits(marks: Any) -> list[int]:
-        return np.unpackbits(marks.view(np.uint8), bitorder="little")[: len(chunk)].tolist()
-
-    quotes = [int(c == '"') for c in text]
-    assert bits(marked.where('"')) == quotes
-    assert bits(marked.where_digit()) == [int(c == "0") for c in text]
-    assert bits(marked.where_letter()) == [int(c == "a") for c in text]
-    assert marked.count(marked.where('"')) == sum(quotes)
-    assert marked.count_controls() == text.count("\n")
-    for dtype in (np.uint8, np.uint32):
-        found = marked.positions(marked.where('"'), dtype).tolist()
-        assert found == [i % (np.iinfo(dtype).max + 1) for i, q in enumerate(quotes) if q]
-    assert marked.unmarked(marked.where('"')).to_pybytes() == chunk.replace(b'"', b"")
-    for count in (1, 2, 9):
-        assert bits(moved_up(marked.where('"'), count)) == ([0] * count + quotes)[: len(chunk)]
-    assert bits(moved_down(marked.where('"'))) == [*quotes[1:], 0]
-    inside = quoted(marked.where('"'))
-    assert (inside is None) == (sum(quotes) % 2 == 1)
-    if inside is not None:
-        assert bits(inside) == [sum(quotes[: i + 1]) % 2 for i in range(len(chunk))]
-
-
-@given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200), st.booleans()), min_size=1, max_size=6))
-def test_runs_are_filled_to_their_end_over_any_number_of_words(parts):
-    runs, starts, filled = [], [], []
-    for gap, length, chosen in parts:
-        runs += [0] * gap + [1] * length
-        starts += [0] * gap + [int(chosen)] + [0] * (length - 1)
-        filled += [0] * gap + [int(chosen)] * length
-        # The byte behind a run, the first one of the next gap.
-    for end in np.flatnonzero(np.diff([*filled, 0]) == -1) + 1:
-        filled[end : end + 1] = [1]
-    size = -(-(len(runs) + 1) // 64) * 64
-    marks = [
-        np.packbits(np.array(m + [0] * (size - len(m)), np.uint8), bitorder="little").view(np.uint64)
-        for m in (runs, starts)
-    ]
-    got = np.unpackbits(runs_from(*marks).view(np.uint8), bitorder="little")[: len(filled)].tolist()
-    assert got == filled
-
-
-@given(st.binary(max_size=60), st.lists(st.integers(0, 60)), st.integers(1, 3))
-def test_words_at_the_ends_of_a_text_are_filled_up_with_zeros(text, places, count):
-    at = np.array(sorted(min(p, len(text)) for p in places), np.int64)
-    width = 8 * count
-    assert [r.tobytes() for r in words_at(text, at, count)] == [
-        text[p : p + width].ljust(width, b"\0") for p in at
-    ]
-    assert [r.tobytes() for r in words_before(text, at, count)] == [
-        text[max(0, p - width) : p].rjust(width, b"\0") for p in at
-    ]
-
-
 def test_a_token_that_is_not_known_is_not_found():
     codes = TokenCodes({b'"abc"': 5, b'"abcdefgh"': 6, b"null": -1})
     text = b'"abc" "abcdefgh" null "ab" "abcdefghi" "xyzxyzxyzxyzxyzxyz" "null" 12 ""'
     tokens = text.split(b" ")
-    starts = np.array([text.index(t) if t != b'"null"' else text.index(b'"null"') for t in tokens], np.int64)
-    found, missing = codes.find(text, starts, starts + [len(t) for t in tokens])
+    sizes = np.array([len(t) for t in tokens], np.int32)
+    ends = np.cumsum(sizes + 1, dtype=np.int32) - np.int32(1)
+    found, missing = codes.find(padded(text)[0], ends - sizes, ends)
     assert found[:3].tolist() == [5, 6, -1]
     assert missing.tolist() == [3, 4, 5, 6, 7, 8]
 
@@ -446,7 +381,6 @@ def test_a_token_that_is_not_known_is_not_found():
     ],
 )
 def test_long_lines_among_short_ones_are_found_too(lengths):
-    """Positions are looked for by as few bits as the average line needs."""
     chunk = "".join(f'{{"t":"{"x" * n}","w":"{n}","i":{n}}}\n' for n in lengths).encode()
     schema = pa.schema([("i", pa.int64()), ("w", pa.string()), ("t", pa.string())])
     assert assert_as_parsed(chunk, schema, {1: LearnedDictionary(["3"])})

@@ -58,6 +58,9 @@ class TextFormat(ABC):
         The string columns named in `dictionary_columns` come dictionary-encoded.
         """
 
+    def prepare(self) -> None:
+        """Do what takes long when first done in a process; called in a slot before records flow."""
+
     @abstractmethod
     def infer_schema(self, sample: bytes) -> pa.Schema:
         """The schema of some whole lines from the start of a file; all columns nullable."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import polars as pl
@@ -27,9 +27,11 @@ from tidegate.formats.json_columns import (
     struct_fields,
     values_of,
 )
-from tidegate.formats.layout_reader import LayoutReader
 from tidegate.formats.learned_dictionary import FirstValues, LearnedDictionary
 from tidegate.formats.lines import LineDecoder, LinesRefused, LineTable
+
+if TYPE_CHECKING:
+    from tidegate.formats.layout_reader import LayoutReader
 
 # In fewer rows codes save nothing that a person would notice.
 _ROWS_FOR_CODES = 1_024
@@ -76,6 +78,10 @@ class JsonLinesFormat(TextFormat):
     ) -> LineDecoder:
         """Make the decoder for a schema."""
         return _JsonDecoder(schema, dictionary_columns)
+
+    def prepare(self) -> None:
+        """Import the compiled loops, which takes some tenths of a second, and seconds where nothing keeps them."""
+        _layout_reader([])
 
     def infer_schema(self, sample: bytes) -> pa.Schema:
         """Fields in the order of their first appearance; lines that are no objects are passed over."""
@@ -140,7 +146,7 @@ class _JsonDecoder(LineDecoder):
         self._always = [field.name in dictionary_columns for field in schema]
         self._undecided = {i: FirstValues() for i, f in enumerate(schema) if pa.types.is_string(f.type)}
         self._learned: dict[int, LearnedDictionary] = {}
-        self._by_layout = LayoutReader(self._fields)
+        self._by_layout = _layout_reader(self._fields)
         self._text_parser = self._make_parser({})
         self._code_parser = self._text_parser
 
@@ -239,6 +245,12 @@ class _JsonDecoder(LineDecoder):
             raise LinesRefused(f"not UTF-8: byte {chunk[e.start]:#04x} at byte {e.start}") from None
         except RecursionError:
             raise LinesRefused("nested too deeply") from None
+
+
+def _layout_reader(fields: Sequence[pa.Field]) -> LayoutReader:
+    from tidegate.formats.layout_reader import LayoutReader  # brings numba, which only readers need
+
+    return LayoutReader(fields)
 
 
 def _reason(error: msgspec.DecodeError) -> str:

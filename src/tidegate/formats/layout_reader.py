@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from tidegate.formats.json_layout import Layout, LineValues, PlainText, learn_layout
+from tidegate.formats.json_layout import Layout, LineValues, layout_of_line
 from tidegate.formats.json_values import ReadColumn, column_reader
 from tidegate.formats.learned_dictionary import LearnedDictionary
 
@@ -62,6 +62,7 @@ class LayoutReader:
 
     def __init__(self, fields: Sequence[pa.Field], fewest_lines: int = _FEWEST_LINES) -> None:
         self._fields = fields
+        self._names = [field.name for field in fields]
         self._fewest_lines = fewest_lines
         self._readers: list[ReadColumn] = [r for f in fields if (r := column_reader(f.type)) is not None]
         self._possible = 0 < len(fields) == len(self._readers)
@@ -76,11 +77,7 @@ class LayoutReader:
             return None
         if not self._attempts.due(len(chunk)):
             return None
-        text = PlainText.of(chunk)
-        if text is None:
-            # This costs next to nothing, so the next chunk may be looked at as well.
-            return None
-        values = self._values(text)
+        values = self._values(chunk)
         arrays = None if values is None else self._columns(values, learned)
         if arrays is None:
             self._attempts.failed(len(chunk))
@@ -88,17 +85,17 @@ class LayoutReader:
             self._attempts.succeeded()
         return arrays
 
-    def _values(self, text: PlainText) -> LineValues | None:
+    def _values(self, chunk: bytes) -> LineValues | None:
         known = self._layout
-        if known is not None and (not self._attempts.doubtful or known.is_likely(text.text)):
-            values = known.values(text)
+        if known is not None and (not self._attempts.doubtful or known.is_likely(chunk)):
+            values = known.values(chunk, self._names)
             if values is not None:
                 return values
-        layout = learn_layout(text)
-        if layout is None or layout == known or not layout.is_likely(text.text):
+        layout = layout_of_line(chunk, 0)
+        if layout is None or layout == known or not layout.is_likely(chunk):
             return None
         self._layout = layout
-        return layout.values(text)
+        return layout.values(chunk, self._names)
 
     def _columns(self, values: LineValues, learned: Mapping[int, LearnedDictionary]) -> list[pa.Array] | None:
         arrays = []
@@ -112,9 +109,9 @@ class LayoutReader:
     def _column(
         self, values: LineValues, field: pa.Field, read: ReadColumn, learned: LearnedDictionary | None
     ) -> pa.Array | None:
-        if field.name not in values.layout.keys:
+        if field.name not in values.places:
             return pa.nulls(values.lines, field.type) if field.nullable else None
         if learned is None:
             return read(values, field)
-        array = learned.encode_tokens(values.chunk, *values.of(field.name))
+        array = learned.encode_tokens(values.text, *values.places[field.name])
         return None if array is not None and array.null_count and not field.nullable else array

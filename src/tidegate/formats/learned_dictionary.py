@@ -11,18 +11,21 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.formats.byte_windows import Positions
-from tidegate.formats.token_codes import LONGEST, TokenCodes
+if TYPE_CHECKING:
+    from tidegate.formats.line_loops import Integers, Text
+    from tidegate.formats.token_codes import TokenCodes
 
 MOST_VALUES = 4_096
 """More values are no dictionary: hashing and sending them would cost as much as the rows of a batch."""
 _MOST_CHARACTERS = 1 << 20
+# Looking longer tokens up by their bytes costs more than it saves.
+_LONGEST_TOKEN = 64
 _LOOKED_AT = 16_384
 _ROWS_PER_VALUE = 8
 # All codes are characters of two bytes, and no surrogates: joining such strings is copying.
@@ -70,19 +73,21 @@ class LearnedDictionary:
     @property
     def has_short_values(self) -> bool:
         """Whether `encode_tokens` can be used."""
-        return self._longest <= LONGEST
+        return self._longest <= _LONGEST_TOKEN
 
-    def encode_tokens(self, text: bytes, starts: Positions, ends: Positions) -> pa.Array | None:
-        """The column from JSON strings without escapes, where they are in a text, and nulls.
+    def encode_tokens(self, text: Text, starts: Integers, ends: Integers) -> pa.Array | None:
+        """The column from JSON strings without escapes, where they are in a padded text, and nulls.
 
         None if one of them is something else, or if there is no room for it (then it is `full`).
         """
+        from tidegate.formats.token_codes import TokenCodes  # what reads by layout has it already
+
         if self._tokens is None or self._unfound >= len(self._values):
             self._tokens, self._unfound = TokenCodes(self._plain_tokens()), 0
         codes, unfound = self._tokens.find(text, starts, ends)
         self._unfound += len(unfound)
         for row in unfound.tolist():
-            token = text[starts[row] : ends[row]]
+            token = text[starts[row] : ends[row]].tobytes()
             if token == _NULL_TOKEN:
                 codes[row] = -1
                 continue

@@ -155,6 +155,7 @@ class FileSource(Source):
             parquet = ParquetReading(location, record_type)
             return FileReader(context, partial(OpenParquetSplit, parquet, context.batch_rows))
         assert self._file_schema is not None
+        self.format.prepare()
         reading = TextReading(
             location=location,
             text_format=self.format,
