@@ -79,7 +79,7 @@ class Layout:
             except UnicodeDecodeError:
                 return None
         places = {key: (starts[i, :lines], ends[i, :lines]) for i, key in enumerate(keys) if key in self.keys}
-        return LineValues(chunk, text, lines, bool(met & HAS_SIGNS), bool(met & HAS_LITERALS), places)
+        return LineValues(chunk, text, int(lines), bool(met & HAS_SIGNS), bool(met & HAS_LITERALS), places)
 
     @cached_property
     def _loaded(self) -> _LoadedPieces:

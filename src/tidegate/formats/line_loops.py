@@ -46,8 +46,7 @@ _SPACES = np.uint64(_EACH * ord(" "))
 _ZEROS = np.uint64(_EACH * ord("0"))
 # What makes the high bit of a byte 1 if it is more than nine.
 _ABOVE_NINE = np.uint64(_EACH * (0x80 - 10))
-_QUOTE, _MINUS, _DOT, _ZERO = (np.uint8(ord(c)) for c in '"-.0')
-_T, _F, _N = (np.uint8(ord(c)) for c in "tfn")
+_QUOTE, _MINUS, _DOT, _ZERO, _NINE, _N = (np.uint8(ord(c)) for c in '"-.09n')
 _TRUE, _NULL, _FALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"false"))
 _FOUR_BYTES, _FIVE_BYTES = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
 _ALL_BITS = np.uint64((1 << 64) - 1)
@@ -64,14 +63,23 @@ def padded(chunk: bytes) -> tuple[Text, int]:
 def _compiled(signature: str) -> Callable[[F], F]:
     def compile_now(function: F) -> F:
         try:
-            return njit(signature, nogil=True, cache=True)(function)
+            compiled: Any = njit(signature, nogil=True, cache=True)(function)
         except RuntimeError:  # no place for a cache
-            return njit(signature, nogil=True)(function)
+            compiled = njit(signature, nogil=True)(function)
+        return compiled
 
     return compile_now
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+def _inlined(function: Callable[..., Any]) -> Any:
+    return njit(nogil=True, inline="always")(function)
+
+
+def _instructions(function: Callable[..., Any]) -> Any:
+    return intrinsic(function)
+
+
+@_instructions
 def _word_at(_context: Any, text: Any, _at: Any) -> Any:
     """The eight bytes from a place on, the first one lowest."""
 
@@ -83,7 +91,7 @@ def _word_at(_context: Any, text: Any, _at: Any) -> Any:
     return types.uint64(text, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_instructions
 def _zero_bits_below(_context: Any, _word: Any) -> Any:
     """How many zeros there are below the lowest 1 of a word, which has one."""
 
@@ -93,7 +101,7 @@ def _zero_bits_below(_context: Any, _word: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_instructions
 def _zero_bits_above(_context: Any, _word: Any) -> Any:
     """How many zeros there are above the highest 1 of a word, which has one."""
 
@@ -103,25 +111,25 @@ def _zero_bits_above(_context: Any, _word: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
-@njit(nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@_inlined
 def _bytes_before(flags: Any) -> Any:
     """How many bytes of a word come before the first one that is flagged in its high bit."""
     return np.int64(_zero_bits_below(flags) >> _THREE)
 
 
-@njit(nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@_inlined
 def _zero_bytes(word: Any) -> Any:
     """Flags: the lowest is right, those above it may be wrong, and there is one exactly if a byte is zero."""
     return (word - _LOW_BITS) & ~word & _HIGH_BITS
 
 
-@njit(nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@_inlined
 def _non_digits(word: Any) -> Any:
     """Flags, as with `_zero_bytes`, for a word whose bytes were combined with `_ZEROS`."""
     return ((word + _ABOVE_NINE) | word) & _HIGH_BITS
 
 
-@njit(nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@_inlined
 def _digits_end(text: Any, at: Any) -> Any:
     """Where the run of digits ends that starts here."""
     while True:
@@ -145,7 +153,7 @@ def scan_lines(
     rows: npt.NDArray[np.int64],
     starts: Integers,
     ends: Integers,
-) -> tuple[int, int]:
+) -> tuple[np.int64, np.int64]:
     """Find the values of lines that are all the same pieces of text with one value between each two.
 
     `size`: the bytes of the lines; the text is padded. Piece p is the words `piece_starts[p]` to `piece_starts[p + 1]`
@@ -188,16 +196,7 @@ def scan_lines(
                     if refused:
                         return np.int64(ANOTHER_LAYOUT), met
                     at += WORD
-            elif first == _T or first == _N or first == _F:
-                word = _word_at(text, at)
-                if (word & _FOUR_BYTES) == _TRUE or (word & _FOUR_BYTES) == _NULL:
-                    at += 4
-                elif (word & _FIVE_BYTES) == _FALSE:
-                    at += 5
-                else:
-                    return np.int64(ANOTHER_LAYOUT), met
-                met |= HAS_LITERALS
-            else:
+            elif first <= _NINE:
                 whole = at
                 if first == _MINUS:
                     met |= HAS_SIGNS
@@ -211,6 +210,15 @@ def scan_lines(
                     at = _digits_end(text, fraction)
                     if at == fraction:
                         return np.int64(ANOTHER_LAYOUT), met
+            else:
+                word = _word_at(text, at)
+                if (word & _FOUR_BYTES) == _TRUE or (word & _FOUR_BYTES) == _NULL:
+                    at += 4
+                elif (word & _FIVE_BYTES) == _FALSE:
+                    at += 5
+                else:
+                    return np.int64(ANOTHER_LAYOUT), met
+                met |= HAS_LITERALS
             row = rows[v]
             if row >= 0:
                 starts[row, line] = start
@@ -246,7 +254,7 @@ def whole_numbers(
             return False
         number = np.uint64(0)
         while at < end:
-            count = min(end - at, WORD)
+            count = np.int64(WORD) if end - at > WORD else end - at
             digits = _word_at(text, at) ^ _ZEROS
             # Up to the highest bytes, with zeros before it.
             digits <<= _EIGHT * np.uint64(WORD - count)
@@ -260,7 +268,7 @@ def whole_numbers(
     return True
 
 
-@njit(nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@_inlined
 def _token_word(text: Any, at: Any, end: Any) -> Any:
     """The word of a token from a place on, with zeros behind its end."""
     word = _word_at(text, at)
@@ -269,7 +277,7 @@ def _token_word(text: Any, at: Any, end: Any) -> Any:
     return word
 
 
-@njit(nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@_inlined
 def _mixed(mix: Any, word: Any) -> Any:
     """Taken from its highest bits, a mix differs wherever one of its words does."""
     product = (mix ^ word) * np.uint64(0x9E3779B97F4A7C15)
@@ -288,7 +296,7 @@ def find_tokens(
     table_codes: Integers,
     codes: Integers,
     unknown: Integers,
-) -> int:
+) -> np.int64:
     """Look pieces of a text up; gives how many are not in the table, which ones goes into `unknown`.
 
     The table has 2^n slots, the rest of them free: a token's words with zeros behind its end, and its code, which is
