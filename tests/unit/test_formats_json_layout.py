@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -384,3 +387,30 @@ def test_long_lines_among_short_ones_are_found_too(lengths):
     chunk = "".join(f'{{"t":"{"x" * n}","w":"{n}","i":{n}}}\n' for n in lengths).encode()
     schema = pa.schema([("i", pa.int64()), ("w", pa.string()), ("t", pa.string())])
     assert assert_as_parsed(chunk, schema, {1: LearnedDictionary(["3"])})
+
+
+@pytest.mark.parametrize("damage", ["index", "code", "file instead of directory"])
+def test_a_cache_of_machine_code_that_cannot_be_used_is_done_without(tmp_path, damage):
+    cache = tmp_path / "cache"
+    program = (
+        "from tidegate.formats.json_layout import layout_of_line\n"
+        'chunk = b\'{"a":1}\\n{"a":23}\\n\'\n'
+        "print(layout_of_line(chunk, 0).values(chunk, ['a']).lines)\n"
+    )
+
+    def run() -> str:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    if damage == "file instead of directory":
+        cache.write_text("no directory")
+    else:
+        assert run() == "2"
+        kept = list(cache.rglob("*.nbi" if damage == "index" else "*.nbc"))
+        assert kept
+        for file in kept:
+            file.write_bytes(b"damaged")
+    assert run() == "2"

@@ -64,7 +64,7 @@ def _compiled(signature: str) -> Callable[[F], F]:
     def compile_now(function: F) -> F:
         try:
             compiled: Any = njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # no place for a cache
+        except Exception:  # noqa: BLE001 - no place for a cache, or what is there cannot be read
             compiled = njit(signature, nogil=True)(function)
         return compiled
 
