@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tidegate.records.rolling import (
     RowGroups,
     empty_totals,
+    few_running,
     running_counts,
     running_max,
     running_min,
@@ -166,6 +167,40 @@ def test_an_empty_batch_has_no_results() -> None:
     assert running_sums(none, none, np.zeros(3, np.int64)).tolist() == []
     assert running_min(none, none.astype(float), empty_totals("min", float, 3)).tolist() == []
     assert running_seen(none, None, np.zeros(3, np.bool_)).tolist() == []
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_a_few_rows_give_what_many_do_by_the_other_way(data: st.DataObject) -> None:
+    kind: Any = data.draw(st.sampled_from(["count", "sum", "min", "max"]))
+    dtype = np.int64 if kind in ("count", "sum") else data.draw(st.sampled_from([np.int64, np.int32]))
+    limits = np.iinfo(dtype)
+    value = st.integers(-9, 9) | st.sampled_from([int(limits.min), int(limits.max)])
+    rows = data.draw(st.lists(st.tuples(st.integers(0, 4), value), max_size=12))
+    ids = np.array([id for id, _ in rows], np.int64)
+    values = np.array([v for _, v in rows], dtype)
+    before = empty_totals(kind, dtype, 5)
+    by_few, by_many = before.copy(), before.copy()
+
+    def many() -> npt.NDArray[Any]:
+        return running_counts(ids, by_many) if kind == "count" else FUNCTIONS[kind](ids, values, by_many)
+
+    def few() -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        return few_running(kind, ids, None if kind == "count" else values, by_few)
+
+    try:
+        expected = many()
+    except OverflowError as e:
+        with pytest.raises(OverflowError) as refusal:
+            few()
+        assert str(refusal.value) == str(e)
+        assert by_few.tolist() == before.tolist()
+        return
+    results, touched = few()
+    assert results.dtype == expected.dtype
+    assert results.tolist() == expected.tolist()
+    assert by_few.tolist() == by_many.tolist()
+    assert touched.tolist() == RowGroups(ids, 5).ids.tolist()
 
 
 @pytest.mark.parametrize("keys", [1, 255, 1000, 4096, 4097, 70_000])

@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from tidegate.records.column_bits import null_mask
 from tidegate.records.rolling import (
+    FEW_ROWS,
     Ids,
     Mask,
     RowGroups,
     empty_totals,
+    few_running,
     running_counts,
     running_max,
     running_min,
@@ -53,10 +55,15 @@ class Totals:
 
     def each(self, ids: Ids, keys: int, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
         """Add a batch; for each row the total of its key after it, and the ids that occur. Ids are below `keys`."""
+        numbers, valid = (None, None) if values is None else self._numbers(values)
+        if len(ids) <= FEW_ROWS and valid is None and _are_whole(numbers, arrays[0]):
+            few, touched = few_running(self._kind, ids, numbers, arrays[0])
+            if len(arrays) > 1:
+                arrays[1][touched] = True
+            return self._array(few, None), touched
         groups = RowGroups(ids, keys)
-        if values is None:
+        if numbers is None:
             return pa.array(running_counts(groups, arrays[0])), groups.ids
-        numbers, valid = self._numbers(values)
         results = self._run(groups, numbers, arrays[0], valid)
         seen: Mask | None = None
         if valid is not None:
@@ -128,6 +135,10 @@ class Totals:
         mask = None if seen is None or seen.all() else ~seen
         array = pa.array(numbers, self._storage, mask=mask)
         return array if self._storage == self._type else array.view(self._type)
+
+
+def _are_whole(numbers: npt.NDArray[Any] | None, totals: npt.NDArray[Any]) -> bool:
+    return totals.dtype.kind == "i" and (numbers is None or numbers.dtype.kind == "i")
 
 
 def distinct(ids: Ids, keys: int) -> tuple[Ids, Ids]:

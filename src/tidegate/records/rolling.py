@@ -30,6 +30,9 @@ _STEP_COST: Final = 2.5
 _LEAST_COUNTED: Final = 1024
 _MOST_COUNTED: Final = 4096
 
+FEW_ROWS: Final = 32
+"""Up to so many rows `few_running` is the shorter way: each costs 0.3 us, the vectorised way 20 to 40 in any case."""
+
 
 class RowGroups:
     """The rows of a batch sorted by key, stably: made once per batch and shared by its aggregates.
@@ -147,6 +150,45 @@ def running_seen(ids: Ids | RowGroups, valid: Mask | None, seen: Mask) -> Mask:
     return groups.scatter(result)
 
 
+def few_running(
+    kind: Literal["count", "sum", "min", "max"],
+    ids: Ids,
+    values: npt.NDArray[np.signedinteger] | None,
+    totals: npt.NDArray[np.signedinteger],
+) -> tuple[npt.NDArray[np.signedinteger], Ids]:
+    """The same as the others, for a few rows of whole numbers without nulls; and the ids that occur, in order.
+
+    Raises ``OverflowError`` when a sum leaves int64.
+    """
+    start = totals.item
+    so_far: dict[int, int] = {}
+    results = []
+    numbers = [1] * len(ids) if values is None else values.tolist()
+    for id, number in zip(ids.tolist(), numbers, strict=True):
+        total = so_far.get(id)
+        if total is None:
+            total = start(id)
+        if kind == "max":
+            if number > total:
+                total = number
+        elif kind == "min":
+            if number < total:
+                total = number
+        else:
+            total += number
+            if not _INT64_MIN <= total <= _INT64_MAX:
+                raise _left_int64(len(results))
+        so_far[id] = total
+        results.append(total)
+    touched = np.array(sorted(so_far), np.int64)
+    totals[touched] = [so_far[id] for id in touched.tolist()]
+    return np.array(results, totals.dtype), touched
+
+
+def _left_int64(row: int) -> OverflowError:
+    return OverflowError(f"the running sum at row {row} of the batch does not fit an int64")
+
+
 def _running_extreme(
     ufunc: np.ufunc,
     kind: Literal["min", "max"],
@@ -202,8 +244,7 @@ def _check_overflow(
     before[groups.starts] = carry
     wrapped = ((sums ^ before) & (sums ^ values)) < 0  # both terms have the sign that the sum has not
     if wrapped.any():
-        first = int(groups.order[wrapped].min())
-        raise OverflowError(f"the running sum at row {first} of the batch does not fit an int64")
+        raise _left_int64(int(groups.order[wrapped].min()))
 
 
 def _scan(ufunc: np.ufunc, by_key: npt.NDArray[Any], groups: RowGroups, carry: npt.NDArray[Any]) -> None:
