@@ -188,12 +188,14 @@ def test_a_few_rows_give_what_many_do_by_the_other_way(data: st.DataObject) -> N
     def few() -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         return few_running(kind, ids, None if kind == "count" else values, by_few)
 
+    refusal = ""
     try:
         expected = many()
     except OverflowError as e:
-        with pytest.raises(OverflowError) as refusal:
+        refusal = str(e)
+    if refusal:
+        with pytest.raises(OverflowError, match=refusal):
             few()
-        assert str(refusal.value) == str(e)
         assert by_few.tolist() == before.tolist()
         return
     results, touched = few()
