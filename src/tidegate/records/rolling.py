@@ -162,7 +162,7 @@ def few_running(
     """
     start = totals.item
     so_far: dict[int, int] = {}
-    results = []
+    results: list[int] = []
     numbers = [1] * len(ids) if values is None else values.tolist()
     for id, number in zip(ids.tolist(), numbers, strict=True):
         total = so_far.get(id)
