@@ -281,6 +281,28 @@ def test_what_python_writes_has_a_layout(separators, end):
         assert assert_as_parsed(chunk.removesuffix(end.encode()), schema, learned) == (end == "\n")
 
 
+def test_a_key_that_is_asked_for_twice_is_found_once():
+    chunk = b'{"a":1,"b":22}\n{"a":3,"b":44}\n'
+    layout = layout_of_line(chunk, 0)
+    assert layout is not None
+    found = layout.values(chunk, ["b", "b", "c"])
+    assert found is not None
+    starts, ends = found.places["b"]
+    assert [chunk[a:b] for a, b in zip(starts, ends, strict=True)] == [b"22", b"44"]
+    assert list(found.places) == ["b"]
+
+
+def test_without_numba_the_error_says_what_to_install():
+    program = (
+        "import sys\n"
+        "sys.modules['numba'] = None\n"
+        "from tidegate.formats import JsonLinesFormat\n"
+        "JsonLinesFormat().prepare()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "install tidegate with all its dependencies on every machine" in done.stderr.splitlines()[-1]
+
+
 def test_many_random_values_are_found_by_their_bytes():
     rng = random.Random(7)
     words = sorted({"".join(rng.choices("abcdef/é-", k=rng.randrange(40))) for _ in range(3000)})

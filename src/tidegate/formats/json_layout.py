@@ -78,7 +78,8 @@ class Layout:
                 chunk.decode()
             except UnicodeDecodeError:
                 return None
-        places = {key: (starts[i, :lines], ends[i, :lines]) for i, key in enumerate(keys) if key in self.keys}
+        found = ((key, row) for key, row in zip(self.keys, rows.tolist(), strict=True) if row >= 0)
+        places = {key: (starts[row, :lines], ends[row, :lines]) for key, row in found}
         return LineValues(chunk, text, int(lines), bool(met & HAS_SIGNS), bool(met & HAS_LITERALS), places)
 
     @cached_property

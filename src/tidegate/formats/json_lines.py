@@ -248,8 +248,13 @@ class _JsonDecoder(LineDecoder):
 
 
 def _layout_reader(fields: Sequence[pa.Field]) -> LayoutReader:
-    from tidegate.formats.layout_reader import LayoutReader  # brings numba, which only readers need
-
+    try:
+        from tidegate.formats.layout_reader import LayoutReader  # brings numba, which only readers need
+    except ImportError as e:
+        raise ImportError(
+            f"{e}. JSON lines are read by loops that numba compiles: install tidegate with all its dependencies "
+            f"on every machine where Spark runs its tasks"
+        ) from e
     return LayoutReader(fields)
 
 

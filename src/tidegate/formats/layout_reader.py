@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -10,8 +11,8 @@ from tidegate.formats.json_layout import Layout, LineValues, layout_of_line
 from tidegate.formats.json_values import ReadColumn, column_reader
 from tidegate.formats.learned_dictionary import LearnedDictionary
 
-# The price of the calls is that of parsing some hundred lines.
-_FEWEST_LINES = 2_048
+# The price of the calls is that of parsing about fifty lines; with this many it is half.
+_FEWEST_LINES = 512
 _FIRST_PAUSE = 16
 _LONGEST_PAUSE_BYTES = 128 << 20
 
@@ -65,7 +66,8 @@ class LayoutReader:
         self._names = [field.name for field in fields]
         self._fewest_lines = fewest_lines
         self._readers: list[ReadColumn] = [r for f in fields if (r := column_reader(f.type)) is not None]
-        self._possible = 0 < len(fields) == len(self._readers)
+        # The loops take the first byte of a word for its lowest.
+        self._possible = 0 < len(fields) == len(self._readers) and sys.byteorder == "little"
         self._layout: Layout | None = None
         self._attempts = Attempts()
 
