@@ -21,7 +21,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tidegate.formats.line_loops import (
     HAS_HIGH_BYTES,
@@ -80,7 +79,7 @@ class Layout:
                 return None
         found = ((key, row) for key, row in zip(self.keys, rows.tolist(), strict=True) if row >= 0)
         places = {key: (starts[row, :lines], ends[row, :lines]) for key, row in found}
-        return LineValues(chunk, text, int(lines), bool(met & HAS_SIGNS), bool(met & HAS_LITERALS), places)
+        return LineValues(chunk, text, lines, bool(met & HAS_SIGNS), bool(met & HAS_LITERALS), places)
 
     @cached_property
     def _loaded(self) -> _LoadedPieces:
@@ -90,16 +89,16 @@ class Layout:
         return _LoadedPieces(
             np.frombuffer(b"".join(whole), np.uint64).copy(),
             np.frombuffer(b"".join(masks), np.uint64).copy(),
-            np.cumsum([0, *(len(w) // WORD for w in whole)], dtype=np.int64),
-            np.array([len(piece) for piece in self.pieces], np.int64),
+            np.cumsum([len(w) // WORD for w in whole], dtype=np.uint64),
+            np.array([len(piece) for piece in self.pieces], np.uint64),
         )
 
 
 class _LoadedPieces(NamedTuple):
     words: Words
     masks: Words
-    starts: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
+    ends: Words
+    sizes: Words
 
 
 class LineValues(NamedTuple):

@@ -3,6 +3,9 @@
 A text here is `padded`: its last line is ended, and behind it come `PADDING` bytes. A loop may thus load a word at any
 byte of a line, and needs no bound: a newline ends every string and every number, and is itself refused there.
 
+Places are unsigned: a signed index might count from the end, which is looked at each time (a quarter of the proof's
+time). So are the constants, as a signed and an unsigned number together would be a float.
+
 All of them are in one module, since numba's cache of machine code looks at the time of a function's own file only. The
 cache is beside this file, or in the user's cache directory; where neither can be written, each slot compiles at its
 start (about a second). Importing numba takes some tenths of a second, so only what reads lines may import this.
@@ -46,11 +49,13 @@ _SPACES = np.uint64(_EACH * ord(" "))
 _ZEROS = np.uint64(_EACH * ord("0"))
 # What makes the high bit of a byte 1 if it is more than nine.
 _ABOVE_NINE = np.uint64(_EACH * (0x80 - 10))
-_QUOTE, _MINUS, _DOT, _ZERO, _NINE, _N = (np.uint8(ord(c)) for c in '"-.09n')
+_QUOTE, _MINUS, _DOT, _ZERO, _NINE, _N = (np.uint64(ord(c)) for c in '"-.09n')
 _TRUE, _NULL, _FALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"false"))
 _FOUR_BYTES, _FIVE_BYTES = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
 _ALL_BITS = np.uint64((1 << 64) - 1)
-_ONE, _THREE, _EIGHT = np.uint64(1), np.uint64(3), np.uint64(8)
+_FIRST_BYTE = np.uint64(0xFF)
+_NOTHING, _ONE, _THREE, _FOUR, _FIVE, _EIGHT = (np.uint64(i) for i in (0, 1, 3, 4, 5, 8))
+_WORD = np.uint64(WORD)
 _POWERS = np.array([10**i for i in range(WORD + 1)], np.uint64)
 
 
@@ -88,7 +93,7 @@ def _word_at(_context: Any, text: Any, _at: Any) -> Any:
         place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
         return builder.load(place, align=1)
 
-    return types.uint64(text, types.int64), generate
+    return types.uint64(text, types.uint64), generate
 
 
 @_instructions
@@ -114,7 +119,7 @@ def _zero_bits_above(_context: Any, _word: Any) -> Any:
 @_inlined
 def _bytes_before(flags: Any) -> Any:
     """How many bytes of a word come before the first one that is flagged in its high bit."""
-    return np.int64(_zero_bits_below(flags) >> _THREE)
+    return _zero_bits_below(flags) >> _THREE
 
 
 @_inlined
@@ -130,58 +135,63 @@ def _non_digits(word: Any) -> Any:
 
 
 @_inlined
-def _digits_end(text: Any, at: Any) -> Any:
-    """Where the run of digits ends that starts here."""
+def _digits_end(text: Any, at: Any, word: Any) -> Any:
+    """Where the run of digits ends that starts here, with this word."""
     while True:
-        others = _non_digits(_word_at(text, at) ^ _ZEROS)
+        others = _non_digits(word ^ _ZEROS)
         if others:
             return at + _bytes_before(others)
-        at += WORD
+        at += _WORD
+        word = _word_at(text, at)
 
 
 @_compiled(
-    "UniTuple(int64, 2)(Array(uint8, 1, 'C', readonly=True), int64, "
-    "uint64[::1], uint64[::1], int64[::1], int64[::1], int64[::1], int32[:, ::1], int32[:, ::1])"
+    "UniTuple(int64, 2)(Array(uint8, 1, 'C', readonly=True), uint64, "
+    "uint64[::1], uint64[::1], uint64[::1], uint64[::1], int64[::1], int32[:, ::1], int32[:, ::1])"
 )
 def scan_lines(
     text: Text,
     size: int,
     piece_words: Words,
     piece_masks: Words,
-    piece_starts: npt.NDArray[np.int64],
-    piece_sizes: npt.NDArray[np.int64],
+    piece_ends: Words,
+    piece_sizes: Words,
     rows: npt.NDArray[np.int64],
     starts: Integers,
     ends: Integers,
-) -> tuple[np.int64, np.int64]:
+) -> tuple[int, int]:
     """Find the values of lines that are all the same pieces of text with one value between each two.
 
-    `size`: the bytes of the lines; the text is padded. Piece p is the words `piece_starts[p]` to `piece_starts[p + 1]`
-    of `piece_words`, as far as the masks go; only the last one has a newline, its end. Where value v of line i starts
-    and ends goes into `starts[rows[v], i]` and `ends[rows[v], i]`; nowhere if `rows[v]` is negative.
+    `size`: the bytes of the lines; the text is padded. Piece p is the words from the end of the one before it to
+    `piece_ends[p]` in `piece_words`, as far as the masks go, and has `piece_sizes[p]` bytes; only the last one has a
+    newline, its end. Where value v of line i starts and ends goes into `starts[rows[v], i]` and `ends[rows[v], i]`;
+    nowhere if `rows[v]` is negative.
 
     A value is a string without backslashes and control characters, a number without exponent, or a literal. Gives the
     number of lines or `ANOTHER_LAYOUT`, and what was met (`HAS_...`).
     """
-    last = piece_starts.size - 2
-    at = np.int64(0)
-    line = np.int64(0)
-    met = np.int64(0)
-    strings = np.uint64(0)
+    last = np.uint64(piece_ends.size - 1)
+    at = _NOTHING
+    line = _NOTHING
+    met = 0
+    strings = _NOTHING
     while at < size:
-        for v in range(last + 1):
-            place = at
-            for i in range(piece_starts[v], piece_starts[v + 1]):
+        i = _NOTHING
+        for v in range(_NOTHING, last + _ONE):
+            place, piece_end = at, piece_ends[v]
+            while i < piece_end:
                 if (_word_at(text, place) ^ piece_words[i]) & piece_masks[i]:
-                    return np.int64(ANOTHER_LAYOUT), met
-                place += WORD
+                    return ANOTHER_LAYOUT, met
+                place += _WORD
+                i += _ONE
             at += piece_sizes[v]
             if v == last:
                 break
             start = at
-            first = text[at]
+            word = _word_at(text, at)
+            first = word & _FIRST_BYTE
             if first == _QUOTE:
-                at += 1
+                at += _ONE
                 while True:
                     word = _word_at(text, at)
                     strings |= word
@@ -190,43 +200,44 @@ def scan_lines(
                     if quote:
                         # Of the flags below the quote's the lowest is right, so there is one only if a byte is.
                         if refused & ((quote & (~quote + _ONE)) - _ONE):
-                            return np.int64(ANOTHER_LAYOUT), met
-                        at += _bytes_before(quote) + 1
+                            return ANOTHER_LAYOUT, met
+                        at += _bytes_before(quote) + _ONE
                         break
                     if refused:
-                        return np.int64(ANOTHER_LAYOUT), met
-                    at += WORD
+                        return ANOTHER_LAYOUT, met
+                    at += _WORD
             elif first <= _NINE:
-                whole = at
                 if first == _MINUS:
                     met |= HAS_SIGNS
-                    whole += 1
-                at = _digits_end(text, whole)
-                if at == whole or (text[whole] == _ZERO and at > whole + 1):
-                    return np.int64(ANOTHER_LAYOUT), met
+                    at += _ONE
+                    word = _word_at(text, at)
+                    first = word & _FIRST_BYTE
+                whole = at
+                at = _digits_end(text, whole, word)
+                if at == whole or (first == _ZERO and at > whole + _ONE):
+                    return ANOTHER_LAYOUT, met
                 if text[at] == _DOT:
                     met |= HAS_SIGNS
-                    fraction = at + 1
-                    at = _digits_end(text, fraction)
+                    fraction = at + _ONE
+                    at = _digits_end(text, fraction, _word_at(text, fraction))
                     if at == fraction:
-                        return np.int64(ANOTHER_LAYOUT), met
+                        return ANOTHER_LAYOUT, met
             else:
-                word = _word_at(text, at)
                 if (word & _FOUR_BYTES) == _TRUE or (word & _FOUR_BYTES) == _NULL:
-                    at += 4
+                    at += _FOUR
                 elif (word & _FIVE_BYTES) == _FALSE:
-                    at += 5
+                    at += _FIVE
                 else:
-                    return np.int64(ANOTHER_LAYOUT), met
+                    return ANOTHER_LAYOUT, met
                 met |= HAS_LITERALS
             row = rows[v]
             if row >= 0:
-                starts[row, line] = start
-                ends[row, line] = at
-        line += 1
+                starts[np.uint64(row), line] = start
+                ends[np.uint64(row), line] = at
+        line += _ONE
     if strings & _HIGH_BITS:
         met |= HAS_HIGH_BYTES
-    return line, met
+    return int(line), met
 
 
 @_compiled("boolean(Array(uint8, 1, 'C', readonly=True), int32[::1], int32[::1], int64[::1], boolean[::1])")
@@ -242,22 +253,22 @@ def whole_numbers(
     Those with more than `MOST_DIGITS` digits are not read.
     """
     for i in range(starts.size):
-        at, end = np.int64(starts[i]), np.int64(ends[i])
-        first = text[at]
+        at, end = np.uint64(starts[i]), np.uint64(ends[i])
+        first = np.uint64(text[at])
         nulls[i] = first == _N
         numbers[i] = 0
         if first == _N:
             continue
         if first == _MINUS:
-            at += 1
-        if end - at > MOST_DIGITS:
+            at += _ONE
+        if end - at > np.uint64(MOST_DIGITS):
             return False
-        number = np.uint64(0)
+        number = _NOTHING
         while at < end:
-            count = np.int64(WORD) if end - at > WORD else end - at
+            count = min(end - at, _WORD)
             digits = _word_at(text, at) ^ _ZEROS
             # Up to the highest bytes, with zeros before it.
-            digits <<= _EIGHT * np.uint64(WORD - count)
+            digits <<= _EIGHT * (_WORD - count)
             if _non_digits(digits):
                 return False
             pairs = ((digits * np.uint64(1 + (10 << 8))) >> _EIGHT) & np.uint64(0x00FF00FF00FF00FF)
@@ -272,8 +283,8 @@ def whole_numbers(
 def _token_word(text: Any, at: Any, end: Any) -> Any:
     """The word of a token from a place on, with zeros behind its end."""
     word = _word_at(text, at)
-    if end - at < WORD:
-        word &= _ALL_BITS >> (_EIGHT * np.uint64(WORD - (end - at)))
+    if end - at < _WORD:
+        word &= _ALL_BITS >> (_EIGHT * (_WORD - (end - at)))
     return word
 
 
@@ -296,37 +307,37 @@ def find_tokens(
     table_codes: Integers,
     codes: Integers,
     unknown: Integers,
-) -> np.int64:
+) -> int:
     """Look pieces of a text up; gives how many are not in the table, which ones goes into `unknown`.
 
     The table has 2^n slots, the rest of them free: a token's words with zeros behind its end, and its code, which is
     `NO_TOKEN` in a free one. Pieces have no zero bytes and at least one byte.
     """
-    places = np.int64(table_codes.size - 1)
-    shift = _zero_bits_above(table_codes.size - 1)
-    most = np.int64(table_words.shape[1] * WORD)
-    missing = np.int64(0)
+    last_place = np.uint64(table_codes.size - 1)
+    shift = _zero_bits_above(last_place)
+    columns = np.uint64(table_words.shape[1])
+    missing = 0
     for i in range(starts.size):
-        start, end = np.int64(starts[i]), np.int64(ends[i])
+        start, end = np.uint64(starts[i]), np.uint64(ends[i])
         code = np.int32(NO_TOKEN)
-        if end - start <= most:
-            mix = np.uint64(0)
+        if end - start <= columns * _WORD:
+            mix = _NOTHING
             at = start
             while at < end:
                 mix = _mixed(mix, _token_word(text, at, end))
-                at += WORD
-            place = np.int64(mix >> shift)
+                at += _WORD
+            place = mix >> shift
             while True:
                 code = table_codes[place]
                 if code == NO_TOKEN:
                     break
-                at, column = start, 0
+                at, column = start, _NOTHING
                 while at < end and table_words[place, column] == _token_word(text, at, end):
-                    at += WORD
-                    column += 1
-                if at >= end and (column == table_words.shape[1] or table_words[place, column] == 0):
+                    at += _WORD
+                    column += _ONE
+                if at >= end and (column == columns or table_words[place, column] == _NOTHING):
                     break
-                place = (place + 1) & places
+                place = (place + _ONE) & last_place
         codes[i] = code
         if code == NO_TOKEN:
             unknown[missing] = i
@@ -346,16 +357,21 @@ def put_tokens(
     table_codes: Integers,
 ) -> None:
     """Put pieces of a padded text, all different, with their codes into a table that has room for them."""
-    places = np.int64(table_codes.size - 1)
-    shift = _zero_bits_above(table_codes.size - 1)
+    last_place = np.uint64(table_codes.size - 1)
+    shift = _zero_bits_above(last_place)
     for i in range(starts.size):
-        start, end = np.int64(starts[i]), np.int64(ends[i])
-        mix = np.uint64(0)
-        for at in range(start, end, WORD):
+        start, end = np.uint64(starts[i]), np.uint64(ends[i])
+        mix = _NOTHING
+        at = start
+        while at < end:
             mix = _mixed(mix, _token_word(text, at, end))
-        place = np.int64(mix >> shift)
+            at += _WORD
+        place = mix >> shift
         while table_codes[place] != NO_TOKEN:
-            place = (place + 1) & places
+            place = (place + _ONE) & last_place
         table_codes[place] = codes[i]
-        for at in range(start, end, WORD):
-            table_words[place, (at - start) // WORD] = _token_word(text, at, end)
+        at, column = start, _NOTHING
+        while at < end:
+            table_words[place, column] = _token_word(text, at, end)
+            at += _WORD
+            column += _ONE
