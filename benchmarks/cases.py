@@ -205,6 +205,7 @@ CASES = (
         Case("scaling", f"parallelism_{slots}", "scaling", (OURS,), ("--parallelism", str(slots)))
         for slots in (1, 2)
     ),
+    Case("scaling", "two_jobs_of_parallelism_1", "scaling", (OURS,), ("--parallelism", "1", "--jobs", "2")),
     *(
         Case("scaling", f"chain_{length}", "scaling", (OURS,), ("--chain-length", str(length)))
         for length in (1, 4, 16)

@@ -58,13 +58,15 @@ class TimedSource(Source):
     """Another source, whose readers note when they were first asked for a record.
 
     With `together`, so many readers must have a split before the first of them reads it. Then a slot that has started
-    sooner than the other does not also take the split that was meant for that one.
+    sooner than the other does not also take the split that was meant for that one. `label` tells the notes of several
+    jobs apart.
     """
 
-    def __init__(self, source: Source, notes: Path, together: int = 1) -> None:
+    def __init__(self, source: Source, notes: Path, together: int = 1, label: str = "") -> None:
         self._source = source
         self._notes = notes
         self._together = together
+        self._label = label
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -97,7 +99,7 @@ class TimedSource(Source):
     def create_reader(self, context: Any) -> SourceReader:
         """The source's, with a note of the first split."""
         reader = self._source.create_reader(context)
-        notes = self._notes / f"source-{context.subtask_index}.json"
+        notes = self._notes / f"source-{self._label}{context.subtask_index}.json"
         add_splits = reader.add_splits
 
         def noted(splits: Sequence[Any]) -> None:
@@ -112,7 +114,7 @@ class TimedSource(Source):
     def with_columns(self, names: Sequence[str]) -> Source | None:
         """The narrower source, timed as well."""
         narrower = self._source.with_columns(names)
-        return None if narrower is None else TimedSource(narrower, self._notes, self._together)
+        return None if narrower is None else TimedSource(narrower, self._notes, self._together, self._label)
 
 
 def _wait_for(notes: Path, readers: int) -> None:
@@ -138,13 +140,14 @@ class Tally(Protocol):
 class ProbeSink(Sink):
     """Gives its results to a `Tally`, notes when the last came, and writes the summary at the end."""
 
-    def __init__(self, notes: Path, tally: Callable[[], Tally]) -> None:
+    def __init__(self, notes: Path, tally: Callable[[], Tally], label: str = "") -> None:
         self._notes = notes
         self._tally = tally
+        self._label = label
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """A writer per subtask."""
-        return _ProbeWriter(self._notes / f"sink-{context.subtask_index}.json", self._tally())
+        return _ProbeWriter(self._notes / f"sink-{self._label}{context.subtask_index}.json", self._tally())
 
 
 class _ProbeWriter(SinkWriter):

@@ -1,6 +1,7 @@
 """Cost per record with tidegate: at parallelism 1 and 2, and with chains of 1, 4 and 16 vectorised operators.
 
 Parquet files, `--chain-length` expressions on columns, key by app_id, running count, a sink that keeps the results.
+With `--jobs 2` two such jobs run at the same time: what two busy cores cost by themselves, as they share memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import protocol
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from tidegate_probe import ProbeSink, TimedSource, read_notes
 from tidegate_pv import LastCounts
 
@@ -23,27 +25,35 @@ SCHEMA = pa.schema([("app_id", pa.string()), ("user_id", pa.int64()), ("duration
 
 def main() -> None:
     """Run and report."""
-    args = protocol.arguments(__doc__).parse_args()
+    parser = protocol.arguments(__doc__)
+    parser.add_argument("--jobs", type=int, default=1, help="jobs at the same time, each over all records")
+    args = parser.parse_args()
+    slots = args.jobs * args.parallelism
     with tempfile.TemporaryDirectory(prefix="bench-tidegate-") as folder:
         notes = Path(folder)
-        env = Environment(parallelism=args.parallelism, progress="off")
-        files = FileSource(str(args.data / "parquet"), format="parquet", schema=SCHEMA)
-        stream = env.from_source(TimedSource(files, notes), name="clicks")
-        for _ in range(args.chain_length):
-            stream = stream.with_columns((pl.col("user_id") + 1).alias("user_id"))
-        stream.key_by("app_id").count().sink_to(ProbeSink(notes, LastCounts))
-        client = env.execute_async("scaling")
-        client.result()
+        spark = SparkSession.builder.master(f"local[{slots}]").getOrCreate() if args.jobs > 1 else None
+        clients = []
+        for job in range(args.jobs):
+            env = Environment(spark=spark, parallelism=args.parallelism, progress="off")
+            files = FileSource(str(args.data / "parquet"), format="parquet", schema=SCHEMA)
+            label = f"{job}-" if args.jobs > 1 else ""
+            stream = env.from_source(TimedSource(files, notes, args.jobs, label), name="clicks")
+            for _ in range(args.chain_length):
+                stream = stream.with_columns((pl.col("user_id") + 1).alias("user_id"))
+            stream.key_by("app_id").count().sink_to(ProbeSink(notes, LastCounts, label))
+            clients.append(env.execute_async("scaling"))
+        for client in clients:
+            client.result()
         measured = read_notes(notes)
     protocol.report(
         version=tidegate.__version__,
-        records=args.records,
+        records=args.jobs * args.records,
         seconds=(measured.last_ns - measured.first_ns) / 1e9,
         startup_s=protocol.seconds_since_start(measured.first_ns),
         cpu_s=measured.cpu_s,
         check={
-            "records": sum(s["records"] for s in measured.sinks),
-            "apps": sum(s["apps"] for s in measured.sinks),
+            "records": sum(s["records"] for s in measured.sinks) // args.jobs,
+            "apps": sum(s["apps"] for s in measured.sinks) // args.jobs,
         },
     )
 
