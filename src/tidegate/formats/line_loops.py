@@ -56,6 +56,7 @@ _ALL_BITS = np.uint64((1 << 64) - 1)
 _FIRST_BYTE = np.uint64(0xFF)
 _NOTHING, _ONE, _THREE, _FOUR, _FIVE, _EIGHT = (np.uint64(i) for i in (0, 1, 3, 4, 5, 8))
 _WORD = np.uint64(WORD)
+_ODD_FACTOR, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 _POWERS = np.array([10**i for i in range(WORD + 1)], np.uint64)
 
 
@@ -289,10 +290,15 @@ def _token_word(text: Any, at: Any, end: Any) -> Any:
 
 
 @_inlined
-def _mixed(mix: Any, word: Any) -> Any:
-    """Taken from its highest bits, a mix differs wherever one of its words does."""
-    product = (mix ^ word) * np.uint64(0x9E3779B97F4A7C15)
-    return product ^ (product >> np.uint64(32))
+def _first_place(text: Any, start: Any, end: Any, shift: Any) -> Any:
+    """Where a token is looked for first: the highest bits of a mix that differs wherever one of its words does."""
+    mix = _NOTHING
+    at = start
+    while at < end:
+        mix = (mix ^ _token_word(text, at, end)) * _ODD_FACTOR
+        mix ^= mix >> _HALF
+        at += _WORD
+    return mix >> shift
 
 
 @_compiled(
@@ -321,12 +327,7 @@ def find_tokens(
         start, end = np.uint64(starts[i]), np.uint64(ends[i])
         code = np.int32(NO_TOKEN)
         if end - start <= columns * _WORD:
-            mix = _NOTHING
-            at = start
-            while at < end:
-                mix = _mixed(mix, _token_word(text, at, end))
-                at += _WORD
-            place = mix >> shift
+            place = _first_place(text, start, end, shift)
             while True:
                 code = table_codes[place]
                 if code == NO_TOKEN:
@@ -361,12 +362,7 @@ def put_tokens(
     shift = _zero_bits_above(last_place)
     for i in range(starts.size):
         start, end = np.uint64(starts[i]), np.uint64(ends[i])
-        mix = _NOTHING
-        at = start
-        while at < end:
-            mix = _mixed(mix, _token_word(text, at, end))
-            at += _WORD
-        place = mix >> shift
+        place = _first_place(text, start, end, shift)
         while table_codes[place] != NO_TOKEN:
             place = (place + _ONE) & last_place
         table_codes[place] = codes[i]
