@@ -201,14 +201,15 @@ CASES = (
         data="",
         most_rounds=1,
     ),
+    # Read eight times over: a slot's start, some 20 to 50 ms, would count for more at the higher parallelism.
     *(
-        Case("scaling", f"parallelism_{slots}", "scaling", (OURS,), ("--parallelism", str(slots)))
-        for slots in (1, 2)
-    ),
-    Case("scaling", "two_jobs_of_parallelism_1", "scaling", (OURS,), ("--parallelism", "1", "--jobs", "2")),
-    *(
-        Case("scaling", f"chain_{length}", "scaling", (OURS,), ("--chain-length", str(length)))
-        for length in (1, 4, 16)
+        Case("scaling", variant, "scaling", (OURS,), arguments, repeats=((OURS, 8),))
+        for variant, arguments in (
+            ("parallelism_1", ("--parallelism", "1")),
+            ("parallelism_2", ("--parallelism", "2")),
+            ("two_jobs_of_parallelism_1", ("--parallelism", "1", "--jobs", "2")),
+            *((f"chain_{length}", ("--chain-length", str(length))) for length in (1, 4, 16)),
+        )
     ),
 )
 WORKLOADS = tuple(dict.fromkeys(case.workload for case in CASES))

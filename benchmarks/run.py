@@ -146,14 +146,17 @@ def _kill_group(pid: int) -> None:
 
 
 def measure(series: list[Series], rounds: int, asked: int, say: Say, done: Callable[[], None]) -> None:
-    """Fill the series: all engines of a case in turn, then again, so that noise meets them alike."""
-    for case in dict.fromkeys(each.case for each in series):
-        for number in range(1, case.rounds(rounds) + 1):
-            for each in (each for each in series if each.case == case):
-                say(f"{case.name} · {each.engine.name} · round {number} of {case.rounds(rounds)}")
+    """Fill the series: all cases and engines of a workload in turn, then again, so that noise meets them alike."""
+    for workload in dict.fromkeys(each.case.workload for each in series):
+        for number in range(1, rounds + 1):
+            for each in series:
+                last = each.case.rounds(rounds)
+                if each.case.workload != workload or number > last:
+                    continue
+                say(f"{each.case.name} · {each.engine.name} · round {number} of {last}")
                 if each.failure is None:
                     try:
-                        each.rounds.append(run_once(case, each.engine, asked))
+                        each.rounds.append(run_once(each.case, each.engine, asked))
                     except (RunFailed, EnvironmentFailed) as error:
                         each.failure = str(error)
                 done()

@@ -96,7 +96,7 @@ class Options(RecoveryOptions):
     batch_rows = Option(
         "execution.batch_rows",
         integer(1),
-        65536,
+        262144,
         "Most rows that a source puts in one batch.",
     )
     mini_batch = Option(

@@ -14,6 +14,7 @@ import pyarrow.csv as pa_csv
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats.format import TextFormat, as_dictionary, check_no_nulls, refuse_column
 from tidegate.formats.lines import LineDecoder, LinesRefused, LineTable
+from tidegate.records.columns import rows_without_columns
 
 _QUOTE = ord('"')
 _COLUMN = re.compile(
@@ -161,7 +162,7 @@ class _CsvDecoder(LineDecoder):
         if table.num_rows != len(lines):
             raise LinesRefused(f"{table.num_rows} records in one line")
         if not self._positions:  # then Arrow includes all columns
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(lines), pa.struct([])))
+            return rows_without_columns(len(lines))
         arrays = []
         for field, column in zip(self._schema, table.columns, strict=True):
             array = column.combine_chunks()

@@ -29,6 +29,7 @@ from tidegate.formats.json_columns import (
 )
 from tidegate.formats.learned_dictionary import FirstValues, LearnedDictionary
 from tidegate.formats.lines import LineDecoder, LinesRefused, LineTable
+from tidegate.records.columns import rows_without_columns
 
 if TYPE_CHECKING:
     from tidegate.formats.layout_reader import LayoutReader
@@ -174,7 +175,7 @@ class _JsonDecoder(LineDecoder):
         if len(rows) != len(lines):
             raise LinesRefused(f"{len(rows)} objects in one line")
         if not self._fields:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+            return rows_without_columns(len(rows))
         arrays = [self._array(i, rows, learned.get(i)) for i in range(len(self._fields))]
         if sum(dictionary.renew() for dictionary in learned.values()):
             self._code_parser = self._make_parser(self._learned)

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats.format import FormatWriter, refuse_column
 
+BATCH_BYTES = 16 << 20
+"""A batch that is read from a file is not made larger than about this."""
 _DICTIONARY_ENCODINGS = ("RLE_DICTIONARY", "PLAIN_DICTIONARY")
 
 
@@ -103,6 +105,27 @@ def dictionary_columns(metadata: pq.FileMetaData, row_group: int, candidates: li
         if column.total_uncompressed_size <= 4 * column.num_values + 1024:
             found.append(column.path_in_schema)
     return found
+
+
+def rows_at_once(metadata: pq.FileMetaData, row_group: int, schema: pa.Schema, most: int) -> int:
+    """How many rows of a row group to read at a time: at most that many, fewer where rows are wide."""
+    group = metadata.row_group(row_group)
+    stored = dict.fromkeys(schema.names, 0)
+    for i in range(group.num_columns):
+        column = group.column(i)
+        name = column.path_in_schema.partition(".")[0]
+        if name in stored:
+            stored[name] += column.total_uncompressed_size
+    # Numbers may be stored in less than they take in memory.
+    size = sum(max(stored[field.name], _width(field.type) * group.num_rows) for field in schema)
+    return max(1, min(most, BATCH_BYTES * group.num_rows // max(size, 1)))
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:  # of no fixed width
+        return 0
 
 
 def reader_schema(file_schema: pa.Schema) -> pa.Schema:

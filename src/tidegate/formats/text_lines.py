@@ -9,6 +9,7 @@ import pyarrow as pa
 from tidegate.core.errors import SchemaError
 from tidegate.formats.format import TextFormat, as_dictionary
 from tidegate.formats.lines import LineDecoder, LinesRefused, LineTable
+from tidegate.records.columns import rows_without_columns
 
 _SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False)])
 
@@ -71,7 +72,7 @@ class _TextLinesDecoder(LineDecoder):
         except UnicodeDecodeError as e:
             raise LinesRefused(f"not UTF-8: {e.reason}") from None
         if not len(self._schema):
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(lines), pa.struct([])))
+            return rows_without_columns(len(lines))
         values = text.split("\n")
         if not values[-1]:
             values.pop()

@@ -214,3 +214,18 @@ def _refuse_none(name: str, data_type: pa.DataType) -> NoReturn:
     raise SchemaError(
         f"column {name!r} is {data_type} without None, but got None. Declare it Optional if None is meant"
     )
+
+
+def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of all parts, which have the same columns of the same types, in one."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [pa.concat_arrays(chunks) for chunks in zip(*(p.columns for p in parts), strict=True)]
+    if not arrays:
+        return rows_without_columns(sum(p.num_rows for p in parts))
+    return pa.RecordBatch.from_arrays(arrays, schema=parts[0].schema)
+
+
+def rows_without_columns(count: int) -> pa.RecordBatch:
+    """So many rows of which nothing is known but that they are there."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))

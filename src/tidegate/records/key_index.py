@@ -31,8 +31,10 @@ from tidegate.records.column_bits import (
     is_bytes_like,
     is_fixed_width,
     null_mask,
+    take_by_code,
 )
 from tidegate.records.id_table import IdTable
+from tidegate.records.recent_dictionaries import RecentDictionaries
 
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -160,7 +162,7 @@ class _ColumnIndex(ABC):
         if null is not None and null_id is None and null.any():
             null_id = self._null_id = self._table_size()
         if null_id is not None:
-            table_ids += table_ids >= null_id
+            table_ids = table_ids + (table_ids >= null_id)
             if null is not None:
                 table_ids[null] = null_id
         return table_ids
@@ -186,7 +188,7 @@ class _ColumnIndex(ABC):
 
     @abstractmethod
     def _table_ids(self, array: pa.Array, null: Mask | None) -> Ids:
-        """A fresh array of the table's ids; anything where the row is null."""
+        """The table's ids; anything where the row is null."""
 
     @abstractmethod
     def _values(self, table_ids: Ids, null: Mask | None) -> pa.Array:
@@ -242,7 +244,7 @@ class _BytesColumn(_ColumnIndex):
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
         self._table = BytesTable()
-        self._last: tuple[pa.Array, Ids] | None = None
+        self._recent: RecentDictionaries[Ids] = RecentDictionaries()
 
     def freeze(self) -> _ColumnIndex:
         """See `KeyIndex.freeze`."""
@@ -256,28 +258,32 @@ class _BytesColumn(_ColumnIndex):
     def _table_ids(self, array: pa.Array, null: Mask | None) -> Ids:
         encoded = _encoded(array)
         dictionary = encoded.dictionary
-        codes = dictionary_codes(encoded)
-        if null is not None:  # also the rows whose index points at a null in the dictionary
-            codes[null] = len(dictionary)
         id_of_code = self._known(dictionary)
-        ids = id_of_code.take(codes)
+        ids = self._by_code(id_of_code, encoded, null)
         if int(ids.min(initial=0)) < 0:
             # Only values that rows use become keys: after an exchange the dictionary holds others' too.
+            codes = dictionary_codes(encoded)
             used = np.zeros(len(dictionary) + 1, np.bool_)
-            used[codes] = True
+            used[codes if null is None else codes[~null]] = True
             new = np.flatnonzero(used & (id_of_code < 0))
             values = dictionary if len(new) == len(dictionary) else dictionary.take(pa.array(new))
             id_of_code[new] = self._table.ids(values)
-            ids = id_of_code.take(codes)
+            ids = self._by_code(id_of_code, encoded, null)
         return ids
+
+    def _by_code(self, id_of_code: Ids, encoded: pa.DictionaryArray, null: Mask | None) -> Ids:
+        if null is None:
+            return take_by_code(id_of_code, encoded)
+        codes = dictionary_codes(encoded)
+        codes[null] = len(encoded.dictionary)  # also the rows whose index points at a null in the dictionary
+        return id_of_code.take(codes)
 
     def _known(self, dictionary: pa.Array) -> Ids:
         """Table ids by code, -1 if not seen yet; null, last, has none. Dictionaries often repeat."""
-        last = self._last
-        if last is not None and len(last[0]) == len(dictionary) and last[0].equals(dictionary):
-            return last[1]
-        id_of_code = np.append(self._table.find(dictionary), 0)
-        self._last = (dictionary, id_of_code)
+        id_of_code = self._recent.find(dictionary)
+        if id_of_code is None:
+            id_of_code = np.append(self._table.find(dictionary), 0)
+            self._recent.keep(dictionary, id_of_code)
         return id_of_code
 
     def _values(self, table_ids: Ids, null: Mask | None) -> pa.Array:

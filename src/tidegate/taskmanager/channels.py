@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidegate.core.ids import ChannelId
 from tidegate.records.batch import Batch
+from tidegate.records.columns import join_columns
 from tidegate.records.elements import CheckpointBarrier, EndOfInput
 from tidegate.records.packed_rows import PackedRows
 from tidegate.records.wire import Event
@@ -197,8 +198,7 @@ def _merge_records(batches: list[Batch]) -> Batch:
     parts = [b.columns for b in batches]
     if any(p.schema.types != parts[0].schema.types for p in parts[1:]):
         parts = [record_type.plain(p) for p in parts]
-    arrays = [pa.concat_arrays(chunks) for chunks in zip(*(p.columns for p in parts), strict=True)]
-    return Batch.of_columns(record_type, pa.RecordBatch.from_arrays(arrays, names=record_type.names))
+    return Batch.of_columns(record_type, join_columns(parts))
 
 
 def _cut(batch: Batch, size: int, buffer_bytes: int) -> list[Batch]:

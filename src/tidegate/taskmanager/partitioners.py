@@ -17,11 +17,12 @@ from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import blame
 from tidegate.operators.keys import canonical_keys, key_values
 from tidegate.records.batch import Batch
-from tidegate.records.column_bits import dictionary_codes
+from tidegate.records.column_bits import take_by_code
 from tidegate.records.columns import brief, build_column
 from tidegate.records.cutting import cut_numbers
 from tidegate.records.hashing import NULL_HASH, Hashes, hash_column, hash_columns, hash_values
 from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
+from tidegate.records.recent_dictionaries import RecentDictionaries
 from tidegate.records.types import RecordType, TupleType
 
 Parts = list[tuple[int, Batch]]
@@ -95,7 +96,7 @@ class _HashPartitioner:
         self._operator = operator
         self._table = channel_table(consumers, max_parallelism)
         self._recent: dict[Any, int] = {}
-        self._last: tuple[pa.Array, npt.NDArray[np.uint16]] | None = None
+        self._of_dictionary: RecentDictionaries[npt.NDArray[np.uint16]] = RecentDictionaries()
 
     def __call__(self, batch: Batch) -> Parts:
         names = self._key.columns
@@ -118,11 +119,12 @@ class _HashPartitioner:
         return split(batch, self._targets(hash_columns(columns)), self._consumers)
 
     def _targets_by_code(self, column: pa.DictionaryArray) -> npt.NDArray[np.uint16]:
-        """Hash each value of the dictionary once, and not again while the same dictionary comes."""
-        dictionary = column.dictionary
-        if self._last is None or not self._last[0].equals(dictionary):
-            self._last = dictionary, self._targets(np.append(hash_column(dictionary), np.uint64(NULL_HASH)))
-        return self._last[1].take(dictionary_codes(column))
+        """Hash each value of a dictionary once, and not again while it is one of the recent ones."""
+        targets = self._of_dictionary.find(column.dictionary)
+        if targets is None:
+            targets = self._targets(np.append(hash_column(column.dictionary), np.uint64(NULL_HASH)))
+            self._of_dictionary.keep(column.dictionary, targets)
+        return take_by_code(targets, column)
 
     def _targets(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
         return channel_for_key_groups(key_groups(hashes, self._max_parallelism), self._table)

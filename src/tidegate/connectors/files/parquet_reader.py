@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,17 +17,23 @@ from tidegate.connectors.files.paths import FoundFile, InputFileError, Location,
 from tidegate.connectors.files.reader import OpenSplit
 from tidegate.connectors.files.splits import INT96_UNIT, ParquetSplit
 from tidegate.core.errors import SchemaError
-from tidegate.formats.parquet import dictionary_columns, reader_schema
+from tidegate.formats.common_dictionary import CommonDictionary
+from tidegate.formats.parquet import dictionary_columns, reader_schema, rows_at_once
 from tidegate.records.batch import Batch, Origin
+from tidegate.records.columns import join_columns, rows_without_columns
 from tidegate.records.types import RecordType
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ParquetReading:
-    """How to read: what all splits of a source have in common."""
+    """How to read: what all splits of a reader have in common."""
 
     location: Location
     record_type: RecordType
+    dictionaries: defaultdict[str, CommonDictionary] = dataclasses.field(
+        default_factory=partial(defaultdict, CommonDictionary)
+    )
+    """By column."""
 
 
 class OpenParquetSplit(OpenSplit):
@@ -86,26 +94,40 @@ class OpenParquetSplit(OpenSplit):
                 )
 
     def _read(self, max_rows: int) -> Iterator[pa.RecordBatch]:
-        """Batches from the position on."""
-        skip = self._position
-        names = self._reading.record_type.names
+        """Batches from the position on, as declared. A large row group is several; small ones are read together."""
+        metadata, schema = self._file.metadata, self._reading.record_type.schema
+        skip, first = self._position, self._split.first_row + self._position + 1
+        gathered: list[pa.RecordBatch] = []
+        rows = 0
         for group in range(self._split.first_group, self._split.end_group):
-            rows = self._file.metadata.row_group(group).num_rows
-            if skip >= rows:
-                skip -= rows
+            in_group = metadata.row_group(group).num_rows
+            if skip >= in_group:
+                skip -= in_group
                 continue
-            if not names:
-                yield from _without_columns(rows - skip, max_rows)
+            most = rows_at_once(metadata, group, schema, max_rows)
+            for columns in self._read_group(group, in_group, most):
+                if skip >= columns.num_rows:
+                    skip -= columns.num_rows
+                    continue
+                declared = self._declare(columns.slice(skip), first)
                 skip = 0
-                continue
-            for batch in self._file.iter_batches(
-                max_rows, row_groups=[group], columns=names, use_threads=False
-            ):
-                if skip >= batch.num_rows:
-                    skip -= batch.num_rows
-                elif batch.num_rows:
-                    yield batch.slice(skip) if skip else batch
-                    skip = 0
+                if gathered and rows + declared.num_rows > most:
+                    yield join_columns(gathered)
+                    gathered, rows = [], 0
+                gathered.append(declared)
+                rows += declared.num_rows
+                first += declared.num_rows
+        if gathered:
+            yield join_columns(gathered)
+
+    def _read_group(self, group: int, rows: int, most: int) -> Iterator[pa.RecordBatch]:
+        names = self._reading.record_type.names
+        if not names:
+            return _without_columns(rows, most)
+        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
+            most, row_groups=[group], columns=names, use_threads=False
+        )
+        return batches
 
     @property
     def finished(self) -> bool:
@@ -128,8 +150,7 @@ class OpenParquetSplit(OpenSplit):
             return None
         first = self._split.first_row + self._position + 1
         self._position += columns.num_rows
-        declared = self._declare(columns, first)
-        return Batch.of_columns(self._reading.record_type, declared, Origin(self._name, first, "row"))
+        return Batch.of_columns(self._reading.record_type, columns, Origin(self._name, first, "row"))
 
     def close(self) -> None:
         self._file.close()
@@ -139,7 +160,9 @@ class OpenParquetSplit(OpenSplit):
         arrays, fields = [], []
         for field in self._reading.record_type.schema:
             array = columns.column(field.name)
-            if array.type != field.type and not _is_string_dictionary(array.type, field.type):
+            if _is_string_dictionary(array.type, field.type):
+                array = self._reading.dictionaries[field.name].encode(array)
+            elif array.type != field.type:
                 try:
                     array = array.cast(field.type)
                 except pa.ArrowException as e:
@@ -162,8 +185,7 @@ class OpenParquetSplit(OpenSplit):
 
 def _without_columns(rows: int, max_rows: int) -> Iterator[pa.RecordBatch]:
     for first in range(0, rows, max_rows):
-        count = min(max_rows, rows - first)
-        yield pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+        yield rows_without_columns(min(max_rows, rows - first))
 
 
 def _is_string_dictionary(found: pa.DataType, declared: pa.DataType) -> bool:

@@ -1,0 +1,56 @@
+"""One dictionary for a column whose parts were encoded each with a dictionary of its own, as Parquet's row groups are.
+
+Behind the reader, what was found out about a dictionary is known by its values: the hashes that a partitioner has made,
+the ids that a keyed operator has found. With a dictionary that stays as it is, or grows, that is done once instead of
+once for each row group at each of these places.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MOST_VALUES: Final = 4096
+"""More values are not brought together: those who know the dictionary would be slower with it than with its parts."""
+_ROWS_PER_VALUE: Final = 16
+"""Finding a value costs as much as this many rows cost behind the reader."""
+
+
+class CommonDictionary:
+    """Takes the parts of one column in turn. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._values: pa.Array | None = None
+        self._last: pa.Array | None = None
+        self._places: pa.Array | None = None
+        """The code of each value of `_last`; None if they are the same already."""
+
+    def encode(self, column: pa.DictionaryArray) -> pa.DictionaryArray:
+        """The same rows with codes of the common dictionary, or as they came where that would not pay."""
+        own = column.dictionary
+        if len(own) > MOST_VALUES or len(own) * _ROWS_PER_VALUE > len(column) or own.null_count:
+            return column
+        if self._last is None or not self._last.equals(own):
+            self._take_in(own)
+        indices = column.indices
+        if self._places is not None:
+            indices = pc.take(self._places, indices, boundscheck=False)
+        return pa.DictionaryArray.from_arrays(indices, self._values, ordered=column.type.ordered, safe=False)
+
+    def _take_in(self, own: pa.Array) -> None:
+        """Find the values of a part; add the few that are new, or begin anew with this part if they are many."""
+        self._last, self._places = own, None
+        if self._values is None or self._values.type != own.type:
+            self._values = own
+            return
+        found = pc.index_in(own, value_set=self._values)
+        if found.null_count:
+            new = own.filter(pc.is_null(found))
+            if 2 * len(new) > len(own) or len(self._values) + len(new) > MOST_VALUES:
+                self._values = own
+                return
+            self._values = pa.concat_arrays([self._values, new])
+            found = pc.index_in(own, value_set=self._values)
+        self._places = found
