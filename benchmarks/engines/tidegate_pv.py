@@ -64,7 +64,7 @@ class FoldedCounts:
             self._ids_of.keep(apps.dictionary, ids)
             if len(self._ids) > len(self._counts):
                 self._counts = np.concatenate([self._counts, np.zeros(len(self._ids), np.int64)])
-        self._counts[take_by_code(ids, apps)] = counts.to_numpy()
+        self._counts[take_by_code(ids, apps).to_numpy()] = counts.to_numpy()
         self._results += batch.num_rows
 
     def summary(self) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.connectors.reader_harness import ReaderHarness, all_splits, counted, read_all
 from tidegate.connectors.files import FileChangedError, FileSource, InputFileError
 from tidegate.core.errors import SchemaError
+from tidegate.formats import parquet
+from tidegate.records.batch import Batch
 
 
 class Click(NamedTuple):
@@ -76,6 +78,53 @@ def test_columns_that_repeat_come_as_dictionaries_and_others_do_not(tmp_path):
     assert pa.types.is_dictionary(batch.columns.column("app").type)
     assert pa.types.is_string(batch.columns.column("id").type)
     assert batch.plain_columns.to_pylist() == many.to_pylist()
+
+
+def batches_of(source: FileSource, batch_rows: int) -> list[Batch]:
+    harness = ReaderHarness(source, all_splits(source), batch_rows=batch_rows)
+    return list(iter(harness.next_batch, None))
+
+
+def test_small_row_groups_are_read_together_and_large_ones_in_parts(tmp_path):
+    pq.write_table(table(1000), tmp_path / "a.parquet", row_group_size=30)
+    source = FileSource(tmp_path / "a.parquet", schema=Click, split_size=10**6)
+    small = batches_of(source, 100)
+    assert [b.num_rows for b in small] == [90] * 10 + [100]
+    assert [b.origin.at(0).split()[1] for b in small] == [str(1 + 90 * i) for i in range(11)]
+    assert [row.n for b in small for row in b.rows] == list(range(1000))
+    assert [b.num_rows for b in batches_of(source, 20)][:4] == [20, 10, 20, 10]
+    assert [b.num_rows for b in batches_of(source.with_columns([]), 100)] == [90] * 10 + [100]
+
+
+def test_wide_rows_come_fewer_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "BATCH_BYTES", 100_000)
+    wide = pa.table({"app": [f"{i:0>1000}" for i in range(1000)], "n": list(range(1000))})
+    pq.write_table(wide, tmp_path / "a.parquet", use_dictionary=False)
+    source = FileSource(tmp_path / "a.parquet", schema=Click, split_size=10**7)
+    rows = [b.num_rows for b in batches_of(source, 5000)]
+    assert sum(rows) == 1000
+    assert max(rows) <= 100
+    numbers = source.with_columns(["n"])
+    assert [b.num_rows for b in batches_of(numbers, 5000)] == [1000]
+    constant = pa.table({"app": ["x"] * 100_000, "n": [7] * 100_000})  # next to nothing in the file
+    pq.write_table(constant, tmp_path / "a.parquet")
+    source = FileSource(tmp_path / "a.parquet", schema=Click, split_size=10**7)
+    assert max(b.num_rows for b in batches_of(source, 10**6)) <= 100_000 // 8
+
+
+def test_all_files_of_a_reader_have_one_dictionary(tmp_path):
+    for i in range(3):
+        apps = [f"app-{(i + k) % 5}" for k in range(9000)]
+        pq.write_table(
+            pa.table({"app": apps, "n": list(range(9000))}), tmp_path / f"{i}.parquet", row_group_size=3000
+        )
+    source = FileSource(tmp_path, "parquet", Click)
+    read = batches_of(source, 3000)
+    assert len(read) == 9
+    columns = [b.columns.column("app") for b in read]
+    assert len({tuple(c.dictionary.to_pylist()) for c in columns}) == 1
+    apps = [app for c in columns for app in c.to_pylist()]
+    assert counted(apps) == counted(f"app-{(i + k) % 5}" for i in range(3) for k in range(9000))
 
 
 def test_with_columns_reads_only_those_in_the_given_order(tmp_path):

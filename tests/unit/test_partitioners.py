@@ -18,6 +18,7 @@ from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.key_groups import subtask_for_key_group
 from tidegate.operators.failures import OperatorError
 from tidegate.records.batch import Batch
+from tidegate.records.columns import rows_without_columns
 from tidegate.records.hashing import hash_values
 from tidegate.records.keying import key_groups
 from tidegate.records.types import RowType, record_type_of
@@ -274,3 +275,31 @@ def test_large_batches_are_cut_as_small_ones_whatever_their_columns(text: str):
         assert part.timestamps.equals(batch.timestamps.take(chosen))
     ((only, whole),) = split(batch, np.full(batch.num_rows, 3, np.uint16), 4)
     assert (only, whole) == (3, batch), "a batch for one consumer is not copied"
+
+
+@pytest.mark.parametrize("rows", [7, 40_000])
+def test_records_without_columns_are_counted_out_as_well(rows: int):
+    batch = Batch.of_columns(RowType(pa.schema([])), rows_without_columns(rows))
+    target = (np.arange(rows) % 3).astype(np.uint16)
+    assert sum(part.num_rows for _, part in split(batch, target, 3)) == rows
+
+
+def test_senders_with_dictionaries_of_their_own_take_turns():
+    text = record_type_of(str)
+    partition = make_partitioner(p.Hash(Key(("value",), None, text)), 3, 128, 0, "count")
+    values = [f"app-{i}" for i in range(50)]
+    wanted = dict(
+        zip(
+            values,
+            [subtask_for_key_group(int(g), 3, 128) for g in key_groups(hash_values(values), 128)],
+            strict=True,
+        )
+    )
+    for turn in range(40):
+        dictionary = values[turn % 20 :] + values[: turn % 20]
+        codes = pa.array(list(range(50)) * 400, pa.int32())
+        column = pa.DictionaryArray.from_arrays(codes, pa.array(dictionary))
+        batch = Batch.of_columns(text, pa.RecordBatch.from_arrays([column], names=text.names))
+        parts = partition(batch)
+        assert sum(part.num_rows for _, part in parts) == 20_000
+        assert {value: consumer for consumer, part in parts for value in set(part.rows)} == wanted

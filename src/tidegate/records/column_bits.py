@@ -6,7 +6,7 @@ what a null row holds is undefined.
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Bits = npt.NDArray[np.uint64]
-_Number = TypeVar("_Number", bound=np.number[Any])
 
 NAN_BITS: Final = 0x7FF8000000000000
 # What of the last word belongs to the value, by how many bytes are left.
@@ -112,16 +111,15 @@ def dictionary_codes(array: pa.DictionaryArray) -> npt.NDArray[np.int64]:
     return codes
 
 
-def take_by_code(table: npt.NDArray[_Number], array: pa.DictionaryArray) -> npt.NDArray[_Number]:
+def take_by_code(table: npt.NDArray[Any], array: pa.DictionaryArray) -> pa.Array:
     """For each row the table's element at its index into the dictionary; where the row is null, the table's last.
 
-    Arrow takes in a third of numpy's time, which first makes the indices 64 bits wide. The result may be read-only.
+    Arrow takes in a third of numpy's time, which first makes the indices 64 bits wide.
     """
     indices = array.indices
     if indices.null_count:
-        return table.take(dictionary_codes(array))
-    taken: npt.NDArray[_Number] = pc.take(pa.array(table), indices, boundscheck=False).to_numpy()
-    return taken
+        return pa.array(table.take(dictionary_codes(array)))
+    return pc.take(pa.array(table), indices, boundscheck=False)
 
 
 def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -17,23 +17,29 @@ _INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def cut_numbers(
-    arrays: Sequence[pa.Array], target: npt.NDArray[np.uint16], consumers: int
+    arrays: Sequence[pa.Array], target: npt.NDArray[np.uint16] | pa.Array, consumers: int
 ) -> list[list[pa.Array] | None] | None:
-    """The arrays' rows for each consumer, None for one that gets no row; None if an array is not of numbers."""
+    """The arrays' rows for each consumer, None for one that gets no row; None if not all arrays, or none, are numbers."""
+    if not arrays:
+        return None
     columns = []
     for array in arrays:
         numbers = _as_integers(array)
         if numbers is None:
             return None
         columns.append((pl.Series(numbers[0]), numbers[1]))
-    targets = pl.Series(target)
-    masks = [targets == consumer for consumer in range(consumers)]
-    return [
-        [as_it_was(integers.filter(mask).to_arrow()) for integers, as_it_was in columns]
-        if mask.any()
-        else None
-        for mask in masks
-    ]
+    parts: list[list[pa.Array] | None] = []
+    for mask in _masks(pl.Series(target), consumers):
+        part = [as_it_was(integers.filter(mask).to_arrow()) for integers, as_it_was in columns]
+        parts.append(part if len(part[0]) else None)
+    return parts
+
+
+def _masks(targets: pl.Series, consumers: int) -> list[pl.Series]:
+    first = targets == 0
+    if consumers == 2:
+        return [first, ~first]
+    return [first, *(targets == consumer for consumer in range(1, consumers))]
 
 
 def _as_integers(array: pa.Array) -> tuple[pa.Array, Callable[[pa.Array], pa.Array]] | None:

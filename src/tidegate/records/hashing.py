@@ -182,7 +182,8 @@ def _hash_dictionary(array: pa.DictionaryArray) -> Hashes:
     if len(array.dictionary) > 2 * len(array) + 1024:  # a few rows of a large shared dictionary
         return hash_column(array.dictionary_decode())
     hashes = np.append(hash_column(array.dictionary), np.uint64(NULL_HASH))
-    return take_by_code(hashes, array)
+    taken: Hashes = take_by_code(hashes, array).to_numpy()
+    return taken
 
 
 def _hash_fixed_width(array: pa.Array) -> Hashes:

@@ -273,7 +273,8 @@ class _BytesColumn(_ColumnIndex):
 
     def _by_code(self, id_of_code: Ids, encoded: pa.DictionaryArray, null: Mask | None) -> Ids:
         if null is None:
-            return take_by_code(id_of_code, encoded)
+            ids: Ids = take_by_code(id_of_code, encoded).to_numpy()
+            return ids
         codes = dictionary_codes(encoded)
         codes[null] = len(encoded.dictionary)  # also the rows whose index points at a null in the dictionary
         return id_of_code.take(codes)

@@ -118,7 +118,7 @@ class _HashPartitioner:
             return split(batch, self._targets_by_code(columns[0]), self._consumers)
         return split(batch, self._targets(hash_columns(columns)), self._consumers)
 
-    def _targets_by_code(self, column: pa.DictionaryArray) -> npt.NDArray[np.uint16]:
+    def _targets_by_code(self, column: pa.DictionaryArray) -> pa.Array:
         """Hash each value of a dictionary once, and not again while it is one of the recent ones."""
         targets = self._of_dictionary.find(column.dictionary)
         if targets is None:
@@ -238,12 +238,14 @@ class _Custom:
         return split(batch, np.array(targets, dtype=np.uint16), n)
 
 
-def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts:
+def split(batch: Batch, target: npt.NDArray[np.uint16] | pa.Array, consumers: int) -> Parts:
     """Cut a batch by target, order kept within each part: filters of large columns of numbers, else one gather."""
     if consumers <= _FEW_CONSUMERS and batch.num_rows >= _MANY_ROWS and batch.has_columns:
         parts = _cut_columns(batch, target, consumers)
         if parts is not None:
             return parts
+    if isinstance(target, pa.Array):
+        target = target.to_numpy()
     if consumers <= _FEW_CONSUMERS:
         chosen = [np.flatnonzero(target == c) for c in range(consumers)]
         counts = [len(c) for c in chosen]
@@ -269,7 +271,7 @@ def split(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts
     return parts
 
 
-def _cut_columns(batch: Batch, target: npt.NDArray[np.uint16], consumers: int) -> Parts | None:
+def _cut_columns(batch: Batch, target: npt.NDArray[np.uint16] | pa.Array, consumers: int) -> Parts | None:
     columns = batch.columns
     arrays = columns.columns if batch.timestamps is None else [*columns.columns, batch.timestamps]
     cut = cut_numbers(arrays, target, consumers)
