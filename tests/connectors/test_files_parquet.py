@@ -96,6 +96,15 @@ def test_small_row_groups_are_read_together_and_large_ones_in_parts(tmp_path):
     assert [b.num_rows for b in batches_of(source.with_columns([]), 100)] == [90] * 10 + [100]
 
 
+def test_row_groups_without_rows_are_nothing(tmp_path):
+    with pq.ParquetWriter(tmp_path / "a.parquet", table(1).schema) as writer:
+        for count in (0, 400, 0, 0, 400, 0):
+            writer.write_table(table(1000).slice(0, count))
+    source = FileSource(tmp_path / "a.parquet", schema=Click)
+    assert [b.num_rows for b in batches_of(source, 1000)] == [800]
+    assert [b.num_rows for b in batches_of(source, 300)] == [300, 100, 300, 100]
+
+
 def test_wide_rows_come_fewer_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "BATCH_BYTES", 100_000)
     wide = pa.table({"app": [f"{i:0>1000}" for i in range(1000)], "n": list(range(1000))})

@@ -118,7 +118,9 @@ def rows_at_once(metadata: pq.FileMetaData, row_group: int, schema: pa.Schema, m
             stored[name] += column.total_uncompressed_size
     # Numbers may be stored in less than they take in memory.
     size = sum(max(stored[field.name], _width(field.type) * group.num_rows) for field in schema)
-    return max(1, min(most, BATCH_BYTES * group.num_rows // max(size, 1)))
+    if not size or not group.num_rows:
+        return most
+    return max(1, min(most, BATCH_BYTES * group.num_rows // size))
 
 
 def _width(kind: pa.DataType) -> int:

@@ -19,7 +19,7 @@ _INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 def cut_numbers(
     arrays: Sequence[pa.Array], target: npt.NDArray[np.uint16] | pa.Array, consumers: int
 ) -> list[list[pa.Array] | None] | None:
-    """The arrays' rows for each consumer, None for one that gets no row; None if not all arrays, or none, are numbers."""
+    """The arrays' rows for each consumer, None for one that gets no row. None at all if an array is not of numbers."""
     if not arrays:
         return None
     columns = []

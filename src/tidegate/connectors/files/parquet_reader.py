@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from tidegate.core.errors import SchemaError
 from tidegate.formats.common_dictionary import CommonDictionary
 from tidegate.formats.parquet import dictionary_columns, reader_schema, rows_at_once
 from tidegate.records.batch import Batch, Origin
-from tidegate.records.columns import join_columns, rows_without_columns
+from tidegate.records.columns import rows_without_columns
 from tidegate.records.types import RecordType
 
 
@@ -94,38 +94,31 @@ class OpenParquetSplit(OpenSplit):
                 )
 
     def _read(self, max_rows: int) -> Iterator[pa.RecordBatch]:
-        """Batches from the position on, as declared. A large row group is several; small ones are read together."""
-        metadata, schema = self._file.metadata, self._reading.record_type.schema
+        """Batches from the position on. A large row group is several; small ones are read together."""
+        metadata, groups = self._file.metadata, range(self._split.first_group, self._split.end_group)
+        schema = self._reading.record_type.schema
+        most = min((rows_at_once(metadata, group, schema, max_rows) for group in groups), default=max_rows)
         skip, first = self._position, self._split.first_row + self._position + 1
-        gathered: list[pa.RecordBatch] = []
-        rows = 0
-        for group in range(self._split.first_group, self._split.end_group):
-            in_group = metadata.row_group(group).num_rows
-            if skip >= in_group:
-                skip -= in_group
+        for together, rows in _runs([(g, metadata.row_group(g).num_rows) for g in groups], most):
+            if skip >= rows:
+                skip -= rows
                 continue
-            most = rows_at_once(metadata, group, schema, max_rows)
-            for columns in self._read_group(group, in_group, most):
+            for columns in self._read_groups(together, rows, most):
                 if skip >= columns.num_rows:
                     skip -= columns.num_rows
                     continue
-                declared = self._declare(columns.slice(skip), first)
+                yield self._declare(columns.slice(skip), first)
+                first += columns.num_rows - skip
                 skip = 0
-                if gathered and rows + declared.num_rows > most:
-                    yield join_columns(gathered)
-                    gathered, rows = [], 0
-                gathered.append(declared)
-                rows += declared.num_rows
-                first += declared.num_rows
-        if gathered:
-            yield join_columns(gathered)
 
-    def _read_group(self, group: int, rows: int, most: int) -> Iterator[pa.RecordBatch]:
+    def _read_groups(self, groups: list[int], rows: int, most: int) -> Iterable[pa.Table | pa.RecordBatch]:
         names = self._reading.record_type.names
         if not names:
             return _without_columns(rows, most)
+        if rows <= most:
+            return [self._file.read_row_groups(groups, columns=names, use_threads=False)]
         batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
-            most, row_groups=[group], columns=names, use_threads=False
+            most, row_groups=groups, columns=names, use_threads=False
         )
         return batches
 
@@ -155,14 +148,12 @@ class OpenParquetSplit(OpenSplit):
     def close(self) -> None:
         self._file.close()
 
-    def _declare(self, columns: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    def _declare(self, columns: pa.Table | pa.RecordBatch, first: int) -> pa.RecordBatch:
         """The declared columns in the declared order and types; string dictionaries stay."""
         arrays, fields = [], []
         for field in self._reading.record_type.schema:
-            array = columns.column(field.name)
-            if _is_string_dictionary(array.type, field.type):
-                array = self._reading.dictionaries[field.name].encode(array)
-            elif array.type != field.type:
+            array = self._one_array(columns.column(field.name), field)
+            if array.type != field.type and not _is_string_dictionary(array.type, field.type):
                 try:
                     array = array.cast(field.type)
                 except pa.ArrowException as e:
@@ -181,6 +172,28 @@ class OpenParquetSplit(OpenSplit):
         if not arrays:
             return columns
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _one_array(self, column: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.Array:
+        """What the row groups have of a column, together; their dictionaries are made one first."""
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        if _is_string_dictionary(column.type, field.type):
+            dictionary = self._reading.dictionaries[field.name]
+            chunks = [dictionary.encode(chunk) for chunk in chunks]
+        return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+
+
+def _runs(groups: list[tuple[int, int]], most: int) -> Iterator[tuple[list[int], int]]:
+    """Adjacent row groups that have at most so many rows together, or one that has more; and how many rows."""
+    run: list[int] = []
+    rows = 0
+    for group, in_group in groups:
+        if run and rows + in_group > most:
+            yield run, rows
+            run, rows = [], 0
+        run.append(group)
+        rows += in_group
+    if run:
+        yield run, rows
 
 
 def _without_columns(rows: int, max_rows: int) -> Iterator[pa.RecordBatch]:

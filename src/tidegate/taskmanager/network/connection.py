@@ -6,6 +6,8 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from tidegate.core.errors import AuthenticationError
 from tidegate.core.ids import SlotId
 from tidegate.protocol.frames import DATA_HEADER, DataHeader, parse_data_header
@@ -16,6 +18,7 @@ OnFrame = Callable[[DataHeader, memoryview], None]
 _MAX_VECTORS = 64
 _READ_BUDGET = 4 << 20
 """Bytes that one call of `read` takes at most, so that a fast peer does not starve the tasks."""
+_LARGE_FRAME = 64 << 10
 
 
 class ConnectionClosed(Exception):
@@ -131,7 +134,7 @@ class Connection:
             header = parse_data_header(self._header)
             if header.length:
                 self._parsed = header
-                self._view = memoryview(bytearray(header.length))
+                self._view = _room_for(header.length)
                 self._have = 0
                 return
             body = memoryview(b"")
@@ -199,3 +202,8 @@ def _nothing() -> None:
 def _check_role(hello: Hello) -> None:
     if hello.role != "data":
         raise AuthenticationError(f"slot {hello.slot} came with role {hello.role!r} to a data port")
+
+
+def _room_for(size: int) -> memoryview:
+    """Memory for a frame. A large one's is Arrow's, which is used again and again and not filled with zeros first."""
+    return memoryview(bytearray(size) if size < _LARGE_FRAME else pa.allocate_buffer(size)).cast("B")
