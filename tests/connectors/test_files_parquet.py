@@ -121,6 +121,40 @@ def test_wide_rows_come_fewer_at_a_time(tmp_path, monkeypatch):
     assert max(b.num_rows for b in batches_of(source, 10**6)) <= 100_000 // 8
 
 
+def test_one_wide_row_does_not_make_all_batches_small(tmp_path):
+    with pq.ParquetWriter(tmp_path / "a.parquet", table(1).schema, use_dictionary=False) as writer:
+        writer.write_table(table(30_000))
+        writer.write_table(pa.table({"app": ["x" * 5_000_000], "n": [0]}))
+        writer.write_table(table(30_000))
+    source = FileSource(tmp_path / "a.parquet", schema=Click, split_size=10**8)
+    assert [b.num_rows for b in batches_of(source, 100_000)] == [60_001]
+
+
+def test_values_that_the_file_stores_once_do_not_fill_the_memory(tmp_path):
+    values = [bytes([i]) * 2000 for i in range(50)]
+    repeated = pa.table({"a.b": values * 2000})
+    pq.write_table(repeated, tmp_path / "a.parquet")
+    source = FileSource(tmp_path / "a.parquet")
+    read = batches_of(source, 10**6)
+    assert [b.num_rows for b in read] == [65_536, 34_464]
+    assert pa.Table.from_batches([b.columns for b in read]).equals(repeated)
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.int16(), pa.int32()])
+@pytest.mark.parametrize("others", ["the same", "different"])
+def test_any_width_of_a_files_own_indices_is_read(tmp_path, index, others):
+    kind = pa.dictionary(index, pa.string())
+    first, second = [f"{i:0>300}" for i in range(100)], [f"{i:0>300}" for i in range(100, 200)]
+    if others == "the same":
+        second = first[::-1]
+    groups = [pa.table({"app": pa.array(part * 2, kind)}) for part in (first, second)]
+    with pq.ParquetWriter(tmp_path / "a.parquet", groups[0].schema) as writer:
+        for group in groups:
+            writer.write_table(group)
+    (batch,) = batches_of(FileSource(tmp_path / "a.parquet"), 10_000)
+    assert batch.columns.column("app").to_pylist() == first * 2 + second * 2
+
+
 def test_all_files_of_a_reader_have_one_dictionary(tmp_path):
     for i in range(3):
         apps = [f"app-{(i + k) % 5}" for k in range(9000)]

@@ -78,3 +78,15 @@ def test_values_of_another_type_begin_anew():
     common.encode(part(["a", "b"], []))
     large = part(["b", "a"], []).cast(pa.dictionary(pa.int32(), pa.large_string()))
     assert common.encode(large).dictionary.equals(large.dictionary)
+
+
+def test_long_values_are_not_gathered_beyond_a_size():
+    common = CommonDictionary()
+    words = [f"{i:0>2000}" for i in range(500)]
+    for first in range(0, 480, 4):
+        column = part(words[first : first + 20], [])
+        got = common.encode(column)
+        assert got.to_pylist() == column.to_pylist()
+        assert got.dictionary.nbytes <= common_dictionary.MOST_BYTES
+    huge = part(words, [])
+    assert common.encode(huge) is huge

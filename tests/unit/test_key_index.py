@@ -106,6 +106,21 @@ def test_values_of_a_dictionary_that_no_row_uses_are_no_keys() -> None:
     assert index.keys()[0].to_pylist() == ["b", None, "a"]
 
 
+def test_senders_whose_dictionaries_differ_take_turns() -> None:
+    index = KeyIndex()
+    words = [f"word-{i}" for i in range(40)]
+    known: dict[str, int] = {}
+    for turn in range(200):
+        start = turn * 7 % 23  # more than are remembered
+        dictionary = words[start:] + words[:start]
+        used = list(range(turn % 5, 40, 1 + turn % 9)) * 3
+        column = pa.DictionaryArray.from_arrays(pa.array(used, pa.int16()), pa.array(dictionary))
+        for code, id in zip(used, index.ids([column]).tolist(), strict=True):
+            assert known.setdefault(dictionary[code], id) == id
+    assert sorted(known.values()) == list(range(40)) == list(range(len(index)))
+    assert index.keys()[0].to_pylist() == sorted(known, key=known.__getitem__)
+
+
 def test_a_sliced_a_chunked_and_a_run_end_encoded_column_are_the_same_keys() -> None:
     index = KeyIndex()
     column = pa.array(["x", "a", "b", "a"])

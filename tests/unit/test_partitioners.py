@@ -277,9 +277,11 @@ def test_large_batches_are_cut_as_small_ones_whatever_their_columns(text: str):
     assert (only, whole) == (3, batch), "a batch for one consumer is not copied"
 
 
+@pytest.mark.parametrize("stamped", [False, True])
 @pytest.mark.parametrize("rows", [7, 40_000])
-def test_records_without_columns_are_counted_out_as_well(rows: int):
-    batch = Batch.of_columns(RowType(pa.schema([])), rows_without_columns(rows))
+def test_records_without_columns_are_counted_out_as_well(rows: int, stamped: bool):
+    stamps = pa.array(range(rows)) if stamped else None
+    batch = Batch(RowType(pa.schema([])), rows_without_columns(rows), None, None, stamps)
     target = (np.arange(rows) % 3).astype(np.uint16)
     assert sum(part.num_rows for _, part in split(batch, target, 3)) == rows
 

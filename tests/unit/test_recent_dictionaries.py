@@ -36,7 +36,7 @@ def test_the_one_not_asked_for_the_longest_goes():
 
 def test_large_ones_do_not_pile_up_but_the_last_is_always_kept():
     recent: RecentDictionaries[int] = RecentDictionaries()
-    large = [pa.array([f"{n}-{i}" for i in range(40_000)]) for n in range(2)]
+    large = [pa.array([f"{n}-{i}" * 10 for i in range(40_000)]) for n in range(2)]
     recent.keep(words("small"), 7)
     for n, dictionary in enumerate(large):
         recent.keep(dictionary, n)
@@ -48,5 +48,10 @@ def test_what_is_kept_does_not_hold_the_memory_that_the_dictionary_came_in():
     before = pa.total_allocated_bytes()
     frame = pa.array(["x" * 1000] * 10_000)
     recent.keep(frame.slice(5, 2), 1)
+    recent.keep(frame.cast(pa.string_view()).slice(5, 2), 2)
     del frame
+    assert recent.find(pa.array(["x" * 1000] * 2)) == 1
+    assert recent.find(pa.array(["x" * 1000] * 2, pa.string_view())) is None, (
+        "views hold what they are views of"
+    )
     assert pa.total_allocated_bytes() - before < 100_000

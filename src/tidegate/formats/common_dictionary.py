@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 MOST_VALUES: Final = 4096
 """More values are not brought together: those who know the dictionary would be slower with it than with its parts."""
+MOST_BYTES: Final = 256 << 10
+"""The same for their size: a dictionary goes with each batch to each consumer."""
 _ROWS_PER_VALUE: Final = 16
 """Finding a value costs as much as this many rows cost behind the reader."""
 
@@ -30,7 +32,7 @@ class CommonDictionary:
     def encode(self, column: pa.DictionaryArray) -> pa.DictionaryArray:
         """The same rows with codes of the common dictionary, or as they came where that would not pay."""
         own = column.dictionary
-        if len(own) > MOST_VALUES or len(own) * _ROWS_PER_VALUE > len(column) or own.null_count:
+        if len(own) * _ROWS_PER_VALUE > len(column) or own.null_count or _is_large(own):
             return column
         if self._last is None or not self._last.equals(own):
             self._take_in(own)
@@ -48,9 +50,14 @@ class CommonDictionary:
         found = pc.index_in(own, value_set=self._values)
         if found.null_count:
             new = own.filter(pc.is_null(found))
-            if 2 * len(new) > len(own) or len(self._values) + len(new) > MOST_VALUES:
+            values = pa.concat_arrays([self._values, new])
+            if 2 * len(new) > len(own) or _is_large(values):
                 self._values = own
                 return
-            self._values = pa.concat_arrays([self._values, new])
+            self._values = values
             found = pc.index_in(own, value_set=self._values)
         self._places = found
+
+
+def _is_large(values: pa.Array) -> bool:
+    return len(values) > MOST_VALUES or values.nbytes > MOST_BYTES

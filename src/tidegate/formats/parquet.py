@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +12,7 @@ from tidegate.formats.format import FormatWriter, refuse_column
 
 BATCH_BYTES = 16 << 20
 """A batch that is read from a file is not made larger than about this."""
+_UNSURE_ROWS = 65_536
 _DICTIONARY_ENCODINGS = ("RLE_DICTIONARY", "PLAIN_DICTIONARY")
 
 
@@ -99,7 +100,7 @@ def dictionary_columns(metadata: pq.FileMetaData, row_group: int, candidates: li
         column = group.column(i)
         if column.path_in_schema not in candidates:
             continue
-        if not any(e in _DICTIONARY_ENCODINGS for e in column.encodings):
+        if not _has_dictionary(column):
             continue
         # A column that outgrew its dictionary goes on in plain text; that shows in its size.
         if column.total_uncompressed_size <= 4 * column.num_values + 1024:
@@ -107,20 +108,55 @@ def dictionary_columns(metadata: pq.FileMetaData, row_group: int, candidates: li
     return found
 
 
-def rows_at_once(metadata: pq.FileMetaData, row_group: int, schema: pa.Schema, most: int) -> int:
-    """How many rows of a row group to read at a time: at most that many, fewer where rows are wide."""
+class GroupSize(NamedTuple):
+    """What the columns that are read of a row group, or of several together, are like in memory."""
+
+    numbers: tuple[int, ...]
+    rows: int
+    size: int
+    """Bytes, about."""
+    sure: bool
+    """False: there are values that the file stores once and memory has many times, which `size` does not count."""
+
+    def and_next(self, other: GroupSize) -> GroupSize:
+        """These together with the ones behind them."""
+        return GroupSize(
+            self.numbers + other.numbers,
+            self.rows + other.rows,
+            self.size + other.size,
+            self.sure and other.sure,
+        )
+
+    def rows_at_once(self, most: int) -> int:
+        """How many rows to read at a time: at most that many, fewer where they are wide or may be."""
+        if not self.sure:
+            most = min(most, _UNSURE_ROWS)
+        return max(1, min(most, BATCH_BYTES * self.rows // max(self.size, 1)))
+
+    def is_one_batch(self, most: int) -> bool:
+        """Whether all rows are to be read at once."""
+        return self.rows <= self.rows_at_once(most)
+
+
+def group_size(metadata: pq.FileMetaData, row_group: int, schema: pa.Schema, encoded: list[str]) -> GroupSize:
+    """The size of a row group whose columns `encoded` are read as dictionaries."""
     group = metadata.row_group(row_group)
     stored = dict.fromkeys(schema.names, 0)
+    widths = {field.name: _width(field.type) for field in schema}
+    sure = True
     for i in range(group.num_columns):
         column = group.column(i)
-        name = column.path_in_schema.partition(".")[0]
-        if name in stored:
-            stored[name] += column.total_uncompressed_size
+        name = column.path_in_schema
+        if name not in stored:
+            name = name.partition(".")[0]
+        if name not in stored:
+            continue
+        stored[name] += column.total_uncompressed_size
+        if not widths[name] and name not in encoded and _has_dictionary(column):
+            sure = False
     # Numbers may be stored in less than they take in memory.
-    size = sum(max(stored[field.name], _width(field.type) * group.num_rows) for field in schema)
-    if not size or not group.num_rows:
-        return most
-    return max(1, min(most, BATCH_BYTES * group.num_rows // size))
+    size = sum(max(stored[name], widths[name] * group.num_rows) for name in stored)
+    return GroupSize((row_group,), group.num_rows, size, sure)
 
 
 def _width(kind: pa.DataType) -> int:
@@ -128,6 +164,10 @@ def _width(kind: pa.DataType) -> int:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:  # of no fixed width
         return 0
+
+
+def _has_dictionary(column: pq.ColumnChunkMetaData) -> bool:
+    return any(e in _DICTIONARY_ENCODINGS for e in column.encodings)
 
 
 def reader_schema(file_schema: pa.Schema) -> pa.Schema:

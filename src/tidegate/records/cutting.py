@@ -20,8 +20,6 @@ def cut_numbers(
     arrays: Sequence[pa.Array], target: npt.NDArray[np.uint16] | pa.Array, consumers: int
 ) -> list[list[pa.Array] | None] | None:
     """The arrays' rows for each consumer, None for one that gets no row. None at all if an array is not of numbers."""
-    if not arrays:
-        return None
     columns = []
     for array in arrays:
         numbers = _as_integers(array)

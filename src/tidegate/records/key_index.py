@@ -62,7 +62,8 @@ class KeyIndex:
     def ids(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Ids:
         """The id of each row's key; a key not seen before gets the next one.
 
-        New keys of one batch get their ids in the order of the rows, or in that of the column's dictionary.
+        New keys of one batch get their ids in the order of the rows, or in that of the column's dictionary. The result
+        may be read-only.
         """
         if len(columns) == 1 and 0 < len(columns[0]) <= _FEW_ROWS:
             return self._few_ids(columns[0])
@@ -250,6 +251,7 @@ class _BytesColumn(_ColumnIndex):
         """See `KeyIndex.freeze`."""
         frozen = copy(self)
         frozen._table = self._table.freeze()
+        frozen._recent = RecentDictionaries()
         return frozen
 
     def _table_size(self) -> int:
@@ -258,7 +260,7 @@ class _BytesColumn(_ColumnIndex):
     def _table_ids(self, array: pa.Array, null: Mask | None) -> Ids:
         encoded = _encoded(array)
         dictionary = encoded.dictionary
-        id_of_code = self._known(dictionary)
+        id_of_code = self._known(dictionary, repeats=pa.types.is_dictionary(array.type))
         ids = self._by_code(id_of_code, encoded, null)
         if int(ids.min(initial=0)) < 0:
             # Only values that rows use become keys: after an exchange the dictionary holds others' too.
@@ -279,12 +281,13 @@ class _BytesColumn(_ColumnIndex):
         codes[null] = len(encoded.dictionary)  # also the rows whose index points at a null in the dictionary
         return id_of_code.take(codes)
 
-    def _known(self, dictionary: pa.Array) -> Ids:
-        """Table ids by code, -1 if not seen yet; null, last, has none. Dictionaries often repeat."""
-        id_of_code = self._recent.find(dictionary)
+    def _known(self, dictionary: pa.Array, *, repeats: bool) -> Ids:
+        """Table ids by code, -1 if not seen yet; null, last, has none. One that the column came with often repeats."""
+        id_of_code = self._recent.find(dictionary) if repeats else None
         if id_of_code is None:
             id_of_code = np.append(self._table.find(dictionary), 0)
-            self._recent.keep(dictionary, id_of_code)
+            if repeats:
+                self._recent.keep(dictionary, id_of_code)
         return id_of_code
 
     def _values(self, table_ids: Ids, null: Mask | None) -> pa.Array:

@@ -9,7 +9,7 @@ import pyarrow as pa
 T = TypeVar("T")
 
 _MOST: Final = 16
-_MOST_VALUES: Final = 1 << 16
+_MOST_BYTES: Final = 4 << 20
 
 
 class RecentDictionaries(Generic[T]):
@@ -30,9 +30,11 @@ class RecentDictionaries(Generic[T]):
 
     def keep(self, dictionary: pa.Array, value: T) -> None:
         """Keep this for a dictionary that `find` did not know; those not asked for the longest have to go."""
+        if pa.types.is_string_view(dictionary.type) or pa.types.is_binary_view(dictionary.type):
+            return  # a copy would still hold all that they are views of
         # A copy: the dictionary may be a part of a frame with all the rows that came with it.
         own = pa.concat_arrays([dictionary, dictionary.slice(0, 0)])
         self._recent.insert(0, (own, value))
         del self._recent[_MOST:]
-        while len(self._recent) > 1 and sum(len(d) for d, _ in self._recent) > _MOST_VALUES:
+        while len(self._recent) > 1 and sum(d.nbytes for d, _ in self._recent) > _MOST_BYTES:
             self._recent.pop()

@@ -273,6 +273,8 @@ def split(batch: Batch, target: npt.NDArray[np.uint16] | pa.Array, consumers: in
 
 def _cut_columns(batch: Batch, target: npt.NDArray[np.uint16] | pa.Array, consumers: int) -> Parts | None:
     columns = batch.columns
+    if not columns.num_columns:
+        return None
     arrays = columns.columns if batch.timestamps is None else [*columns.columns, batch.timestamps]
     cut = cut_numbers(arrays, target, consumers)
     if cut is None:

@@ -18,7 +18,7 @@ from tidegate.connectors.files.reader import OpenSplit
 from tidegate.connectors.files.splits import INT96_UNIT, ParquetSplit
 from tidegate.core.errors import SchemaError
 from tidegate.formats.common_dictionary import CommonDictionary
-from tidegate.formats.parquet import dictionary_columns, reader_schema, rows_at_once
+from tidegate.formats.parquet import GroupSize, dictionary_columns, group_size, reader_schema
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.columns import rows_without_columns
 from tidegate.records.types import RecordType
@@ -73,12 +73,12 @@ class OpenParquetSplit(OpenSplit):
             for f in self._reading.record_type.schema
             if pa.types.is_string(f.type) and f.name in file.schema_arrow.names
         ]
-        encoded = dictionary_columns(file.metadata, self._split.first_group, strings)
-        if not encoded:
+        self._encoded = dictionary_columns(file.metadata, self._split.first_group, strings)
+        if not self._encoded:
             return file
         metadata = file.metadata
         file.close()
-        return pq.ParquetFile(path, read_dictionary=encoded, metadata=metadata, **options)
+        return pq.ParquetFile(path, read_dictionary=self._encoded, metadata=metadata, **options)
 
     def _check_schema(self, found: pa.Schema) -> None:
         for field in self._reading.record_type.schema:
@@ -95,15 +95,15 @@ class OpenParquetSplit(OpenSplit):
 
     def _read(self, max_rows: int) -> Iterator[pa.RecordBatch]:
         """Batches from the position on. A large row group is several; small ones are read together."""
-        metadata, groups = self._file.metadata, range(self._split.first_group, self._split.end_group)
-        schema = self._reading.record_type.schema
-        most = min((rows_at_once(metadata, group, schema, max_rows) for group in groups), default=max_rows)
+        metadata, schema = self._file.metadata, self._reading.record_type.schema
+        groups = range(self._split.first_group, self._split.end_group)
+        sizes = [group_size(metadata, group, schema, self._encoded) for group in groups]
         skip, first = self._position, self._split.first_row + self._position + 1
-        for together, rows in _runs([(g, metadata.row_group(g).num_rows) for g in groups], most):
-            if skip >= rows:
-                skip -= rows
+        for together in _runs(sizes, max_rows):
+            if skip >= together.rows:
+                skip -= together.rows
                 continue
-            for columns in self._read_groups(together, rows, most):
+            for columns in self._read_groups(together, max_rows):
                 if skip >= columns.num_rows:
                     skip -= columns.num_rows
                     continue
@@ -111,16 +111,19 @@ class OpenParquetSplit(OpenSplit):
                 first += columns.num_rows - skip
                 skip = 0
 
-    def _read_groups(self, groups: list[int], rows: int, most: int) -> Iterable[pa.Table | pa.RecordBatch]:
-        names = self._reading.record_type.names
+    def _read_groups(self, groups: GroupSize, max_rows: int) -> Iterable[pa.Table | pa.RecordBatch]:
+        names, numbers = self._reading.record_type.names, list(groups.numbers)
         if not names:
-            return _without_columns(rows, most)
-        if rows <= most:
-            return [self._file.read_row_groups(groups, columns=names, use_threads=False)]
-        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
-            most, row_groups=groups, columns=names, use_threads=False
-        )
-        return batches
+            return _without_columns(groups.rows, max_rows)
+        if not groups.is_one_batch(max_rows):
+            batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
+                groups.rows_at_once(max_rows), row_groups=numbers, columns=names, use_threads=False
+            )
+            return batches
+        table = self._file.read_row_groups(numbers, columns=names, use_threads=False)
+        if any(c.num_chunks > 1 and not pa.types.is_dictionary(c.type) for c in table.columns):
+            return list(table.to_batches())  # more than one array can hold
+        return [table]
 
     @property
     def finished(self) -> bool:
@@ -177,23 +180,27 @@ class OpenParquetSplit(OpenSplit):
         """What the row groups have of a column, together; their dictionaries are made one first."""
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         if _is_string_dictionary(column.type, field.type):
+            if (
+                column.type.index_type != pa.int32()
+            ):  # a file's own choice, which two dictionaries may not fit
+                wide = pa.dictionary(pa.int32(), column.type.value_type, column.type.ordered)
+                chunks = [chunk.cast(wide) for chunk in chunks]
             dictionary = self._reading.dictionaries[field.name]
             chunks = [dictionary.encode(chunk) for chunk in chunks]
         return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
-def _runs(groups: list[tuple[int, int]], most: int) -> Iterator[tuple[list[int], int]]:
-    """Adjacent row groups that have at most so many rows together, or one that has more; and how many rows."""
-    run: list[int] = []
-    rows = 0
-    for group, in_group in groups:
-        if run and rows + in_group > most:
-            yield run, rows
-            run, rows = [], 0
-        run.append(group)
-        rows += in_group
-    if run:
-        yield run, rows
+def _runs(groups: Iterable[GroupSize], most: int) -> Iterator[GroupSize]:
+    """Adjacent row groups that are one batch together, or one that is a batch or more by itself."""
+    run: GroupSize | None = None
+    for group in groups:
+        longer = group if run is None else run.and_next(group)
+        if run is not None and not longer.is_one_batch(most):
+            yield run
+            longer = group
+        run = longer
+    if run is not None:
+        yield run
 
 
 def _without_columns(rows: int, max_rows: int) -> Iterator[pa.RecordBatch]:
