@@ -1,4 +1,4 @@
-"""Who writes Flink's name is told ours; everything else about a missing attribute stays as Python has it."""
+"""Who writes Flink's or Spark's name is told ours; everything else about a missing attribute stays as Python has it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from tidegate import Environment, WatermarkStrategy
 from tidegate.api.flink_names import INSTEAD
+from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.streams import DataStream
 from tidegate.api.window_joins import JoinedStreams
 
@@ -34,6 +35,16 @@ ASKED: list[tuple[Any, str, str]] = [
         "writeAsText",
         "DataStream has no 'writeAsText'; in tidegate it is 'sink_to(FileSink(directory, format=\"text\"))'",
     ),
+    (stream(), "groupBy", "DataStream has no 'groupBy'; in tidegate it is 'key_by(\"app\")'"),
+    (
+        stream().key_by("f0"),
+        "aggregate",
+        (
+            "KeyedStream has no 'aggregate'; in tidegate it is "
+            "'count(), sum(\"amount\"), ..., or window(...).aggregate(...) for several at once'"
+        ),
+    ),
+    (stream().key_by("f0"), "cuont", "'KeyedStream' object has no attribute 'cuont'. Did you mean 'count'?"),
     (stream(), "intervalJoin", "DataStream has no 'intervalJoin'; in tidegate it is 'interval_join'"),
     (
         stream().key_by("f0"),
@@ -84,7 +95,7 @@ ASKED: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("asked", "name", "said"), ASKED, ids=[name for _, name, _ in ASKED])
-def test_a_name_of_flink_is_answered_with_ours(asked: Any, name: str, said: str) -> None:
+def test_a_name_of_others_or_one_nearly_right_is_answered_with_ours(asked: Any, name: str, said: str) -> None:
     with pytest.raises(AttributeError) as missing:
         getattr(asked, name)
     assert str(missing.value) == said
@@ -105,7 +116,7 @@ def test_copies_and_pickles_are_equal() -> None:
 
 
 def test_the_table_has_no_name_that_its_class_has() -> None:
-    classes = {c.__name__: c for c in (Environment, DataStream, WatermarkStrategy)}
+    classes = {c.__name__: c for c in (Environment, DataStream, KeyedStream, WatermarkStrategy)}
     assert INSTEAD.keys() == classes.keys()
     assert [n for cls, names in INSTEAD.items() for n in names if hasattr(classes[cls], n)] == []
 

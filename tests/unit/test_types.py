@@ -382,6 +382,9 @@ def test_two_columns_of_one_name_are_refused() -> None:
 def test_an_unknown_column_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(SchemaError, match="key_by names column 'z', but the records have x, y"):
         record_type_of(Point).field_index("z", "key_by")
+    clicks = RowType(pa.schema([("app_id", pa.string()), ("ts", pa.int64())]))
+    with pytest.raises(SchemaError, match=r"have app_id, ts\. Did you mean 'app_id'\?"):
+        clicks.field_index("appid", "key_by")
 
 
 def test_dictionary_encoded_columns_give_the_same_rows_and_decode_to_the_declared_type() -> None:

@@ -131,7 +131,8 @@ def dropped_words(metrics: JobMetrics) -> list[str]:
         if dropped:
             found.append(
                 f"{vertex.name!r} dropped {dropped:,} records that were late; allow for more disorder in the "
-                f"WatermarkStrategy, or take them with allowed_lateness(...) or a side output for late data"
+                f"WatermarkStrategy (files of the past may need no_watermarks), or take them with "
+                f"allowed_lateness(...) or a side output for late data"
             )
     return found
 

@@ -17,6 +17,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import copy
+from difflib import get_close_matches
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
@@ -104,7 +105,11 @@ class RecordType(ABC):
         """Position of a column; an unknown name is refused with the columns that there are."""
         index = int(self.schema.get_field_index(name))
         if index < 0:
-            raise SchemaError(f"{role} names column {name!r}, but the records have {', '.join(self.names)}")
+            near = get_close_matches(name, self.names, n=1)
+            hint = f". Did you mean {near[0]!r}?" if near else ""
+            raise SchemaError(
+                f"{role} names column {name!r}, but the records have {', '.join(self.names)}{hint}"
+            )
         return index
 
     def __eq__(self, other: object) -> bool:
