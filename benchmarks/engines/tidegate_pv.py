@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import protocol
 import pyarrow as pa
@@ -15,7 +14,7 @@ from tidegate_probe import ProbeSink, TimedSource, environment, report_job
 
 from tidegate.connectors.files import FileSource
 from tidegate.records.batch import Batch
-from tidegate.records.column_bits import take_by_code
+from tidegate.records.column_bits import CodeTable
 from tidegate.records.recent_dictionaries import RecentDictionaries
 
 SCHEMA = {"ts": int, "app_id": str, "user_id": int, "page": str, "duration_ms": int}
@@ -50,7 +49,7 @@ class FoldedCounts:
         self._results = 0
         self._ids: dict[str, int] = {}
         self._counts = np.zeros(1024, np.int64)
-        self._ids_of: RecentDictionaries[npt.NDArray[np.int64]] = RecentDictionaries()
+        self._ids_of: RecentDictionaries[CodeTable] = RecentDictionaries()
 
     def add(self, batch: Batch) -> None:
         """Take a batch; of several counts of an app in it the last one stays."""
@@ -60,11 +59,11 @@ class FoldedCounts:
         ids = self._ids_of.find(apps.dictionary)
         if ids is None:
             values = apps.dictionary.to_pylist()
-            ids = np.array([self._ids.setdefault(app, len(self._ids)) for app in values], np.int64)
+            ids = CodeTable(np.array([self._ids.setdefault(app, len(self._ids)) for app in values], np.int64))
             self._ids_of.keep(apps.dictionary, ids)
             if len(self._ids) > len(self._counts):
                 self._counts = np.concatenate([self._counts, np.zeros(len(self._ids), np.int64)])
-        self._counts[take_by_code(ids, apps).to_numpy()] = counts.to_numpy()
+        self._counts[ids.look_up(apps).to_numpy()] = counts.to_numpy()
         self._results += batch.num_rows
 
     def summary(self) -> dict[str, Any]:

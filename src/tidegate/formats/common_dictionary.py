@@ -12,6 +12,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.records.column_bits import take
+
 MOST_VALUES: Final = 4096
 """More values are not brought together: those who know the dictionary would be slower with it than with its parts."""
 MOST_BYTES: Final = 256 << 10
@@ -38,7 +40,7 @@ class CommonDictionary:
             self._take_in(own)
         indices = column.indices
         if self._places is not None:
-            indices = pc.take(self._places, indices, boundscheck=False)
+            indices = take(self._places, indices)
         return pa.DictionaryArray.from_arrays(indices, self._values, ordered=column.type.ordered, safe=False)
 
     def _take_in(self, own: pa.Array) -> None:

@@ -111,16 +111,33 @@ def dictionary_codes(array: pa.DictionaryArray) -> npt.NDArray[np.int64]:
     return codes
 
 
-def take_by_code(table: npt.NDArray[Any], array: pa.DictionaryArray) -> pa.Array:
-    """For each row the table's element at its index into the dictionary.
+def take(values: pa.Array, indices: pa.Array) -> pa.Array:
+    """The values at these indices, all good: Arrow's kernel without its wrapper, at half the fixed cost."""
+    return _TAKE.call([values, indices], _UNCHECKED)
 
-    Where the row is null it is the one behind those of the dictionary's values: there must be one if there are nulls.
-    Arrow takes in a third of numpy's time, which first makes the indices 64 bits wide.
+
+_TAKE: Final = pc.get_function("take")
+_UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
+
+
+class CodeTable:
+    """A number for each value of a dictionary and, behind them, one for null: to be looked up by a column's codes.
+
+    `numbers` may be changed in place.
     """
-    indices = array.indices
-    if indices.null_count:
-        return pa.array(table.take(dictionary_codes(array)))
-    return pc.take(pa.array(table), indices, boundscheck=False)
+
+    __slots__ = ("_column", "numbers")
+
+    def __init__(self, numbers: npt.NDArray[Any]) -> None:
+        self.numbers = numbers
+        self._column = pa.array(numbers)  # the same memory
+
+    def look_up(self, array: pa.DictionaryArray) -> pa.Array:
+        """The number of each row. Arrow takes in a third of numpy's time, which first makes the codes 64 bits wide."""
+        indices = array.indices
+        if indices.null_count:
+            return pa.array(self.numbers.take(dictionary_codes(array)))
+        return take(self._column, indices)
 
 
 def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -34,10 +34,10 @@ def cut_numbers(
 
 
 def _masks(targets: pl.Series, consumers: int) -> list[pl.Series]:
-    first = targets == 0
     if consumers == 2:
-        return [first, ~first]
-    return [first, *(targets == consumer for consumer in range(1, consumers))]
+        second = targets.cast(pl.Boolean)
+        return [~second, second]
+    return [targets == consumer for consumer in range(consumers)]
 
 
 def _as_integers(array: pa.Array) -> tuple[pa.Array, Callable[[pa.Array], pa.Array]] | None:

@@ -33,12 +33,12 @@ from tidegate.core.errors import KeyTypeError
 from tidegate.records.column_bits import (
     NAN_BITS,
     TAIL_MASKS,
+    CodeTable,
     bytes_of,
     fixed_width_bits,
     is_bytes_like,
     is_fixed_width,
     null_mask,
-    take_by_code,
     words_of,
 )
 
@@ -182,7 +182,7 @@ def _hash_dictionary(array: pa.DictionaryArray) -> Hashes:
     if len(array.dictionary) > 2 * len(array) + 1024:  # a few rows of a large shared dictionary
         return hash_column(array.dictionary_decode())
     hashes = np.append(hash_column(array.dictionary), np.uint64(NULL_HASH))
-    taken: Hashes = take_by_code(hashes, array).to_numpy()
+    taken: Hashes = CodeTable(hashes).look_up(array).to_numpy()
     return taken
 
 

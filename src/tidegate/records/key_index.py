@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from tidegate.core.errors import KeyTypeError
 from tidegate.records.bytes_table import BytesTable
 from tidegate.records.column_bits import (
+    CodeTable,
     dictionary_codes,
     fixed_width_bits,
     from_fixed_width_bits,
@@ -31,7 +32,6 @@ from tidegate.records.column_bits import (
     is_bytes_like,
     is_fixed_width,
     null_mask,
-    take_by_code,
 )
 from tidegate.records.id_table import IdTable
 from tidegate.records.recent_dictionaries import RecentDictionaries
@@ -245,7 +245,7 @@ class _BytesColumn(_ColumnIndex):
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
         self._table = BytesTable()
-        self._recent: RecentDictionaries[Ids] = RecentDictionaries()
+        self._recent: RecentDictionaries[CodeTable] = RecentDictionaries()
 
     def freeze(self) -> _ColumnIndex:
         """See `KeyIndex.freeze`."""
@@ -267,25 +267,26 @@ class _BytesColumn(_ColumnIndex):
             codes = dictionary_codes(encoded)
             used = np.zeros(len(dictionary) + 1, np.bool_)
             used[codes if null is None else codes[~null]] = True
-            new = np.flatnonzero(used & (id_of_code < 0))
+            new = np.flatnonzero(used & (id_of_code.numbers < 0))
             values = dictionary if len(new) == len(dictionary) else dictionary.take(pa.array(new))
-            id_of_code[new] = self._table.ids(values)
+            id_of_code.numbers[new] = self._table.ids(values)
             ids = self._by_code(id_of_code, encoded, null)
         return ids
 
-    def _by_code(self, id_of_code: Ids, encoded: pa.DictionaryArray, null: Mask | None) -> Ids:
+    def _by_code(self, id_of_code: CodeTable, encoded: pa.DictionaryArray, null: Mask | None) -> Ids:
         if null is None:
-            ids: Ids = take_by_code(id_of_code, encoded).to_numpy()
+            ids: Ids = id_of_code.look_up(encoded).to_numpy()
             return ids
         codes = dictionary_codes(encoded)
         codes[null] = len(encoded.dictionary)  # also the rows whose index points at a null in the dictionary
-        return id_of_code.take(codes)
+        taken: Ids = id_of_code.numbers.take(codes)
+        return taken
 
-    def _known(self, dictionary: pa.Array, *, repeats: bool) -> Ids:
+    def _known(self, dictionary: pa.Array, *, repeats: bool) -> CodeTable:
         """Table ids by code, -1 if not seen yet; null, last, has none. One that the column came with often repeats."""
         id_of_code = self._recent.find(dictionary) if repeats else None
         if id_of_code is None:
-            id_of_code = np.append(self._table.find(dictionary), 0)
+            id_of_code = CodeTable(np.append(self._table.find(dictionary), 0))
             if repeats:
                 self._recent.keep(dictionary, id_of_code)
         return id_of_code

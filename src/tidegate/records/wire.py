@@ -16,6 +16,8 @@ from tidegate.records.packed_rows import PackedRows
 from tidegate.records.types import RecordType
 
 _TIMESTAMPS = pa.field("$timestamp", pa.int64())
+_WRITE = pa.ipc.IpcWriteOptions()
+_READ = pa.ipc.IpcReadOptions()
 
 Event = Watermark | WatermarkStatus | CheckpointBarrier | EndOfInput
 
@@ -23,7 +25,7 @@ Event = Watermark | WatermarkStatus | CheckpointBarrier | EndOfInput
 def encode_columns(columns: pa.RecordBatch) -> pa.Buffer:
     """A record batch as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, columns.schema) as writer:
+    with pa.ipc.new_stream(sink, columns.schema, options=_WRITE) as writer:
         writer.write_batch(columns)
     return sink.getvalue()
 
@@ -55,7 +57,7 @@ def decode_frame(data: pa.Buffer | bytes | bytearray | memoryview, record_type: 
 def decode_batch(data: pa.Buffer | bytes | bytearray | memoryview, record_type: RecordType) -> Batch:
     """The batch in a frame, zero-copy over `data`; columns other than the type's are a `ProtocolError`."""
     try:
-        with pa.ipc.open_stream(data) as reader:
+        with pa.ipc.open_stream(data, options=_READ) as reader:
             columns = reader.read_next_batch()
     except (pa.ArrowException, StopIteration, OSError, ValueError) as e:
         raise ProtocolError(f"a frame does not hold an Arrow stream: {e}") from e

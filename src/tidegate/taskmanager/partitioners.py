@@ -17,7 +17,7 @@ from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import blame
 from tidegate.operators.keys import canonical_keys, key_values
 from tidegate.records.batch import Batch
-from tidegate.records.column_bits import take_by_code
+from tidegate.records.column_bits import CodeTable
 from tidegate.records.columns import brief, build_column
 from tidegate.records.cutting import cut_numbers
 from tidegate.records.hashing import NULL_HASH, Hashes, hash_column, hash_columns, hash_values
@@ -96,7 +96,7 @@ class _HashPartitioner:
         self._operator = operator
         self._table = channel_table(consumers, max_parallelism)
         self._recent: dict[Any, int] = {}
-        self._of_dictionary: RecentDictionaries[npt.NDArray[np.uint16]] = RecentDictionaries()
+        self._of_dictionary: RecentDictionaries[CodeTable] = RecentDictionaries()
 
     def __call__(self, batch: Batch) -> Parts:
         names = self._key.columns
@@ -122,9 +122,10 @@ class _HashPartitioner:
         """Hash each value of a dictionary once, and not again while it is one of the recent ones."""
         targets = self._of_dictionary.find(column.dictionary)
         if targets is None:
-            targets = self._targets(np.append(hash_column(column.dictionary), np.uint64(NULL_HASH)))
+            found = self._targets(np.append(hash_column(column.dictionary), np.uint64(NULL_HASH)))
+            targets = CodeTable(found.astype(np.min_scalar_type(self._consumers)))
             self._of_dictionary.keep(column.dictionary, targets)
-        return take_by_code(targets, column)
+        return targets.look_up(column)
 
     def _targets(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
         return channel_for_key_groups(key_groups(hashes, self._max_parallelism), self._table)
