@@ -59,6 +59,7 @@ class ReaderHarness:
             parallelism=1,
             clock=self.clock,
             batch_rows=batch_rows,
+            most_batch_rows=batch_rows,
             request_split=self._request,
             wake=lambda: None,
             counter=lambda name: self.metrics[name],

@@ -62,6 +62,7 @@ class SourceRun:
             parallelism=self.parallelism,
             clock=self.clock,
             batch_rows=batch_rows,
+            most_batch_rows=batch_rows,
             request_split=request_split,
             wake=wake,
             counter=self.metrics.counter,

@@ -188,9 +188,8 @@ class Run:
             else self.source.restore_enumerator(self, state)
         )
         self.enumerator.start()
-        self.readers: list[SourceReader] = [
-            self.source.create_reader(self._reader_context(i)) for i in range(parallelism)
-        ]
+        self._contexts = [self._reader_context(i) for i in range(parallelism)]
+        self.readers: list[SourceReader] = [self.source.create_reader(c) for c in self._contexts]
         for i, split in enumerate(splits):
             self.readers[i % parallelism].add_splits([split])
         for reader in self.readers:
@@ -228,6 +227,7 @@ class Run:
             parallelism=self.parallelism,
             clock=self.clock,
             batch_rows=self.batch_rows,
+            most_batch_rows=10 * self.batch_rows,
             request_split=request_split,
             wake=self.woken.set,
             counter=TaskMetrics(0, 0).counter,
@@ -235,6 +235,12 @@ class Run:
         )
 
     # the runtime's side
+
+    def set_batch_rows(self, rows: int) -> None:
+        """What is behind the source has become faster or slower."""
+        self.batch_rows = rows
+        for context in self._contexts:
+            context.batch_rows = rows
 
     def deliver(self) -> None:
         """Messages between enumerator and readers arrive between polls, never inside one."""
@@ -396,6 +402,19 @@ def test_a_chain_of_many_restores_loses_nothing(case):
     with Run(case.make(), 2, restored=checkpoint) as run:
         found += run.read()
     assert_same(case.expected, found)
+
+
+@for_each(*BOUNDED)
+def test_batches_are_as_large_as_the_context_says_now_and_a_position_may_be_within_what_was_read(case):
+    found = []
+    with Run(case.make(), 2, batch_rows=50) as run:
+        for rows in (1, 3, 50, 2, 7):
+            run.set_batch_rows(rows)
+            found += run.read(most=2 * rows)
+        checkpoint = run.checkpoint()
+        assert_same(case.expected, found + run.read())
+    with Run(case.make(), 2, restored=checkpoint, batch_rows=9) as run:
+        assert_same(case.expected, found + run.read())
 
 
 @for_each(*BOUNDED)

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidegate import Environment, JobFailedError
@@ -82,12 +83,20 @@ def described(client: Any) -> list[dict[str, Any]]:
     ]
 
 
-def running(client: Any, what: str = "RUNNING") -> None:
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Poll until it is so; after a minute the program fails and says what did not come."""
     deadline = time.monotonic() + 60
-    while client.status().name != what:
-        assert time.monotonic() < deadline, client.status()
-        assert not client.status().is_terminal, client.status()
+    while not condition():
+        assert time.monotonic() < deadline, f"not within 60 s: {what}"
         time.sleep(0.02)
+
+
+def running(client: Any) -> None:
+    def is_running() -> bool:
+        assert not client.status().is_terminal, client.status()
+        return bool(client.status().name == "RUNNING")
+
+    until(is_running, "the job runs")
 
 
 def unbounded(env: Environment, rate: float = 100) -> DataStream:
@@ -126,8 +135,7 @@ def wait_for_slots(master: str) -> None:
     five_operators(env).sink_to(nothing, name="E").set_parallelism(1)
     begun = time.monotonic()
     client = env.execute_async()
-    while not client.waiting_for():
-        time.sleep(0.01)
+    until(client.waiting_for, "the job waits for slots")
     say("waiting", text=client.waiting_for(), after_s=time.monotonic() - begun, status=client.status().name)
     try:
         client.result()
@@ -145,8 +153,7 @@ def lose_a_worker(master: str) -> None:
     """Four workers with two slots: run on them, lose one, wait with the next attempt, get another, go on."""
     spark = session(master)
     count_slots = _counter(spark)
-    while count_slots() < 8:
-        time.sleep(0.1)
+    until(lambda: count_slots() >= 8, "eight slots")
     env = environment(spark, parallelism=8)
     unbounded(env).sink_to(nothing, name="out")
     client = env.execute_async()
@@ -157,14 +164,12 @@ def lose_a_worker(master: str) -> None:
         client.result(timeout_s=60)
     except JobFailedError as e:
         say("failed", error=str(e), after_s=time.monotonic() - begun)
-    while count_slots() > 6:
-        time.sleep(0.05)
+    until(lambda: count_slots() <= 6, "the slots of the lost worker are gone")
     env = environment(spark, parallelism=8)
     begun = time.monotonic()
     env.from_sequence(1, 1000).rebalance().map(to_pair).sink_to(nothing)
     client = env.execute_async()
-    while not client.waiting_for():
-        time.sleep(0.01)
+    until(client.waiting_for, "the job waits for slots")
     say("waiting", text=client.waiting_for(), after_s=time.monotonic() - begun)
     hear()
     say("still waiting", status=client.status().name)
@@ -205,8 +210,10 @@ def connect(master: str) -> None:
     client = env.execute_async()
     running(client)
     begun = time.monotonic()
-    while time.monotonic() - begun < 3 or client.metrics().vertices[-1].total("records_in") < 100:
-        time.sleep(0.05)
+    until(
+        lambda: time.monotonic() - begun > 3 and client.metrics().vertices[-1].total("records_in") >= 100,
+        "a hundred records, and three seconds for what would end the job by itself",
+    )
     say("long-lived", status=client.status().name, records=client.metrics().vertices[-1].total("records_in"))
     begun = time.monotonic()
     client.cancel()
@@ -216,8 +223,7 @@ def connect(master: str) -> None:
     client = env.execute_async()
     running(client)
     pids = [s["pid"] for s in described(client)]
-    while not any(s.stuck_ms > 500 for s in client.slots()):
-        time.sleep(0.05)
+    until(lambda: any(s.stuck_ms > 500 for s in client.slots()), "a slot is stuck")
     begun = time.monotonic()
     client.cancel()
     say("cancelled", after_s=time.monotonic() - begun, pids=pids)
@@ -234,8 +240,7 @@ def connect(master: str) -> None:
     env.from_sequence(1, 10).sink_to(nothing)
     client = env.execute_async()
     begun = time.monotonic()
-    while not client.waiting_for():
-        time.sleep(0.05)
+    until(client.waiting_for, "the job waits for slots")
     say("waiting", text=client.waiting_for(), after_s=time.monotonic() - begun)
     begun = time.monotonic()
     client.cancel()

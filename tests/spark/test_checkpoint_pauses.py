@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,25 @@ def test_a_checkpoint_stops_a_job_for_a_small_part_of_what_pausing_everything_co
     both = sorted(sum(c.bytes_new for _, c in found) for found in (naive, real))
     assert both[0] > both[1] / 2 > 100_000, "both copied much, and about the same"
     assert real_ms < naive_ms / 3, (naive_ms, real_ms)
+
+
+def take_a_while(n: int) -> int:
+    time.sleep(0.001)
+    return n
+
+
+def test_checkpoints_are_not_held_up_by_a_slow_function_that_is_chained_behind_the_source(
+    make_env: Any, tmp_path: Path
+) -> None:
+    """A full batch of the source would keep the function busy for more than four minutes."""
+    env = make_env(checkpoint_dir=str(tmp_path / "chk"), **QUICK)
+    env.from_sequence(1, 10_000_000, uid="numbers").map(take_a_while, uid="slow").sink_to(nothing, uid="out")
+    with running(env, "slow") as client:
+        until(client, lambda: client.checkpoints().completed >= 3, "three checkpoints")
+        done = [c for c in client.checkpoints().history if c.status == "completed"]
+        assert done[-1].end_to_end_ms < 2_000
+        client.cancel(60)
+
+
+def nothing(record: Any) -> None:
+    pass

@@ -57,3 +57,17 @@ def test_a_second_batch_waits_for_the_rest_of_the_first() -> None:
     portions.offer(batch_of(2 * MOST_ROWS), lambda part: seen.extend(part.rows))
     portions.offer(batch_of(1), lambda part: seen.extend(part.rows))
     assert seen == [*range(2 * MOST_ROWS), 0]
+
+
+def test_who_wants_to_know_is_told_how_long_a_batch_took_without_what_came_between_its_parts() -> None:
+    clock = ManualClock()
+    portions = Portions(clock)
+    told: list[tuple[int, int]] = []
+    portions.took = lambda rows, spent_ns: told.append((rows, spent_ns))
+    run(portions, batch_of(100_000), clock, 3)  # whole
+    portions.enabled = True
+    run(portions, batch_of(7), clock, 3)  # small
+    portions.offer(batch_of(MOST_ROWS + 1), lambda part: clock.advance_ns(part.num_rows))
+    clock.advance_ns(1_000_000)  # no credit
+    portions.step()
+    assert told == [(100_000, 300_000), (7, 21), (MOST_ROWS + 1, MOST_ROWS + 1)]

@@ -69,15 +69,19 @@ class Gauge(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReaderContext:
-    """What a reader may use. Made by the runtime; all calls from the mailbox thread, except `wake`."""
+    """What a reader may use, and not change. Made by the runtime; all calls from the mailbox thread, except `wake`."""
 
     operator_name: str
     subtask_index: int
     parallelism: int
     clock: Clock
     batch_rows: int
+    """How many records the next batch may have. Ask for each `poll`: they are fewer while what is chained behind the
+    source is slow, since a checkpoint waits until it is done with a batch."""
+    most_batch_rows: int
+    """How many they can become: what to read ahead of it."""
     request_split: Callable[[], None]
     """Ask the enumerator for a split; the answer comes through `add_splits` or `no_more_splits`."""
     wake: Callable[[], None]

@@ -97,7 +97,7 @@ class Options(RecoveryOptions):
         "execution.batch_rows",
         integer(1),
         262144,
-        "Most rows that a source puts in one batch.",
+        "Most rows that a source puts in one batch; fewer where what is chained behind it is slow.",
     )
     mini_batch = Option(
         "execution.mini_batch",

@@ -16,6 +16,7 @@ from tidegate.operators.event_time.split_watermarks import StoredSplit
 from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType
+from tidegate.operators.source_batches import SourceBatches
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import RowType, record_type_of
@@ -48,20 +49,21 @@ class SourceOperator(Operator):
         c = self.context
         self._results = ResultType(self.output_type)
         self._split_type = self.operation.source.split_type
+        self._batches = SourceBatches(c.options.batch_rows)
+        self._reading = ReaderContext(
+            operator_name=c.operator_name,
+            subtask_index=c.subtask_index,
+            parallelism=c.parallelism,
+            clock=c.clock,
+            batch_rows=self._batches.rows,
+            most_batch_rows=c.options.batch_rows,
+            request_split=c.request_split,
+            wake=c.wake,
+            counter=c.counter,
+            side_output=c.emit_side,
+        )
         with blame(c.operator_name):
-            self._reader = self.operation.source.create_reader(
-                ReaderContext(
-                    operator_name=c.operator_name,
-                    subtask_index=c.subtask_index,
-                    parallelism=c.parallelism,
-                    clock=c.clock,
-                    batch_rows=c.options.batch_rows,
-                    request_split=c.request_split,
-                    wake=c.wake,
-                    counter=c.counter,
-                    side_output=c.emit_side,
-                )
-            )
+            self._reader = self.operation.source.create_reader(self._reading)
         strategy = self.operation.strategy
         self._times = None if strategy is None else EventTimes(strategy, c, self.process_watermark)
         marks = [msgspec.json.decode(e, type=StoredSplit) for e in c.states.entries(GENERATORS)]
@@ -114,6 +116,11 @@ class SourceOperator(Operator):
             f"poll() of {type(self.reader).__name__} must return a Batch, Idle or Finished, "
             f"but returned a {type(polled).__name__}"
         )
+
+    def batch_took(self, rows: int, spent_ns: int) -> None:
+        """What is chained behind the source is done with a batch of so many records."""
+        self._batches.took(rows, spent_ns)
+        self._reading.batch_rows = self._batches.rows
 
     def on_event_time(self, watermark_ms: int) -> None:
         """Report it to the alignment group."""

@@ -91,6 +91,8 @@ class OperatorChain:
         self._head = head = built[0]
         self._head_counts = counts[0]
         self.source = head if isinstance(head, SourceOperator) else None
+        if self.source is not None:
+            portions.took = self.source.batch_took
         self._opened = 0
         self._finished = 0
         self.restored_clocks = RestoredClocks()

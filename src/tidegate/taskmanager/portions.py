@@ -30,6 +30,9 @@ class Portions:
         self._batch: Batch | None = None
         self._start = 0
         self._receive: Receiver | None = None
+        self._spent_ns = 0
+        self.took: Callable[[int, int], None] = _nobody_asks
+        """Called when a batch was handed on to its end, with its rows and the nanoseconds that its parts took."""
 
     @property
     def is_empty(self) -> bool:
@@ -47,9 +50,9 @@ class Portions:
         while self._batch is not None:  # offered twice within one step: order before everything
             self.step()
         if not self.enabled or batch.num_rows <= self._rows:
-            receive(batch)
+            self.took(batch.num_rows, self._hand_on(batch, receive))
             return
-        self._batch, self._start, self._receive = batch, 0, receive
+        self._batch, self._start, self._receive, self._spent_ns = batch, 0, receive, 0
         self.step()
 
     def step(self) -> None:
@@ -59,12 +62,23 @@ class Portions:
         assert receive is not None
         start, rows = self._start, batch.portion(self._start, self._rows)
         self._start += rows
-        if self._start == batch.num_rows:
+        done = self._start == batch.num_rows
+        if done:
             self._batch = self._receive = None
-        began_ns = self._clock.monotonic_ns()
-        receive(batch.slice(start, rows))
-        spent_ns = self._clock.monotonic_ns() - began_ns
+        spent_ns = self._hand_on(batch.slice(start, rows), receive)
+        self._spent_ns += spent_ns
+        if done:
+            self.took(batch.num_rows, self._spent_ns)
         if spent_ns > _SLOW_NS:
             self._rows = max(1, rows * _AIM_NS // spent_ns)
         elif spent_ns < _FAST_NS:
             self._rows = min(MOST_ROWS, self._rows * 2)
+
+    def _hand_on(self, part: Batch, receive: Receiver) -> int:
+        began_ns = self._clock.monotonic_ns()
+        receive(part)
+        return self._clock.monotonic_ns() - began_ns
+
+
+def _nobody_asks(rows: int, spent_ns: int) -> None:
+    pass

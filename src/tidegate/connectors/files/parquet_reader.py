@@ -40,6 +40,7 @@ class OpenParquetSplit(OpenSplit):
     """A Parquet split that is being read, row group by row group."""
 
     def __init__(self, reading: ParquetReading, max_rows: int, split: SourceSplit) -> None:
+        """`max_rows`: how many to read at a time."""
         assert isinstance(split, ParquetSplit)
         self._reading = reading
         self._split = split
@@ -58,6 +59,8 @@ class OpenParquetSplit(OpenSplit):
             self._file.close()
             raise
         self._batches = self._read(max_rows)
+        self._rest: pa.RecordBatch | None = None
+        """What was read already, but is more than one batch may have now."""
 
     def _open(self) -> Any:
         """Open with the string columns that are dictionaries in the file as dictionaries, about 7 times faster."""
@@ -134,7 +137,7 @@ class OpenParquetSplit(OpenSplit):
 
     def next_batch(self, max_rows: int) -> Batch | None:
         try:
-            columns = next(self._batches, None)
+            columns = next(self._batches, None) if self._rest is None else self._rest
         except (pa.ArrowException, OSError) as e:
             check_unchanged(self._reading.location, self._listed)
             raise InputFileError(
@@ -145,6 +148,9 @@ class OpenParquetSplit(OpenSplit):
             self._done = True
             return None
         first = self._split.first_row + self._position + 1
+        self._rest = None
+        if columns.num_rows > max_rows:
+            columns, self._rest = columns.slice(0, max_rows), columns.slice(max_rows)
         self._position += columns.num_rows
         return Batch.of_columns(self._reading.record_type, columns, Origin(self._name, first, "row"))
 

@@ -153,7 +153,7 @@ class FileSource(Source):
         location, record_type = self._location, self.record_type
         if isinstance(self.format, ParquetFormat):
             parquet = ParquetReading(location, record_type)
-            return FileReader(context, partial(OpenParquetSplit, parquet, context.batch_rows))
+            return FileReader(context, partial(OpenParquetSplit, parquet, context.most_batch_rows))
         assert self._file_schema is not None
         self.format.prepare()
         reading = TextReading(
