@@ -43,13 +43,15 @@ class SourceOperator(Operator):
     _behind: Gauge | None = None
     _given = 0
     _times: EventTimes | None = None
+    careful = False
+    """Whether functions of the user, slow or not, are chained behind it. Set before `open`."""
 
     def open(self) -> None:
         """Make the reader."""
         c = self.context
         self._results = ResultType(self.output_type)
         self._split_type = self.operation.source.split_type
-        self._batches = SourceBatches(c.options.batch_rows)
+        self._batches = SourceBatches(c.options.batch_rows, careful=self.careful)
         self._reading = ReaderContext(
             operator_name=c.operator_name,
             subtask_index=c.subtask_index,

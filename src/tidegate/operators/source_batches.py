@@ -19,9 +19,10 @@ _MOST_GROWTH: Final = 16
 class SourceBatches:
     """Learns from each batch how large the next one should be. Pure."""
 
-    def __init__(self, most_rows: int) -> None:
+    def __init__(self, most_rows: int, *, careful: bool) -> None:
+        """`careful`: begin with a small one, since what is behind the source may be slow."""
         self._most = most_rows
-        self.rows = min(_FIRST_ROWS, most_rows)
+        self.rows = min(_FIRST_ROWS, most_rows) if careful else most_rows
         """How many records the next batch should have at most."""
 
     def took(self, rows: int, spent_ns: int) -> None:

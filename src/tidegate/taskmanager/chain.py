@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from tidegate.api.operations import ApplyBatchFunction
 from tidegate.core.clock import Clock
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
@@ -92,6 +93,7 @@ class OperatorChain:
         self._head_counts = counts[0]
         self.source = head if isinstance(head, SourceOperator) else None
         if self.source is not None:
+            self.source.careful = any(map(_runs_users_code, built))
             portions.took = self.source.batch_took
         self._opened = 0
         self._finished = 0
@@ -336,6 +338,10 @@ def _keeps_processing_time(operator: Operator) -> bool:
 
 def _runs_per_record(operator: Operator) -> bool:
     return operator.operation.rows or isinstance(operator, FunctionSinkOperator)
+
+
+def _runs_users_code(operator: Operator) -> bool:
+    return _runs_per_record(operator) or isinstance(operator.operation, ApplyBatchFunction)
 
 
 def _fuse(
