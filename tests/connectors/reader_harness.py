@@ -47,7 +47,13 @@ class ReaderHarness:
     """A reader with a context that records its side outputs and metrics."""
 
     def __init__(
-        self, source: Source, splits: Any = (), *, batch_rows: int = 65_536, no_more: bool = True
+        self,
+        source: Source,
+        splits: Any = (),
+        *,
+        batch_rows: int = 65_536,
+        most_batch_rows: int = 0,
+        no_more: bool = True,
     ) -> None:
         self.clock = ManualClock()
         self.requests = 0
@@ -59,7 +65,7 @@ class ReaderHarness:
             parallelism=1,
             clock=self.clock,
             batch_rows=batch_rows,
-            most_batch_rows=batch_rows,
+            most_batch_rows=max(batch_rows, most_batch_rows),
             request_split=self._request,
             wake=lambda: None,
             counter=lambda name: self.metrics[name],
@@ -107,7 +113,8 @@ class ReaderHarness:
             for s in self.reader.snapshot()
         ]
         self.reader.close()
-        new = ReaderHarness(source, splits, batch_rows=batch_rows or self.context.batch_rows)
+        rows, most = batch_rows or self.context.batch_rows, self.context.most_batch_rows
+        new = ReaderHarness(source, splits, batch_rows=rows, most_batch_rows=most)
         new.side, new.metrics = self.side, self.metrics
         new.context = self.context
         return new

@@ -34,11 +34,12 @@ def table(count: int, start: int = 0) -> pa.Table:
     group=st.integers(1, 40),
     split_size=st.sampled_from([1, 300, 1000, 10**6]),
     batch_rows=st.integers(1, 50),
+    most_batch_rows=st.integers(1, 100),
     stops=st.lists(st.booleans(), min_size=1),
     seed=st.randoms(),
 )
 def test_any_order_of_splits_and_any_restore_points_give_every_row_once(
-    tmp_path_factory, counts, group, split_size, batch_rows, stops, seed
+    tmp_path_factory, counts, group, split_size, batch_rows, most_batch_rows, stops, seed
 ):
     directory = tmp_path_factory.mktemp("parquet")
     for i, count in enumerate(counts):
@@ -46,7 +47,7 @@ def test_any_order_of_splits_and_any_restore_points_give_every_row_once(
     source = FileSource(directory, "parquet", Click, split_size=split_size)
     splits = all_splits(source)
     seed.shuffle(splits)
-    harness = ReaderHarness(source, splits, batch_rows=batch_rows)
+    harness = ReaderHarness(source, splits, batch_rows=batch_rows, most_batch_rows=most_batch_rows)
     numbers: list[int] = []
     i = 0
     while True:

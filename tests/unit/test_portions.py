@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate.core.clock import ManualClock
+from tidegate.core.pace import FIRST_ROWS
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
 from tidegate.taskmanager.portions import MOST_ROWS, Portions
@@ -44,7 +45,8 @@ def test_a_slow_function_gets_small_portions_and_a_fast_one_large_ones_again() -
     portions = Portions(clock)
     portions.enabled = True
     slow = run(portions, batch_of(10_000), clock, 1_000_000)
-    assert all(len(part) <= 10 for part in slow[1:])
+    assert all(len(part) <= 20 for part in slow)
+    assert all(len(part) <= 10 for part in slow[4:])
     fast = run(portions, batch_of(100_000), clock, 10)
     assert len(fast[-2]) == MOST_ROWS
 
@@ -59,15 +61,27 @@ def test_a_second_batch_waits_for_the_rest_of_the_first() -> None:
     assert seen == [*range(2 * MOST_ROWS), 0]
 
 
-def test_who_wants_to_know_is_told_how_long_a_batch_took_without_what_came_between_its_parts() -> None:
+def test_also_batches_that_come_small_are_handed_on_in_parts_of_10_ms() -> None:
     clock = ManualClock()
     portions = Portions(clock)
-    told: list[tuple[int, int]] = []
-    portions.took = lambda rows, spent_ns: told.append((rows, spent_ns))
+    portions.enabled = True
+    for _ in range(3):
+        parts = run(portions, batch_of(100), clock, 1_000_000)
+    assert max(map(len, parts)) <= 12
+    assert len(parts) <= 14
+
+
+def test_who_wants_to_know_is_told_how_long_a_batch_took_without_waiting_for_credit() -> None:
+    clock = ManualClock()
+    portions = Portions(clock)
+    told: list[int] = []
+    portions.took = told.append
     run(portions, batch_of(100_000), clock, 3)  # whole
     portions.enabled = True
-    run(portions, batch_of(7), clock, 3)  # small
-    portions.offer(batch_of(MOST_ROWS + 1), lambda part: clock.advance_ns(part.num_rows))
+    run(portions, batch_of(7), clock, 3)
+    portions.offer(batch_of(FIRST_ROWS + 1), lambda part: clock.advance_ns(part.num_rows))
+    clock.advance_ns(1_000)  # not ready
     clock.advance_ns(1_000_000)  # no credit
+    portions.waited_for_credit(1_000_000)
     portions.step()
-    assert told == [(100_000, 300_000), (7, 21), (MOST_ROWS + 1, MOST_ROWS + 1)]
+    assert told == [300_000, 21, FIRST_ROWS + 1 + 1_000]

@@ -69,7 +69,7 @@ class Gauge(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False, kw_only=True)
 class ReaderContext:
     """What a reader may use, and not change. Made by the runtime; all calls from the mailbox thread, except `wake`."""
 
@@ -81,7 +81,7 @@ class ReaderContext:
     """How many records the next batch may have. Ask for each `poll`: they are fewer while what is chained behind the
     source is slow, since a checkpoint waits until it is done with a batch."""
     most_batch_rows: int
-    """How many they can become: what to read ahead of it."""
+    """The most that `batch_rows` can become: read so many at once where to slice is cheaper than to read."""
     request_split: Callable[[], None]
     """Ask the enumerator for a split; the answer comes through `add_splits` or `no_more_splits`."""
     wake: Callable[[], None]
@@ -104,7 +104,10 @@ class SourceReader(ABC):
 
     @abstractmethod
     def poll(self) -> Batch | Idle | Finished:
-        """Return the next records (at least one), or say that there are none now, or none ever."""
+        """Return the next records, or say that there are none now, or none ever.
+
+        At least one record, and at most the `batch_rows` that the context has now.
+        """
 
     def records_behind(self) -> int | None:
         """How many records wait in its splits, as far as it knows: no I/O, it is called after every poll.

@@ -8,7 +8,9 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from tidegate.api.source import IDLE, Finished, Gauge, Idle, ReaderContext, SourceReader
+from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import SchemaError
+from tidegate.core.pace import FIRST_ROWS, Pace
 from tidegate.metrics.snapshot import RECORDS_BEFORE, RECORDS_BEHIND, EventTime
 from tidegate.operators.conform import conform
 from tidegate.operators.event_time.event_times import GENERATORS, EventTimes
@@ -16,7 +18,6 @@ from tidegate.operators.event_time.split_watermarks import StoredSplit
 from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import ResultType
-from tidegate.operators.source_batches import SourceBatches
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import RowType, record_type_of
@@ -29,6 +30,10 @@ SPLITS = "splits"
 
 READ: Final = "$read"
 """That of how many records the source has given, over all attempts, if it knows how many it will give: for displays."""
+
+_AIM_NS: Final = 100_000_000
+"""How long a batch should take what is behind the source. A checkpoint begins between two batches, so it waits so long:
+262,144 records would be four minutes for a function that takes a millisecond."""
 
 
 class SourceOperator(Operator):
@@ -44,21 +49,26 @@ class SourceOperator(Operator):
     _given = 0
     _times: EventTimes | None = None
     careful = False
-    """Whether functions of the user, slow or not, are chained behind it. Set before `open`."""
+    """Whether what is chained behind it may run the user's code, slow or not. Set before `open`."""
+    _asked = 0
+    _polled = 0
+    _assign_ns = 0
 
     def open(self) -> None:
         """Make the reader."""
         c = self.context
         self._results = ResultType(self.output_type)
         self._split_type = self.operation.source.split_type
-        self._batches = SourceBatches(c.options.batch_rows, careful=self.careful)
+        most = c.options.batch_rows
+        careful = self.careful or _runs_users_code(self.operation.strategy)
+        self._pace = Pace(_AIM_NS, FIRST_ROWS if careful else most, most)
         self._reading = ReaderContext(
             operator_name=c.operator_name,
             subtask_index=c.subtask_index,
             parallelism=c.parallelism,
             clock=c.clock,
-            batch_rows=self._batches.rows,
-            most_batch_rows=c.options.batch_rows,
+            batch_rows=self._pace.rows,
+            most_batch_rows=most,
             request_split=c.request_split,
             wake=c.wake,
             counter=c.counter,
@@ -96,13 +106,18 @@ class SourceOperator(Operator):
             if not self._started:
                 self._started = True
                 self.reader.start()
+            self._asked = self._reading.batch_rows
             polled = self.reader.poll()
             behind = self.reader.records_behind()
             if behind is not None:
                 self._tell_behind(behind)
             batch = self._checked(polled) if isinstance(polled, Batch) else None
-            if batch is not None and batch.num_rows and self._times is not None:
-                batch = self._times.assign(batch, self.reader.last_split) or _NOTHING
+            if batch is not None and batch.num_rows:
+                self._polled = batch.num_rows
+                if self._times is not None:
+                    began_ns = self.context.clock.monotonic_ns()
+                    batch = self._times.assign(batch, self.reader.last_split) or _NOTHING
+                    self._assign_ns = self.context.clock.monotonic_ns() - began_ns
         except OperatorError:
             raise
         except BaseException as e:
@@ -119,10 +134,11 @@ class SourceOperator(Operator):
             f"but returned a {type(polled).__name__}"
         )
 
-    def batch_took(self, rows: int, spent_ns: int) -> None:
-        """What is chained behind the source is done with a batch of so many records."""
-        self._batches.took(rows, spent_ns)
-        self._reading.batch_rows = self._batches.rows
+    def batch_took(self, spent_ns: int) -> None:
+        """What is chained behind the source is done with the last batch after so long."""
+        full = 2 * self._polled >= self._asked  # a reader may leave out a few of what it has read
+        self._pace.took(self._polled, self._assign_ns + spent_ns, full=full)
+        self._reading.batch_rows = self._pace.rows
 
     def on_event_time(self, watermark_ms: int) -> None:
         """Report it to the alignment group."""
@@ -228,3 +244,7 @@ class SourceOperator(Operator):
         if isinstance(declared, RowType):
             rows = self._results.adopt(rows)
         return Batch(declared, None, rows, batch.origin, batch.timestamps)
+
+
+def _runs_users_code(strategy: WatermarkStrategy | None) -> bool:
+    return strategy is not None and (callable(strategy.timestamp) or strategy.generator is not None)

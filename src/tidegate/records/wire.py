@@ -16,8 +16,10 @@ from tidegate.records.packed_rows import PackedRows
 from tidegate.records.types import RecordType
 
 _TIMESTAMPS = pa.field("$timestamp", pa.int64())
-_WRITE = pa.ipc.IpcWriteOptions()
-_READ = pa.ipc.IpcReadOptions()
+_WRITE, _READ = (
+    pa.ipc.IpcWriteOptions(),
+    pa.ipc.IpcReadOptions(),
+)  # else made, and the environment asked, per frame
 
 Event = Watermark | WatermarkStatus | CheckpointBarrier | EndOfInput
 

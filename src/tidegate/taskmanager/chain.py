@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from tidegate.api.operations import ApplyBatchFunction
+from tidegate.api.async_io import ApplyAsync
+from tidegate.api.operations import ApplyBatchFunction, AssignTimestamps, WriteSink
 from tidegate.core.clock import Clock
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
@@ -93,7 +94,7 @@ class OperatorChain:
         self._head_counts = counts[0]
         self.source = head if isinstance(head, SourceOperator) else None
         if self.source is not None:
-            self.source.careful = any(map(_runs_users_code, built))
+            self.source.careful = any(map(_may_run_users_code, built[1:]))
             portions.took = self.source.batch_took
         self._opened = 0
         self._finished = 0
@@ -135,6 +136,10 @@ class OperatorChain:
     def process_more(self) -> None:
         """Process the next part of a large batch."""
         self._portions.step()
+
+    def waited_for_credit(self, ns: int) -> None:
+        """So long the chain could not go on because a consumer had no room."""
+        self._portions.waited_for_credit(ns)
 
     def is_ready(self) -> bool:
         """Whether every operator takes records now."""
@@ -340,8 +345,9 @@ def _runs_per_record(operator: Operator) -> bool:
     return operator.operation.rows or isinstance(operator, FunctionSinkOperator)
 
 
-def _runs_users_code(operator: Operator) -> bool:
-    return _runs_per_record(operator) or isinstance(operator.operation, ApplyBatchFunction)
+def _may_run_users_code(operator: Operator) -> bool:
+    others = AssignTimestamps, ApplyBatchFunction, ApplyAsync, WriteSink
+    return _runs_per_record(operator) or isinstance(operator.operation, others)
 
 
 def _fuse(

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.core.clock import Clock
+from tidegate.core.pace import FIRST_ROWS, Pace
 from tidegate.records.batch import Batch
 
 Receiver = Callable[[Batch], None]
 
 MOST_ROWS = 4096
-_SLOW_NS = 20_000_000
-_FAST_NS = 5_000_000
 _AIM_NS = 10_000_000
 
 
@@ -26,13 +25,15 @@ class Portions:
         self.enabled = False
         """Whether the chain runs Python per record; a vectorised one takes batches whole."""
         self._clock = clock
-        self._rows = MOST_ROWS
+        self._pace = Pace(_AIM_NS, FIRST_ROWS, MOST_ROWS)
         self._batch: Batch | None = None
         self._start = 0
         self._receive: Receiver | None = None
-        self._spent_ns = 0
-        self.took: Callable[[int, int], None] = _nobody_asks
-        """Called when a batch was handed on to its end, with its rows and the nanoseconds that its parts took."""
+        self._began_ns = 0
+        self._waited_ns = 0
+        self.took: Callable[[int], None] = _nobody_asks
+        """Called when a batch was handed on to its end, with the nanoseconds since its first part came: also those in
+        which an operator was not ready for the next one, but not those of `waited_for_credit`."""
 
     @property
     def is_empty(self) -> bool:
@@ -49,10 +50,12 @@ class Portions:
         """Hand a batch on: whole if it is small or the chain is vectorised, else its first part now."""
         while self._batch is not None:  # offered twice within one step: order before everything
             self.step()
-        if not self.enabled or batch.num_rows <= self._rows:
-            self.took(batch.num_rows, self._hand_on(batch, receive))
+        self._began_ns, self._waited_ns = self._clock.monotonic_ns(), 0
+        if not self.enabled:
+            receive(batch)
+            self._done()
             return
-        self._batch, self._start, self._receive, self._spent_ns = batch, 0, receive, 0
+        self._batch, self._start, self._receive = batch, 0, receive
         self.step()
 
     def step(self) -> None:
@@ -60,25 +63,25 @@ class Portions:
         batch, receive = self._batch, self._receive
         assert batch is not None
         assert receive is not None
-        start, rows = self._start, batch.portion(self._start, self._rows)
+        start, rows = self._start, batch.portion(self._start, self._pace.rows)
         self._start += rows
-        done = self._start == batch.num_rows
-        if done:
+        is_last = self._start == batch.num_rows
+        if is_last:
             self._batch = self._receive = None
-        spent_ns = self._hand_on(batch.slice(start, rows), receive)
-        self._spent_ns += spent_ns
-        if done:
-            self.took(batch.num_rows, self._spent_ns)
-        if spent_ns > _SLOW_NS:
-            self._rows = max(1, rows * _AIM_NS // spent_ns)
-        elif spent_ns < _FAST_NS:
-            self._rows = min(MOST_ROWS, self._rows * 2)
-
-    def _hand_on(self, part: Batch, receive: Receiver) -> int:
+        part = batch if rows == batch.num_rows else batch.slice(start, rows)
         began_ns = self._clock.monotonic_ns()
         receive(part)
-        return self._clock.monotonic_ns() - began_ns
+        self._pace.took(rows, self._clock.monotonic_ns() - began_ns, full=not is_last)
+        if is_last:
+            self._done()
+
+    def waited_for_credit(self, ns: int) -> None:
+        """So long the next part had to wait because nobody had room for what comes out: that says nothing about it."""
+        self._waited_ns += ns
+
+    def _done(self) -> None:
+        self.took(max(0, self._clock.monotonic_ns() - self._began_ns - self._waited_ns))
 
 
-def _nobody_asks(rows: int, spent_ns: int) -> None:
+def _nobody_asks(spent_ns: int) -> None:
     pass

@@ -122,6 +122,7 @@ class Task:
         """Set by any thread, taken back only before a poll: so no wake is lost, whenever it comes."""
         self._blocked = False
         """Whether the last step found no credit; the next one comes with a frame."""
+        self._blocked_since_ns = 0
         self._look_again_ns: int | None = None
         """When to ask an operator again that was not ready."""
 
@@ -241,9 +242,12 @@ class Task:
         for channel in self.channels:
             if not channel.is_available:
                 account.switch(TaskState.BACKPRESSURED, now_ns)
-                self._blocked = True
+                if not self._blocked:
+                    self._blocked, self._blocked_since_ns = True, now_ns
                 return False
-        self._blocked = False
+        if self._blocked:
+            self._blocked = False
+            self.chain.waited_for_credit(now_ns - self._blocked_since_ns)
         for partition in self.partitions:
             partition.now_ns = now_ns
         # Before the question whether operators are ready: what makes one ready may be in here.

@@ -1,0 +1,109 @@
+"""A source gives as many records at a time as what is chained behind it takes about 100 ms for."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+
+from tests.unit.test_fusion import host, to_exchange
+from tidegate import Environment, OutputTag, WatermarkStrategy
+from tidegate.api.sequences import NumberSequenceSource, SpanSplit
+from tidegate.core.clock import ManualClock
+from tidegate.core.pace import FIRST_ROWS
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.stream_graph import build_stream_graph
+from tidegate.metrics.registry import TaskMetrics
+from tidegate.records.batch import Batch
+from tidegate.taskmanager.chain import OperatorChain
+
+MOST = 262_144
+MS = 1_000_000
+
+CLOCK = ManualClock()
+"""What the functions below let pass; a job has copies of them, so it cannot be in them."""
+
+
+def spend(ns: int) -> None:
+    sys.modules[__name__].CLOCK.advance_ns(ns)
+
+
+def slow(number: int) -> int:
+    spend(MS)
+    return number
+
+
+def fast(number: int) -> int:
+    spend(40)
+    return number
+
+
+def commit(columns: pa.RecordBatch) -> pa.RecordBatch:
+    spend(250 * MS)
+    return columns
+
+
+def sizes(write: Any, count: int, strategy: WatermarkStrategy | None = None) -> list[int]:
+    """How many records the batches have that a source of numbers gives to a program behind it."""
+    env = Environment(parallelism=1)
+    write(env.from_source(NumberSequenceSource(0, 10**9), strategy))
+    program = env._program("job")
+    graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
+    vertex = build_job_graph(graph).vertices[0]
+    out: list[Batch] = []
+    made = dataclasses.replace(host(), clock=sys.modules[__name__].CLOCK)
+    last = len(vertex.operators) - 1
+    chain = OperatorChain(vertex, 0, made, TaskMetrics(0, 0), {(last, None): [out.append]})
+    chain.open()
+    source = chain.source
+    assert source is not None
+    source.add_splits([msgspec.json.encode(SpanSplit(id="0", position=0, end=10**9))])
+    found, before = [], 0
+    for _ in range(count):
+        source.advance()
+        while chain.has_more:
+            chain.process_more()
+        position = msgspec.json.decode(source.positions()[0], type=SpanSplit).position
+        found.append(position - before)
+        before = position
+    chain.close()
+    return found
+
+
+def test_operators_of_the_engine_get_full_batches_from_the_start() -> None:
+    assert sizes(to_exchange, 2) == [MOST, MOST]
+    assert sizes(lambda s: to_exchange(s.with_columns(pl.col("value") + 1)), 2) == [MOST, MOST]
+
+
+def test_a_fast_function_gets_them_soon() -> None:
+    found = sizes(lambda s: to_exchange(s.map(fast)), 6)
+    assert found[0] == FIRST_ROWS
+    assert found[-1] == MOST
+
+
+def test_a_slow_function_gets_what_it_does_in_100_ms() -> None:
+    found = sizes(lambda s: to_exchange(s.map(slow)), 12)
+    assert found[0] == FIRST_ROWS
+    assert 75 <= found[-1] <= 125
+    assert max(found) <= 250
+
+
+def test_a_slow_function_for_the_timestamps_at_the_source_counts_as_well() -> None:
+    found = sizes(to_exchange, 12, WatermarkStrategy.bounded("1 s", slow))
+    assert found[0] == FIRST_ROWS
+    assert 75 <= found[-1] <= 125
+
+
+def test_a_function_of_batches_that_takes_long_for_each_of_them_gets_large_ones() -> None:
+    assert sizes(lambda s: to_exchange(s.map_batches(commit)), 30)[-1] == MOST
+
+
+def test_records_without_a_timestamp_that_go_elsewhere_do_not_keep_batches_small() -> None:
+    missing = OutputTag("missing", int)
+    strategy = WatermarkStrategy.bounded("1 s", lambda n: None if n % 10 == 0 else n)
+    found = sizes(lambda s: to_exchange(s.map(fast)), 8, strategy.with_missing_timestamps(missing))
+    assert found[-1] > 10_000
