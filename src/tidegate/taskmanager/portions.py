@@ -1,7 +1,7 @@
 """Portions: a large batch enters a chain of per-record Python part by part, one part per step of the mailbox loop.
 
 Between two parts the slot can answer a cancellation, move data and show its progress, however slow the user's function
-is; and parts of a few thousand rows stay in the processor's caches (65,536 rows at once cost half as much again).
+is; and parts of about two thousand rows stay in the processor's caches (65,536 rows at once cost half as much again).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidegate.records.batch import Batch
 
 Receiver = Callable[[Batch], None]
 
-MOST_ROWS = 4096
+MOST_ROWS = 2048
 _AIM_NS = 10_000_000
 
 
