@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tidegate.core.clock import ManualClock
-from tidegate.core.pace import FIRST_ROWS
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
 from tidegate.taskmanager.portions import MOST_ROWS, Portions
@@ -45,8 +44,8 @@ def test_a_slow_function_gets_small_portions_and_a_fast_one_large_ones_again() -
     portions = Portions(clock)
     portions.enabled = True
     slow = run(portions, batch_of(10_000), clock, 1_000_000)
-    assert all(len(part) <= 20 for part in slow)
-    assert all(len(part) <= 10 for part in slow[4:])
+    assert all(len(part) <= 20 for part in slow[1:])
+    assert all(len(part) <= 10 for part in slow[5:])
     fast = run(portions, batch_of(100_000), clock, 10)
     assert len(fast[-2]) == MOST_ROWS
 
@@ -79,9 +78,9 @@ def test_who_wants_to_know_is_told_how_long_a_batch_took_without_waiting_for_cre
     run(portions, batch_of(100_000), clock, 3)  # whole
     portions.enabled = True
     run(portions, batch_of(7), clock, 3)
-    portions.offer(batch_of(FIRST_ROWS + 1), lambda part: clock.advance_ns(part.num_rows))
+    portions.offer(batch_of(MOST_ROWS + 1), lambda part: clock.advance_ns(part.num_rows))
     clock.advance_ns(1_000)  # not ready
     clock.advance_ns(1_000_000)  # no credit
     portions.waited_for_credit(1_000_000)
     portions.step()
-    assert told == [300_000, 21, FIRST_ROWS + 1 + 1_000]
+    assert told == [300_000, 21, MOST_ROWS + 1 + 1_000]

@@ -60,7 +60,7 @@ class SourceOperator(Operator):
         self._results = ResultType(self.output_type)
         self._split_type = self.operation.source.split_type
         most = c.options.batch_rows
-        careful = self.careful or _runs_users_code(self.operation.strategy)
+        careful = self.careful or runs_users_code(self.operation.strategy)
         self._pace = Pace(_AIM_NS, FIRST_ROWS if careful else most, most)
         self._reading = ReaderContext(
             operator_name=c.operator_name,
@@ -246,5 +246,6 @@ class SourceOperator(Operator):
         return Batch(declared, None, rows, batch.origin, batch.timestamps)
 
 
-def _runs_users_code(strategy: WatermarkStrategy | None) -> bool:
+def runs_users_code(strategy: WatermarkStrategy | None) -> bool:
+    """Whether timestamps or watermarks come from a function of the user."""
     return strategy is not None and (callable(strategy.timestamp) or strategy.generator is not None)

@@ -22,7 +22,7 @@ from tidegate.operators.columns import ExpressionOperator
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.restored_clocks import RestoredClocks, StoredClock, restored_clocks
 from tidegate.operators.sink import FunctionSinkOperator
-from tidegate.operators.source import SourceOperator
+from tidegate.operators.source import SourceOperator, runs_users_code
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from tidegate.state.operator_states import OperatorAsyncPart, OperatorStates
@@ -346,8 +346,10 @@ def _runs_per_record(operator: Operator) -> bool:
 
 
 def _may_run_users_code(operator: Operator) -> bool:
-    others = AssignTimestamps, ApplyBatchFunction, ApplyAsync, WriteSink
-    return _runs_per_record(operator) or isinstance(operator.operation, others)
+    operation = operator.operation
+    if isinstance(operation, AssignTimestamps):
+        return runs_users_code(operation.strategy)
+    return _runs_per_record(operator) or isinstance(operation, (ApplyBatchFunction, ApplyAsync, WriteSink))
 
 
 def _fuse(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.core.clock import Clock
-from tidegate.core.pace import FIRST_ROWS, Pace
+from tidegate.core.pace import Pace
 from tidegate.records.batch import Batch
 
 Receiver = Callable[[Batch], None]
@@ -25,7 +25,9 @@ class Portions:
         self.enabled = False
         """Whether the chain runs Python per record; a vectorised one takes batches whole."""
         self._clock = clock
-        self._pace = Pace(_AIM_NS, FIRST_ROWS, MOST_ROWS)
+        self._pace = Pace(
+            _AIM_NS, MOST_ROWS, MOST_ROWS
+        )  # a source whose functions may be slow begins with few
         self._batch: Batch | None = None
         self._start = 0
         self._receive: Receiver | None = None

@@ -152,7 +152,9 @@ class _ScriptReader(RequestingReader):
             self._splits.remove(split)
             if start == len(records):
                 continue
-            stop = min([len(records), start + self._context.batch_rows, *(i for i in markers if i > start)])
+            stop = min(
+                [len(records), start + self._context.most_batch_rows, *(i for i in markers if i > start)]
+            )
             self._splits.append(msgspec.structs.replace(split, position=stop))
             self.last_split = split.id
             return Batch.of_rows(source.record_type, records[start:stop], Origin(split.id, start, "record"))
