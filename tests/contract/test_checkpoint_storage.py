@@ -12,9 +12,8 @@ import os
 import pickle
 import random
 import re
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pytest
 
+from tests.disks import small_disk
 from tests.unit.manifest_kit import Contents, manifest
 from tidegate.core.ids import new_job_id
 from tidegate.snapshot.handles import StateFile
@@ -436,25 +436,6 @@ def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot write 1 bytes to .*file/.*Not a directory"):
         filesystem_job(str(tmp_path / "file")).write(b"x")
-
-
-@contextlib.contextmanager
-def small_disk(directory: Path, size: str) -> Iterator[Path]:
-    directory.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)],
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode != 0:
-        message = f"cannot mount a small disk: {mounted.stderr.strip()}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
 
 
 def test_a_full_disk_is_an_error_with_path_and_bytes_and_leaves_nothing_half_written(tmp_path):

@@ -152,6 +152,7 @@ class _ScriptReader(RequestingReader):
             self._splits.remove(split)
             if start == len(records):
                 continue
+            # Not `batch_rows`, which depends on how fast the machine is: where a script's batches end is a part of it.
             stop = min(
                 [len(records), start + self._context.most_batch_rows, *(i for i in markers if i > start)]
             )
