@@ -171,6 +171,33 @@ def test_all_files_of_a_reader_have_one_dictionary(tmp_path):
     assert counted(apps) == counted(f"app-{(i + k) % 5}" for i in range(3) for k in range(9000))
 
 
+def test_row_groups_with_and_without_the_common_dictionary_become_one_batch(tmp_path):
+    few, many = ["a", "b"] * 500, [f"{i % 500:0>300}" for i in range(1000)]
+    with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("app", pa.string())])) as writer:
+        for part in (few, many, few):
+            writer.write_table(pa.table({"app": part}))
+    source = FileSource(tmp_path / "a.parquet")
+    assert [b.columns.column("app").type.index_type for b in batches_of(source, 1000)] == [
+        pa.int16(),
+        pa.int32(),
+        pa.int16(),
+    ]
+    (batch,) = batches_of(source, 10_000)
+    column = batch.columns.column("app")
+    assert column.type == pa.dictionary(pa.int32(), pa.string())
+    assert column.to_pylist() == few + many + few
+
+
+def test_row_groups_with_more_values_together_than_codes_can_tell_become_one_batch(tmp_path):
+    groups = [[f"{g}-{i}" for i in range(4000)] * 16 for g in range(9)]
+    with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("app", pa.string())])) as writer:
+        for group in groups:
+            writer.write_table(pa.table({"app": group}), row_group_size=10**6)
+    (batch,) = batches_of(FileSource(tmp_path / "a.parquet"), 10**6)
+    assert batch.columns.column("app").type == pa.string()
+    assert batch.columns.column("app").to_pylist() == [app for group in groups for app in group]
+
+
 def test_with_columns_reads_only_those_in_the_given_order(tmp_path):
     pq.write_table(table(10), tmp_path / "a.parquet", row_group_size=4)
     source = FileSource(tmp_path / "a.parquet", schema=Click)

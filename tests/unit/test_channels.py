@@ -143,6 +143,28 @@ def test_merged_rows_stay_rows_and_mixed_encodings_become_the_declared_type():
     assert both.rows == ["a", "b", "b", "c"]
 
 
+def test_merged_dictionaries_are_one_or_are_decoded_where_codes_are_too_narrow_for_all_values():
+    text = record_type_of(str)
+
+    def encoded(first: int, count: int) -> Batch:
+        values = pa.array([f"word-{i}" for i in range(first, first + count)])
+        codes = pa.array(range(count), pa.int16())
+        return Batch.of_columns(
+            text,
+            pa.RecordBatch.from_arrays(
+                [pa.DictionaryArray.from_arrays(codes, values)], names=text.schema.names
+            ),
+        )
+
+    few = merge([encoded(0, 20), encoded(10, 20)])
+    assert few.columns.column(0).type == pa.dictionary(pa.int16(), pa.string())
+    assert len(few.columns.column(0).dictionary) == 30
+    assert few.rows == [f"word-{i}" for i in (*range(20), *range(10, 30))]
+    many = merge([encoded(0, 20_000), encoded(20_000, 20_000)])
+    assert many.columns.column(0).type == pa.string()
+    assert many.rows == [f"word-{i}" for i in range(40_000)]
+
+
 class Local:
     """Two producers and a gate in one slot, wired as `Slot` wires a local exchange: calls, no queue between."""
 

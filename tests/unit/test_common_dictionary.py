@@ -42,6 +42,7 @@ def test_rows_stay_what_they_are_and_codes_too_until_it_begins_anew(parts, most)
             if len(values) > most:
                 assert got.dictionary.equals(column.dictionary), "it came as it goes"
                 continue
+            assert got.type.index_type == common_dictionary.CODES
             now = got.dictionary.to_pylist()
             assert now[: len(before)] == before or now == values
             assert len(set(now)) == len(now) <= most

@@ -18,6 +18,9 @@ MOST_VALUES: Final = 4096
 """More values are not brought together: those who know the dictionary would be slower with it than with its parts."""
 MOST_BYTES: Final = 256 << 10
 """The same for their size: a dictionary goes with each batch to each consumer."""
+CODES: Final = pa.int16()
+"""So few values need no more. Codes are all of a column that an exchange cuts, sends and receives, so this is what
+parallelism costs (figures in docs/design/0005-speed.md)."""
 _ROWS_PER_VALUE: Final = 16
 """Finding a value costs as much as this many rows cost behind the reader."""
 
@@ -32,15 +35,14 @@ class CommonDictionary:
         """The code of each value of `_last`; None if they are the same already."""
 
     def encode(self, column: pa.DictionaryArray) -> pa.DictionaryArray:
-        """The same rows with codes of the common dictionary, or as they came where that would not pay."""
+        """The same rows with `CODES` of the common dictionary, or as they came where that would not pay."""
         own = column.dictionary
         if len(own) * _ROWS_PER_VALUE > len(column) or own.null_count or _is_large(own):
             return column
         if self._last is None or not self._last.equals(own):
             self._take_in(own)
         indices = column.indices
-        if self._places is not None:
-            indices = take(self._places, indices)
+        indices = indices.cast(CODES) if self._places is None else take(self._places, indices)
         return pa.DictionaryArray.from_arrays(indices, self._values, ordered=column.type.ordered, safe=False)
 
     def _take_in(self, own: pa.Array) -> None:
@@ -58,7 +60,7 @@ class CommonDictionary:
                 return
             self._values = values
             found = pc.index_in(own, value_set=self._values)
-        self._places = found
+        self._places = found.cast(CODES)
 
 
 def _is_large(values: pa.Array) -> bool:

@@ -217,13 +217,26 @@ def _refuse_none(name: str, data_type: pa.DataType) -> NoReturn:
 
 
 def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of all parts, which have the same columns of the same types, in one."""
+    """The rows of all parts, which have the same columns of the same types, in one; see `join_arrays`."""
     if len(parts) == 1:
         return parts[0]
-    arrays = [pa.concat_arrays(chunks) for chunks in zip(*(p.columns for p in parts), strict=True)]
+    arrays = [join_arrays(chunks) for chunks in zip(*(p.columns for p in parts), strict=True)]
     if not arrays:
         return rows_without_columns(sum(p.num_rows for p in parts))
-    return pa.RecordBatch.from_arrays(arrays, schema=parts[0].schema)
+    schema = parts[0].schema
+    if any(array.type != kind for array, kind in zip(arrays, schema.types, strict=True)):
+        schema = pa.schema([field.with_type(a.type) for field, a in zip(schema, arrays, strict=True)])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def join_arrays(chunks: Sequence[pa.Array]) -> pa.Array:
+    """One array behind the other. Dictionaries become one; decoded if that has more values than codes can tell."""
+    try:
+        return pa.concat_arrays(chunks)
+    except pa.ArrowInvalid:
+        if not pa.types.is_dictionary(chunks[0].type):
+            raise
+        return pa.concat_arrays([chunk.dictionary_decode() for chunk in chunks])
 
 
 def rows_without_columns(count: int) -> pa.RecordBatch:

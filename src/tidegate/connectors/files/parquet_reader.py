@@ -20,7 +20,7 @@ from tidegate.core.errors import SchemaError
 from tidegate.formats.common_dictionary import CommonDictionary
 from tidegate.formats.parquet import GroupSize, dictionary_columns, group_size, reader_schema
 from tidegate.records.batch import Batch, Origin
-from tidegate.records.columns import rows_without_columns
+from tidegate.records.columns import join_arrays, rows_without_columns
 from tidegate.records.types import RecordType
 
 
@@ -186,14 +186,17 @@ class OpenParquetSplit(OpenSplit):
         """What the row groups have of a column, together; their dictionaries are made one first."""
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         if _is_string_dictionary(column.type, field.type):
-            if (
-                column.type.index_type != pa.int32()
-            ):  # a file's own choice, which two dictionaries may not fit
-                wide = pa.dictionary(pa.int32(), column.type.value_type, column.type.ordered)
-                chunks = [chunk.cast(wide) for chunk in chunks]
+            # A file's own choice may not fit two dictionaries together.
+            wide = pa.dictionary(pa.int32(), column.type.value_type, column.type.ordered)
             dictionary = self._reading.dictionaries[field.name]
-            chunks = [dictionary.encode(chunk) for chunk in chunks]
-        return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+            chunks = [dictionary.encode(_of_type(chunk, wide)) for chunk in chunks]
+            if any(chunk.type != chunks[0].type for chunk in chunks):  # not all could be brought together
+                chunks = [_of_type(chunk, wide) for chunk in chunks]
+        return chunks[0] if len(chunks) == 1 else join_arrays(chunks)
+
+
+def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    return array if array.type == kind else array.cast(kind)
 
 
 def _runs(groups: Iterable[GroupSize], most: int) -> Iterator[GroupSize]:
