@@ -29,8 +29,7 @@ from tidegate.api.source import (
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
 
-BATCH = 10_000
-SPLIT = 2 * BATCH
+SPLIT = 20_000
 Load = Callable[[], Iterable[Any]]
 """All records."""
 
@@ -61,7 +60,7 @@ class Block(SourceSplit):
 
 
 class MemorySource(Source):
-    """Batches of BATCH records from memory."""
+    """Batches from memory, as long as they are asked for."""
 
     split_type = Block
 
@@ -117,7 +116,7 @@ class _MemoryReader(SourceReader):
         if self._is_first:
             self._is_first = False
             note_first_read(self._notes)
-        rows = self._records[self._next : min(self._next + BATCH, self._end)]
+        rows = self._records[self._next : min(self._next + self._context.batch_rows, self._end)]
         self._next += len(rows)
         return Batch.of_rows(self._type, rows)
 

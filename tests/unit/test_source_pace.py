@@ -12,14 +12,17 @@ import pyarrow as pa
 
 from tests.unit.test_fusion import host, to_exchange
 from tidegate import Environment, OutputTag, WatermarkStrategy
-from tidegate.api.sequences import NumberSequenceSource, SpanSplit
+from tidegate.api.sequences import NumberSequenceSource, SpanReader, SpanSplit
+from tidegate.api.source import ReaderContext, SourceReader
 from tidegate.core.clock import ManualClock
 from tidegate.core.pace import FIRST_ROWS
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.records.batch import Batch
+from tidegate.records.types import record_type_of
 from tidegate.taskmanager.chain import OperatorChain
+from tidegate.taskmanager.portions import MOST_ROWS
 
 MOST = 262_144
 MS = 1_000_000
@@ -47,10 +50,29 @@ def commit(columns: pa.RecordBatch) -> pa.RecordBatch:
     return columns
 
 
-def sizes(write: Any, count: int, strategy: WatermarkStrategy | None = None) -> list[int]:
+class ObjectReader(SpanReader):
+    """Gives numbers as Python objects."""
+
+    def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
+        return Batch.of_rows(record_type_of(int), list(range(start, stop)))
+
+
+class ObjectSource(NumberSequenceSource):
+    """The same numbers, not as columns."""
+
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        return ObjectReader(context)
+
+
+def sizes(
+    write: Any,
+    count: int,
+    strategy: WatermarkStrategy | None = None,
+    source_class: type[NumberSequenceSource] = NumberSequenceSource,
+) -> list[int]:
     """How many records the batches have that a source of numbers gives to a program behind it."""
     env = Environment(parallelism=1)
-    write(env.from_source(NumberSequenceSource(0, 10**9), strategy))
+    write(env.from_source(source_class(0, 10**9), strategy))
     program = env._program("job")
     graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
     vertex = build_job_graph(graph).vertices[0]
@@ -83,6 +105,15 @@ def test_a_fast_function_gets_them_soon() -> None:
     found = sizes(lambda s: to_exchange(s.map(fast)), 6)
     assert found[0] == FIRST_ROWS
     assert found[-1] == MOST
+
+
+def test_python_objects_come_to_functions_in_portions_and_to_operators_of_the_engine_in_full_batches() -> (
+    None
+):
+    found = sizes(lambda s: to_exchange(s.map(fast)), 6, source_class=ObjectSource)
+    assert found == [FIRST_ROWS, 16 * FIRST_ROWS, *[MOST_ROWS] * 4]
+    assert sizes(lambda s: to_exchange(s.map(slow)), 12, source_class=ObjectSource)[-1] <= 125
+    assert sizes(to_exchange, 2, source_class=ObjectSource) == [MOST, MOST]
 
 
 def test_a_slow_function_gets_what_it_does_in_100_ms() -> None:

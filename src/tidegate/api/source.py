@@ -79,7 +79,7 @@ class ReaderContext:
     clock: Clock
     batch_rows: int
     """How many records the next batch may have. Ask for each `poll`: they are fewer while what is chained behind the
-    source is slow, since a checkpoint waits until it is done with a batch."""
+    source is slow, since a checkpoint waits until it is done with a batch, or takes Python objects one by one."""
     most_batch_rows: int
     """The most that `batch_rows` can become: read so many at once where to slice is cheaper than to read."""
     request_split: Callable[[], None]

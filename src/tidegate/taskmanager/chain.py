@@ -26,7 +26,7 @@ from tidegate.operators.source import SourceOperator, runs_users_code
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from tidegate.state.operator_states import OperatorAsyncPart, OperatorStates
-from tidegate.taskmanager.portions import Portions, Receiver
+from tidegate.taskmanager.portions import MOST_ROWS, Portions, Receiver
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class OperatorChain:
         self.source = head if isinstance(head, SourceOperator) else None
         if self.source is not None:
             self.source.careful = any(map(_may_run_users_code, built[1:]))
+            self.source.most_objects = MOST_ROWS if portions.enabled else None
             portions.took = self.source.batch_took
         self._opened = 0
         self._finished = 0
