@@ -16,7 +16,7 @@ def column(codes: list[int | None], index_type: pa.DataType | None = None) -> pa
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64, np.uint64])
-@pytest.mark.parametrize("index_type", [pa.int8(), pa.int32(), pa.int64()])
+@pytest.mark.parametrize("index_type", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
 def test_each_row_gets_the_number_of_its_code(dtype: type, index_type: pa.DataType) -> None:
     table = CodeTable(np.array([10, 20, 30, 99], dtype))
     found = table.look_up(column([2, 0, 0, 1], index_type)).to_numpy()

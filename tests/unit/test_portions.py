@@ -75,11 +75,43 @@ def test_who_wants_to_know_is_told_how_long_a_batch_took_without_waiting_for_cre
     told: list[int] = []
     portions.took = told.append
     run(portions, batch_of(100_000), clock, 3)  # whole
+    portions.chain_is_ready()
     portions.enabled = True
     run(portions, batch_of(7), clock, 3)
+    assert told == [300_000]
+    portions.chain_is_ready()
+    portions.chain_is_ready()
     portions.offer(batch_of(MOST_ROWS + 1), lambda part: clock.advance_ns(part.num_rows))
     clock.advance_ns(1_000)  # not ready
     clock.advance_ns(1_000_000)  # no credit
     portions.waited_for_credit(1_000_000)
     portions.step()
+    clock.advance_ns(10)  # other tasks
+    portions.chain_is_ready()
     assert told == [300_000, 21, MOST_ROWS + 1 + 1_000]
+
+
+def test_that_an_operator_is_not_ready_behind_the_last_part_counts_as_well() -> None:
+    clock = ManualClock()
+    portions = Portions(clock)
+    portions.enabled = True
+    told: list[int] = []
+    portions.took = told.append
+    run(portions, batch_of(7), clock, 3)
+    clock.advance_ns(10)  # other tasks
+    portions.chain_is_busy()
+    clock.advance_ns(1_000)
+    portions.chain_is_busy()
+    clock.advance_ns(1_000_000)  # no credit
+    portions.waited_for_credit(1_000_000)
+    clock.advance_ns(500)
+    portions.chain_is_ready()
+    assert told == [21 + 1_500]
+
+
+def test_a_batch_without_records_goes_through() -> None:
+    clock = ManualClock()
+    portions = Portions(clock)
+    portions.enabled = True
+    assert run(portions, batch_of(0), clock, 3) == [[]]
+    assert len(run(portions, batch_of(MOST_ROWS), clock, 3)) == 1

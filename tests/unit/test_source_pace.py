@@ -16,6 +16,7 @@ from tidegate.api.sequences import NumberSequenceSource, SpanReader, SpanSplit
 from tidegate.api.source import ReaderContext, SourceReader
 from tidegate.core.clock import ManualClock
 from tidegate.core.pace import FIRST_ROWS
+from tidegate.graph.blobs import load_blob
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.metrics.registry import TaskMetrics
@@ -45,6 +46,11 @@ def fast(number: int) -> int:
     return number
 
 
+def slow_partition(number: int, partitions: int) -> int:
+    spend(MS)
+    return number % partitions
+
+
 def commit(columns: pa.RecordBatch) -> pa.RecordBatch:
     spend(250 * MS)
     return columns
@@ -69,28 +75,40 @@ def sizes(
     count: int,
     strategy: WatermarkStrategy | None = None,
     source_class: type[NumberSequenceSource] = NumberSequenceSource,
+    busy_ns: int = 0,
 ) -> list[int]:
-    """How many records the batches have that a source of numbers gives to a program behind it."""
+    """How many records the batches have that a source of numbers gives to a program behind it.
+
+    `busy_ns`: how long an operator is not ready for each record that it has got, as one that waits for answers.
+    """
     env = Environment(parallelism=1)
     write(env.from_source(source_class(0, 10**9), strategy))
     program = env._program("job")
     graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
-    vertex = build_job_graph(graph).vertices[0]
+    job_graph = build_job_graph(graph)
+    vertex = job_graph.vertices[0]
+    users_partition = any(load_blob(e.blob).runs_users_code for e in job_graph.outputs(vertex.id))
     out: list[Batch] = []
     made = dataclasses.replace(host(), clock=sys.modules[__name__].CLOCK)
     last = len(vertex.operators) - 1
-    chain = OperatorChain(vertex, 0, made, TaskMetrics(0, 0), {(last, None): [out.append]})
+    exchanges: Any = {(last, None): [out.append]}
+    chain = OperatorChain(vertex, 0, made, TaskMetrics(0, 0), exchanges, users_partition=users_partition)
     chain.open()
     source = chain.source
     assert source is not None
     source.add_splits([msgspec.json.encode(SpanSplit(id="0", position=0, end=10**9))])
     found, before = [], 0
     for _ in range(count):
+        assert chain.is_ready()
         source.advance()
         while chain.has_more:
+            spend(busy_ns * MOST_ROWS)
             chain.process_more()
         position = msgspec.json.decode(source.positions()[0], type=SpanSplit).position
         found.append(position - before)
+        if busy_ns:
+            chain._portions.chain_is_busy()
+            spend(busy_ns * min(MOST_ROWS, position - before))
         before = position
     chain.close()
     return found
@@ -129,6 +147,18 @@ def test_a_slow_function_for_the_timestamps_at_the_source_counts_as_well() -> No
     assert 75 <= found[-1] <= 125
 
 
+def test_an_operator_that_waits_for_answers_gets_what_it_is_ready_for_in_100_ms() -> None:
+    found = sizes(lambda s: to_exchange(s.map(fast)), 12, busy_ns=10 * MS)
+    assert max(found) <= 16 * FIRST_ROWS
+    assert 8 <= found[-1] <= 12
+
+
+def test_a_function_for_the_key_or_the_partition_counts_as_well() -> None:
+    assert sizes(lambda s: s.key_by(fast).count().print(), 1) == [FIRST_ROWS]
+    assert sizes(lambda s: s.partition_custom(slow_partition, "value").print(), 1) == [FIRST_ROWS]
+    assert sizes(lambda s: s.key_by("value").count().print(), 1) == [MOST]
+
+
 def test_a_function_of_batches_that_takes_long_for_each_of_them_gets_large_ones() -> None:
     assert sizes(lambda s: to_exchange(s.map_batches(commit)), 30)[-1] == MOST
 
@@ -138,3 +168,5 @@ def test_records_without_a_timestamp_that_go_elsewhere_do_not_keep_batches_small
     strategy = WatermarkStrategy.bounded("1 s", lambda n: None if n % 10 == 0 else n)
     found = sizes(lambda s: to_exchange(s.map(fast)), 8, strategy.with_missing_timestamps(missing))
     assert found[-1] > 10_000
+    strategy = WatermarkStrategy.bounded("1 s", lambda n: None)
+    assert sizes(to_exchange, 8, strategy.with_missing_timestamps(missing))[-1] == MOST

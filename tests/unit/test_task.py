@@ -63,3 +63,53 @@ def test_a_wake_that_comes_while_the_answer_is_read_is_not_lost():
     assert task.wake_at_ns == 0
     task.step(2)
     assert source.polls == 2
+
+
+def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
+    clock, waited, worked = ManualClock(), [], []
+
+    class Chain:
+        source = Source()
+        keeps_time = False
+        has_more = True
+
+        def is_ready(self) -> bool:
+            return True
+
+        def waited_for_credit(self, ns: int) -> None:
+            waited.append(ns)
+
+        def process_more(self) -> None:
+            clock.advance_ns(5)
+            worked.append(clock.monotonic_ns())
+            self.has_more = len(worked) < 2
+
+    channel = SimpleNamespace(is_available=False)
+    partition = SimpleNamespace(channels=[channel], now_ns=0)
+    metrics = TaskMetrics(0, now_ns=0)
+    task = Task(
+        SubtaskId(VertexId(0), 0),
+        "source",
+        Chain(),
+        InputGate({}, 1, 0),
+        [partition],
+        metrics,
+        clock,  # type: ignore[arg-type, list-item]
+    )
+    begun: list[object] = []
+    task.checkpoints = SimpleNamespace(step=lambda: None, triggered=begun.append)  # type: ignore[assignment]
+    start = clock.monotonic_ns()
+    assert not task.step(start)
+    clock.advance_ns(30)
+    task.trigger("barrier")  # type: ignore[arg-type]
+    assert task.step(clock.monotonic_ns())
+    assert (waited, worked) == ([30], [start + 35])
+    clock.advance_ns(7)
+    assert task.step(clock.monotonic_ns())
+    assert waited == [30, 7]
+    assert task.step(clock.monotonic_ns())
+    assert begun == ["barrier"]
+    clock.advance_ns(4)
+    channel.is_available = True
+    task.step(clock.monotonic_ns())
+    assert waited == [30, 7, 4], "what was work has not been waiting"

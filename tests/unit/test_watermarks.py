@@ -250,6 +250,19 @@ def test_the_interval_of_watermarks_is_kept():
         assert h.operator.next_processing_time_ms is None  # nothing new: nobody is woken for nothing
 
 
+def test_the_first_one_comes_an_interval_behind_the_first_record_however_late_that_is():
+    env = Environment(watermark_interval="200 ms")
+    stream = env.from_collection([EVENT]).assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"))
+    with OperatorHarness.of(stream, options=env.options) as h:
+        h.advance_clock(10_000)
+        push(h, 20)
+        h.advance_clock(199)
+        push(h, 10)
+        assert h.watermarks == [], "those that come at once are not in order, and none of them is late"
+        h.advance_clock(1)
+        assert h.watermarks == [19]
+
+
 # ---- splits ----
 
 

@@ -25,6 +25,11 @@ class Partitioning:
         """The columns that it reads to choose a subtask, or None for all."""
         return frozenset()
 
+    @property
+    def runs_users_code(self) -> bool:
+        """Whether a function of the user is called for each record."""
+        return False
+
 
 @dataclass(frozen=True)
 class Forward(Partitioning):
@@ -48,6 +53,11 @@ class Hash(Partitioning):
     def required_columns(self) -> frozenset[str] | None:
         """Those of the key."""
         return self.key.required_columns()
+
+    @property
+    def runs_users_code(self) -> bool:
+        """Where the key is a function's."""
+        return self.key.function is not None
 
 
 @dataclass(frozen=True)
@@ -101,3 +111,8 @@ class Custom(Partitioning):
     def required_columns(self) -> frozenset[str] | None:
         """Those of the key."""
         return self.key.required_columns()
+
+    @property
+    def runs_users_code(self) -> bool:
+        """Its own function."""
+        return True

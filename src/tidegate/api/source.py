@@ -106,7 +106,8 @@ class SourceReader(ABC):
     def poll(self) -> Batch | Idle | Finished:
         """Return the next records, or say that there are none now, or none ever.
 
-        At least one record, and at most the `batch_rows` that the context has now.
+        At least one record, and at most the `batch_rows` that the context has now; more is taken too, but a checkpoint
+        waits for it.
         """
 
     def records_behind(self) -> int | None:

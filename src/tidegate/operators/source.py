@@ -8,7 +8,6 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from tidegate.api.source import IDLE, Finished, Gauge, Idle, ReaderContext, SourceReader
-from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import SchemaError
 from tidegate.core.pace import FIRST_ROWS, Pace
 from tidegate.metrics.snapshot import RECORDS_BEFORE, RECORDS_BEHIND, EventTime
@@ -64,7 +63,8 @@ class SourceOperator(Operator):
         self._results = ResultType(self.output_type)
         self._split_type = self.operation.source.split_type
         most = c.options.batch_rows
-        careful = self.careful or runs_users_code(self.operation.strategy)
+        strategy = self.operation.strategy
+        careful = self.careful or (strategy is not None and strategy.reads_rows)
         self._pace = Pace(_AIM_NS, FIRST_ROWS if careful else most, most)
         self._reading = ReaderContext(
             operator_name=c.operator_name,
@@ -80,7 +80,6 @@ class SourceOperator(Operator):
         )
         with blame(c.operator_name):
             self._reader = self.operation.source.create_reader(self._reading)
-        strategy = self.operation.strategy
         self._times = None if strategy is None else EventTimes(strategy, c, self.process_watermark)
         marks = [msgspec.json.decode(e, type=StoredSplit) for e in c.states.entries(GENERATORS)]
         self._begun = {mark.split for mark in marks if mark.watermark_ms > MIN_TIMESTAMP}
@@ -130,6 +129,8 @@ class SourceOperator(Operator):
             if batch.num_rows:
                 self._given += batch.num_rows
                 self.context.emit(batch)
+            elif batch is _NOTHING:
+                self.batch_took(0)
             return None
         if isinstance(polled, (Idle, Finished)):
             return polled
@@ -251,8 +252,3 @@ class SourceOperator(Operator):
         if isinstance(declared, RowType):
             rows = self._results.adopt(rows)
         return Batch(declared, None, rows, batch.origin, batch.timestamps)
-
-
-def runs_users_code(strategy: WatermarkStrategy | None) -> bool:
-    """Whether timestamps or watermarks come from a function of the user."""
-    return strategy is not None and (callable(strategy.timestamp) or strategy.generator is not None)

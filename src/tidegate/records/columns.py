@@ -230,7 +230,10 @@ def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def join_arrays(chunks: Sequence[pa.Array]) -> pa.Array:
-    """One array behind the other. Dictionaries become one; decoded if that has more values than codes can tell."""
+    """One array behind the other. Dictionaries become one; where they cannot, rows are decoded.
+
+    They cannot if there are more values together than codes can tell, or nulls among the values.
+    """
     try:
         return pa.concat_arrays(chunks)
     except pa.ArrowInvalid:

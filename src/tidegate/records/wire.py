@@ -16,10 +16,8 @@ from tidegate.records.packed_rows import PackedRows
 from tidegate.records.types import RecordType
 
 _TIMESTAMPS = pa.field("$timestamp", pa.int64())
-_WRITE, _READ = (
-    pa.ipc.IpcWriteOptions(),
-    pa.ipc.IpcReadOptions(),
-)  # else made, and the environment asked, per frame
+# Else made, and the environment asked, for each frame.
+_WRITE, _READ = pa.ipc.IpcWriteOptions(), pa.ipc.IpcReadOptions()
 
 Event = Watermark | WatermarkStatus | CheckpointBarrier | EndOfInput
 

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from tidegate.api.async_io import ApplyAsync
 from tidegate.api.operations import ApplyBatchFunction, AssignTimestamps, WriteSink
 from tidegate.core.clock import Clock
 from tidegate.core.ids import OperatorId
@@ -22,7 +21,7 @@ from tidegate.operators.columns import ExpressionOperator
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.restored_clocks import RestoredClocks, StoredClock, restored_clocks
 from tidegate.operators.sink import FunctionSinkOperator
-from tidegate.operators.source import SourceOperator, runs_users_code
+from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from tidegate.state.operator_states import OperatorAsyncPart, OperatorStates
@@ -57,7 +56,8 @@ def _no_event(operator: int, event: object) -> None:
 class OperatorChain:
     """The operators of one subtask. `exchanges[(operator, tag)]` are the receivers outside the chain.
 
-    `send_event(operator, event)` puts an event on all channels that an operator feeds.
+    `send_event(operator, event)` puts an event on all channels that an operator feeds. `users_partition`: a function of
+    the user is called for what leaves the chain, for its key or its channel.
     """
 
     def __init__(
@@ -68,6 +68,8 @@ class OperatorChain:
         metrics: TaskMetrics,
         exchanges: dict[tuple[int, str | None], list[Receiver]],
         send_event: Callable[[int, Watermark | WatermarkStatus], None] = _no_event,
+        *,
+        users_partition: bool = False,
     ) -> None:
         counts = [metrics.operator(spec.name) for spec in vertex.operators]
         receivers = {key: list(found) for key, found in exchanges.items()}
@@ -94,7 +96,7 @@ class OperatorChain:
         self._head_counts = counts[0]
         self.source = head if isinstance(head, SourceOperator) else None
         if self.source is not None:
-            self.source.careful = any(map(_may_run_users_code, built[1:]))
+            self.source.careful = users_partition or any(map(_may_run_users_code, built[1:]))
             self.source.most_objects = MOST_ROWS if portions.enabled else None
             portions.took = self.source.batch_took
         self._opened = 0
@@ -143,8 +145,13 @@ class OperatorChain:
         self._portions.waited_for_credit(ns)
 
     def is_ready(self) -> bool:
-        """Whether every operator takes records now."""
-        return all(o.is_ready() for o in self._ready_checks)
+        """Whether every operator takes records now. The source learns how long they did not."""
+        ready = all(o.is_ready() for o in self._ready_checks)
+        if ready:
+            self._portions.chain_is_ready()
+        else:
+            self._portions.chain_is_busy()
+        return ready
 
     # ---- time ----
 
@@ -349,8 +356,8 @@ def _runs_per_record(operator: Operator) -> bool:
 def _may_run_users_code(operator: Operator) -> bool:
     operation = operator.operation
     if isinstance(operation, AssignTimestamps):
-        return runs_users_code(operation.strategy)
-    return _runs_per_record(operator) or isinstance(operation, (ApplyBatchFunction, ApplyAsync, WriteSink))
+        return operation.strategy.reads_rows
+    return _runs_per_record(operator) or isinstance(operation, (ApplyBatchFunction, WriteSink))
 
 
 def _fuse(

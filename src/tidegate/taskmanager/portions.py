@@ -25,17 +25,20 @@ class Portions:
         self.enabled = False
         """Whether the chain runs Python per record; a vectorised one takes batches whole."""
         self._clock = clock
-        self._pace = Pace(
-            _AIM_NS, MOST_ROWS, MOST_ROWS
-        )  # a source whose functions may be slow begins with few
+        # From the start: a source whose functions may be slow begins with few.
+        self._pace = Pace(_AIM_NS, MOST_ROWS, MOST_ROWS)
         self._batch: Batch | None = None
         self._start = 0
         self._receive: Receiver | None = None
         self._began_ns = 0
         self._waited_ns = 0
+        self._spent_ns: int | None = None
+        """What the last batch took up to the end of its last part, until that is told."""
+        self._unready_ns: int | None = None
+        """Since when an operator has been busy with that last part."""
         self.took: Callable[[int], None] = _nobody_asks
-        """Called when a batch was handed on to its end, with the nanoseconds since its first part came: also those in
-        which an operator was not ready for the next one, but not those of `waited_for_credit`."""
+        """Called when the chain is done with a batch and ready for another, with the nanoseconds that it took: also
+        those in which an operator was not ready (it waits for answers), but not those of `waited_for_credit`."""
 
     @property
     def is_empty(self) -> bool:
@@ -49,11 +52,12 @@ class Portions:
         return None if batch is None else batch.slice(self._start, batch.num_rows - self._start)
 
     def offer(self, batch: Batch, receive: Receiver) -> None:
-        """Hand a batch on: whole if it is small or the chain is vectorised, else its first part now."""
+        """Hand a batch on: whole if the chain is vectorised, else what takes about 10 ms of it now."""
         while self._batch is not None:  # offered twice within one step: order before everything
             self.step()
+        self._spent_ns = self._unready_ns = None
         self._began_ns, self._waited_ns = self._clock.monotonic_ns(), 0
-        if not self.enabled:
+        if not self.enabled or not batch.num_rows:
             receive(batch)
             self._done()
             return
@@ -81,8 +85,22 @@ class Portions:
         """So long the next part had to wait because nobody had room for what comes out: that says nothing about it."""
         self._waited_ns += ns
 
+    def chain_is_busy(self) -> None:
+        """An operator is not ready: it has enough to do with what it has got."""
+        if self._spent_ns is not None and self._unready_ns is None:
+            self._unready_ns, self._waited_ns = self._clock.monotonic_ns(), 0
+
+    def chain_is_ready(self) -> None:
+        """All operators are ready for more."""
+        if self._spent_ns is not None:
+            spent_ns, self._spent_ns = self._spent_ns, None
+            if self._unready_ns is not None:
+                spent_ns += max(0, self._clock.monotonic_ns() - self._unready_ns - self._waited_ns)
+                self._unready_ns = None
+            self.took(spent_ns)
+
     def _done(self) -> None:
-        self.took(max(0, self._clock.monotonic_ns() - self._began_ns - self._waited_ns))
+        self._spent_ns = max(0, self._clock.monotonic_ns() - self._began_ns - self._waited_ns)
 
 
 def _nobody_asks(spent_ns: int) -> None:

@@ -350,7 +350,10 @@ class Slot:
             self._wake()
 
         host = dataclasses.replace(self._host, wake=wake)
-        chain = OperatorChain(vertex, subtask.index, host, metrics, exchanges, send_event)
+        users_partition = any(partition.runs_users_code for partition in partitions)
+        chain = OperatorChain(
+            vertex, subtask.index, host, metrics, exchanges, send_event, users_partition=users_partition
+        )
         for edge in self._graph.inputs(vertex.id):
             self._input_types[edge.id] = chain.operators[0].input_types[edge.input]
         producers = {edge.id: edge.source for edge in self._graph.inputs(vertex.id)}
@@ -413,10 +416,17 @@ class Slot:
             )
             self._outputs[channel] = output
             channels.append(output)
+        partitioning = load_blob(edge.blob)
         partitioner = make_partitioner(
-            load_blob(edge.blob), len(channels), target.max_parallelism, producer, target.operators[0].name
+            partitioning, len(channels), target.max_parallelism, producer, target.operators[0].name
         )
-        return ResultPartition(partitioner, channels, self._timeout_ns == 0, edge.columns)
+        return ResultPartition(
+            partitioner,
+            channels,
+            self._timeout_ns == 0,
+            edge.columns,
+            runs_users_code=partitioning.runs_users_code,
+        )
 
     # ---- channels ----
 

@@ -47,9 +47,13 @@ class ResultPartition:
         channels: list[OutputChannel],
         flush_at_once: bool,
         columns: tuple[str, ...] | None = None,
+        *,
+        runs_users_code: bool = False,
     ) -> None:
         """`columns`: those that the consumers read, if not all."""
         self.channels = channels
+        self.runs_users_code = runs_users_code
+        """Whether the partitioner calls a function of the user for each record."""
         self._partition = partitioner
         self._flush_at_once = flush_at_once
         self._columns = None if columns is None else list(columns)
@@ -235,7 +239,7 @@ class Task:
     def step(self, now_ns: int) -> bool:
         """Do one unit of work; False if there was nothing to do or nowhere to put the result."""
         account = self._metrics.time
-        if self.checkpoints is not None and self._step_checkpoints(self.checkpoints):
+        if self.checkpoints is not None and self._step_checkpoints(self.checkpoints, now_ns):
             return True
         if self._draining:
             return self._drain(now_ns)
@@ -310,7 +314,7 @@ class Task:
         if self.gate.all_ended:
             self._finish()
 
-    def _step_checkpoints(self, checkpoints: SubtaskCheckpoints) -> bool:
+    def _step_checkpoints(self, checkpoints: SubtaskCheckpoints, now_ns: int) -> bool:
         """Barriers that overtake, then what the JobManager said; returns whether that was the step."""
         moved = False
         while (overtaker := self.gate.next_overtaker()) is not None:
@@ -321,7 +325,10 @@ class Task:
             if self.chain.has_more:  # without asking for credit: a barrier waits, and this is bounded
                 if not self.chain.is_ready():
                     return moved
+                if self._blocked:  # so far it has waited; what comes now is work
+                    self.chain.waited_for_credit(now_ns - self._blocked_since_ns)
                 self.chain.process_more()
+                self._blocked_since_ns = self._clock.monotonic_ns()
                 return True
             while self._orders:
                 self._orders.popleft()()

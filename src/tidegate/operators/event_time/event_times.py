@@ -36,12 +36,17 @@ class EventTimes:
         self._assigner = TimestampAssigner(strategy, context.operator_name)
         self._interval_ms = context.options.watermark_interval
         self._told_ms = context.clock.now_ms()
+        self._has_begun = False
         self._refused = 0
         self._limit_ms: int | None = None
         self.watermarks.restore(context.states.entries(GENERATORS), self._told_ms)
 
     def assign(self, batch: Batch, split: str | None) -> Batch | None:
         """The batch with timestamps, which count from now on; None if no record has one. Emit it before `tell`."""
+        if (
+            not self._has_begun
+        ):  # the first watermark is due an interval behind the first records, not at once
+            self._has_begun, self._told_ms = True, self._context.clock.now_ms()
         stamped, missing = self._assigner.assign(batch)
         if missing is not None and self._strategy.missing is not None:
             self._context.counter("records_without_timestamp").inc(missing.num_rows)
