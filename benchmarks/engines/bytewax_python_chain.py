@@ -54,7 +54,7 @@ def build_flow(args: argparse.Namespace, index: int, seen: Seen) -> tuple[Datafl
     totals: dict[str, Visit] = {}
     seen["results"] = 0
     flow = Dataflow("chain")
-    stream = op.input("input", flow, MemorySource(clicks, seen))
+    stream = op.input("input", flow, MemorySource(clicks, seen, args.repeat))
     visits = op.filter("filter", op.map("map", stream, python_chain.parse), python_chain.is_counted)
     keyed = op.key_on("key", visits, lambda visit: visit[0])
     op.output("output", op.stateful_map("reduce", keyed, running), TotalsSink(totals, seen))
@@ -71,7 +71,7 @@ def main() -> None:
     first_ns = min(part["first_ns"] for part in parts)
     protocol.report(
         version=version("bytewax"),
-        records=args.records,
+        records=args.records * args.repeat,
         seconds=(max(part["last_ns"] for part in parts) - first_ns) / 1e9,
         startup_s=protocol.seconds_since_start(first_ns),
         cpu_s=sum(part["cpu_s"] for part in parts),

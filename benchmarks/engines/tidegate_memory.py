@@ -1,4 +1,4 @@
-"""A source for tidegate's runners that hands out records which were loaded before the clock started.
+"""A source for tidegate's runners that hands out records which were loaded before the clock started, once or again.
 
 Its splits are blocks of records which a reader asks for one after the other, as files are read: a slot that has less to
 do behind the exchange reads more of them. So each reader has all records in its memory. Bytewax gives every worker its
@@ -64,9 +64,11 @@ class MemorySource(Source):
 
     split_type = Block
 
-    def __init__(self, load: Load, type: Any, notes: Path, records: int, parallelism: int) -> None:
+    def __init__(
+        self, load: Load, type: Any, notes: Path, records: int, parallelism: int, repeats: int = 1
+    ) -> None:
         self._load, self._type, self._notes = load, type, notes
-        self._records, self._parallelism = records, parallelism
+        self._records, self._parallelism, self._repeats = records, parallelism, repeats
 
     @property
     def boundedness(self) -> Boundedness:
@@ -80,7 +82,11 @@ class MemorySource(Source):
 
     def create_enumerator(self, context: Any) -> FixedSplitsEnumerator:
         """Blocks of records, for whoever asks next."""
-        blocks = [Block(id=str(start), start=start) for start in range(0, self._records, SPLIT)]
+        blocks: list[SourceSplit] = [
+            Block(id=f"{repeat}-{start}", start=start)
+            for repeat in range(self._repeats)
+            for start in range(0, self._records, SPLIT)
+        ]
         return AllTogether(context, blocks, self._parallelism)
 
     def restore_enumerator(self, context: Any, state: Any) -> FixedSplitsEnumerator:

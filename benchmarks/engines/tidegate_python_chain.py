@@ -41,14 +41,15 @@ def main() -> None:
         notes = Path(folder)
         env = environment(args, notes)
         load = functools.partial(python_chain.read_clicks, args.data / "json")
-        source = MemorySource(load, tuple[str, int, str, int], notes, args.records, args.parallelism)
+        click = tuple[str, int, str, int]
+        source = MemorySource(load, click, notes, args.records, args.parallelism, args.repeat)
         visits = (
             env.from_source(source, name="clicks").map(python_chain.parse).filter(python_chain.is_counted)
         )
         visits.key_by("f0").reduce(python_chain.add).sink_to(ProbeSink(notes, Totals))
         client = env.execute_async("chain")
         client.result()
-        report_job(client, notes, args.records, check)
+        report_job(client, notes, args.records * args.repeat, check)
 
 
 def check(sinks: list[dict[str, Any]]) -> dict[str, Any]:
