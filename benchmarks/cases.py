@@ -60,7 +60,7 @@ class Case:
     records: int | None = None
     """None: as many as the harness was asked for."""
     other_records: tuple[tuple[str, int], ...] = ()
-    """Another number for some families, for those that would take minutes a small one; the rate is what counts."""
+    """Another number for some families: a small one where they would take minutes, since the rate is what counts."""
     repeats: tuple[tuple[str, int], ...] = ()
     """How often a family reads the data over, so that its run lasts long enough."""
     data: Literal["clicks", "visits", "events", ""] = "clicks"
@@ -108,7 +108,7 @@ CASES = (
         "python_chain",
         (OURS, "bytewax", "pathway", *_PYFLINK),
         # Few records again and again, in the processor's caches as what a source has just made: two million kept as
-        # Python objects are 600 MB, and to fetch them from memory was a third of tidegate's time.
+        # Python objects are 600 MB, and to fetch them from memory was a fifth of tidegate's time.
         records=40_000,
         other_records=(("pathway", 2_000_000), ("pyflink", 200_000)),
         repeats=((OURS, 100), ("bytewax", 100)),

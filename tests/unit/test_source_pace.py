@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -87,28 +88,32 @@ def sizes(
     graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
     job_graph = build_job_graph(graph)
     vertex = job_graph.vertices[0]
-    users_partition = any(load_blob(e.blob).runs_users_code for e in job_graph.outputs(vertex.id))
+    edges = job_graph.outputs(vertex.id)
+    users_partition = any(load_blob(edge.blob).runs_users_code for edge in edges)
     out: list[Batch] = []
     made = dataclasses.replace(host(), clock=sys.modules[__name__].CLOCK)
-    last = len(vertex.operators) - 1
-    exchanges: Any = {(last, None): [out.append]}
+    exchanges: Any = {(edge.source_operator, edge.tag): [out.append] for edge in edges}
     chain = OperatorChain(vertex, 0, made, TaskMetrics(0, 0), exchanges, users_partition=users_partition)
     chain.open()
     source = chain.source
     assert source is not None
     source.add_splits([msgspec.json.encode(SpanSplit(id="0", position=0, end=10**9))])
+    busy_until = 0
+    chain._ready_checks.append(SimpleNamespace(is_ready=lambda: CLOCK.monotonic_ns() >= busy_until))  # type: ignore[arg-type]
     found, before = [], 0
     for _ in range(count):
-        assert chain.is_ready()
+        ready = chain.is_ready()
+        chain.was_ready(ready)
+        if not ready:
+            spend(busy_until - CLOCK.monotonic_ns())
+            chain.was_ready(chain.is_ready())
         source.advance()
         while chain.has_more:
             spend(busy_ns * MOST_ROWS)
             chain.process_more()
         position = msgspec.json.decode(source.positions()[0], type=SpanSplit).position
         found.append(position - before)
-        if busy_ns:
-            chain._portions.chain_is_busy()
-            spend(busy_ns * min(MOST_ROWS, position - before))
+        busy_until = CLOCK.monotonic_ns() + busy_ns * min(MOST_ROWS, position - before)
         before = position
     chain.close()
     return found
@@ -153,6 +158,30 @@ def test_an_operator_that_waits_for_answers_gets_what_it_is_ready_for_in_100_ms(
     assert 8 <= found[-1] <= 12
 
 
+ASKED: list[int] = []
+"""How many records the readers below were asked for."""
+
+
+class NotedReader(ObjectReader):
+    def poll(self) -> Any:
+        sys.modules[__name__].ASKED.append(self._context.batch_rows)
+        return super().poll()
+
+
+class NotedSource(NumberSequenceSource):
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        return NotedReader(context)
+
+
+def test_a_job_whose_key_is_a_function_begins_with_few_records() -> None:
+    for key, first in ((lambda n: n % 3, FIRST_ROWS), ("value", MOST)):
+        sys.modules[__name__].ASKED.clear()
+        env = Environment(runtime="in-process", parallelism=2)
+        counts = env.from_source(NotedSource(1, 100)).key_by(key).count().execute_and_collect()
+        assert len(list(counts)) == 100
+        assert sys.modules[__name__].ASKED[0] == first
+
+
 def test_a_function_for_the_key_or_the_partition_counts_as_well() -> None:
     assert sizes(lambda s: s.key_by(fast).count().print(), 1) == [FIRST_ROWS]
     assert sizes(lambda s: s.partition_custom(slow_partition, "value").print(), 1) == [FIRST_ROWS]
@@ -170,3 +199,12 @@ def test_records_without_a_timestamp_that_go_elsewhere_do_not_keep_batches_small
     assert found[-1] > 10_000
     strategy = WatermarkStrategy.bounded("1 s", lambda n: None)
     assert sizes(to_exchange, 8, strategy.with_missing_timestamps(missing))[-1] == MOST
+
+
+def test_a_source_of_which_only_a_side_output_is_read_gives_full_batches_soon() -> None:
+    missing = OutputTag("missing", int)
+    strategy = WatermarkStrategy.bounded("1 s", lambda n: None if n % 2 else n)
+    found = sizes(
+        lambda s: to_exchange(s.get_side_output(missing)), 8, strategy.with_missing_timestamps(missing)
+    )
+    assert found[-1] == MOST

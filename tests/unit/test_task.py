@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 from tidegate.api.source import Idle
 from tidegate.core.clock import ManualClock
@@ -25,7 +26,9 @@ class Source:
 
 
 def task_of(source: Source) -> Task:
-    chain = SimpleNamespace(source=source, is_ready=lambda: True, has_more=False, keeps_time=False)
+    chain = SimpleNamespace(
+        source=source, is_ready=lambda: True, was_ready=lambda ready: None, has_more=False, keeps_time=False
+    )
     metrics = TaskMetrics(0, now_ns=0)
     return Task(SubtaskId(VertexId(0), 0), "source", chain, InputGate({}, 1, 0), [], metrics, ManualClock())  # type: ignore[arg-type]
 
@@ -76,6 +79,9 @@ def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
         def is_ready(self) -> bool:
             return True
 
+        def was_ready(self, ready: bool) -> None:
+            pass
+
         def waited_for_credit(self, ns: int) -> None:
             waited.append(ns)
 
@@ -113,3 +119,18 @@ def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
     channel.is_available = True
     task.step(clock.monotonic_ns())
     assert waited == [30, 7, 4], "what was work has not been waiting"
+
+
+def test_whether_operators_were_ready_is_told_in_each_step_also_where_answers_keep_coming():
+    told: list[bool] = []
+    answers = iter([True, True, False, False])
+    ready = iter([False, True, False, True])
+    source = Source()
+    task = task_of(source)
+    chain: Any = task.chain
+    chain.keeps_time, chain.on_processing_time = True, lambda now_ms: next(answers)
+    chain.is_ready, chain.was_ready = lambda: next(ready), told.append
+    for now_ns in range(4):
+        task.step(now_ns)
+    assert told == [False, True, False, True]
+    assert source.polls == 1

@@ -166,7 +166,7 @@ class Options(RecoveryOptions):
         "watermark.interval",
         DURATION,
         200,
-        "Time between the watermarks of a source; 0: one behind every batch.",
+        "Time between the watermarks of a source, and from its first record to the first; 0: one behind every batch.",
         aliases=["pipeline.auto_watermark_interval"],
     )
 

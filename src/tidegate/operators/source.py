@@ -48,10 +48,11 @@ class SourceOperator(Operator):
     _given = 0
     _times: EventTimes | None = None
     careful = False
-    """Whether what is chained behind it may run the user's code, slow or not. Set before `open`."""
+    """Whether what is chained behind it, or partitions its output, may run the user's code. Set before `open`."""
     most_objects: int | None = None
-    """How many records to give at once that come as Python objects, where functions take those one by one: what is cut
-    into portions later has left the caches by then (the Python chain takes an eighth longer from batches of 10,000)."""
+    """How many records to give at once that come as Python objects, where functions chained behind it take those one by
+    one: what is cut into portions later has left the caches by then (the Python chain takes an eighth longer from
+    batches of 10,000)."""
     _asked = 0
     _polled = 0
     _are_objects = False

@@ -77,8 +77,8 @@ class OperatorChain:
         self._portions = portions = Portions(host.clock)
         for i in reversed(range(len(vertex.operators))):  # an operator must know its receivers
             outputs = {tag: _fan_out(found) for (op, tag), found in receivers.items() if op == i}
-            if i == 0 and vertex.is_source and None in outputs:
-                outputs[None] = partial(portions.offer, receive=outputs[None])
+            if i == 0 and vertex.is_source:
+                outputs[None] = partial(portions.offer, receive=outputs.get(None, _drop))
             behind = [built[link.target - i - 1] for link in vertex.links if link.source == i]
             times = _TimeOutput(behind, counts[i], partial(send_event, i))
             context = _context(vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i], times)
@@ -145,13 +145,15 @@ class OperatorChain:
         self._portions.waited_for_credit(ns)
 
     def is_ready(self) -> bool:
-        """Whether every operator takes records now. The source learns how long they did not."""
-        ready = all(o.is_ready() for o in self._ready_checks)
+        """Whether every operator takes records now."""
+        return all(o.is_ready() for o in self._ready_checks)
+
+    def was_ready(self, ready: bool) -> None:
+        """What `is_ready` has just said: the source learns how long its last batch kept the operators busy."""
         if ready:
             self._portions.chain_is_ready()
         else:
             self._portions.chain_is_busy()
-        return ready
 
     # ---- time ----
 

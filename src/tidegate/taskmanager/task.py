@@ -255,10 +255,13 @@ class Task:
         for partition in self.partitions:
             partition.now_ns = now_ns
         # Before the question whether operators are ready: what makes one ready may be in here.
-        if self.chain.keeps_time and self.chain.on_processing_time(self._clock.now_ms()):
+        fired = self.chain.keeps_time and self.chain.on_processing_time(self._clock.now_ms())
+        ready = self.chain.is_ready()
+        self.chain.was_ready(ready)
+        if fired:
             account.switch(TaskState.BUSY, now_ns)
             return True
-        if not self.chain.is_ready():
+        if not ready:
             account.switch(TaskState.BACKPRESSURED, now_ns)
             self._look_again_ns = now_ns + _LOOK_AGAIN_NS
             return False
@@ -327,8 +330,10 @@ class Task:
                     return moved
                 if self._blocked:  # so far it has waited; what comes now is work
                     self.chain.waited_for_credit(now_ns - self._blocked_since_ns)
+                self._metrics.time.switch(TaskState.BUSY, now_ns)
                 self.chain.process_more()
-                self._blocked_since_ns = self._clock.monotonic_ns()
+                if self._blocked:
+                    self._blocked_since_ns = self._clock.monotonic_ns()
                 return True
             while self._orders:
                 self._orders.popleft()()

@@ -1,7 +1,7 @@
 """`EventTimes`: what a source and `assign_timestamps_and_watermarks` share: timestamps in, watermarks out, in time.
 
-A watermark is sent every `watermark.interval`, or behind every batch where that is 0, and never in front of a record
-that it was made from: the operator calls `tell` between batches.
+A watermark is sent every `watermark.interval`, first so long behind the first record, or behind every batch where that
+is 0, and never in front of a record that it was made from: the operator calls `tell` between batches.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class EventTimes:
 
     def assign(self, batch: Batch, split: str | None) -> Batch | None:
         """The batch with timestamps, which count from now on; None if no record has one. Emit it before `tell`."""
-        if (
-            not self._has_begun
-        ):  # the first watermark is due an interval behind the first records, not at once
+        if not self._has_begun:
             self._has_begun, self._told_ms = True, self._context.clock.now_ms()
         stamped, missing = self._assigner.assign(batch)
         if missing is not None and self._strategy.missing is not None:
