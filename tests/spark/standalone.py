@@ -230,15 +230,6 @@ class Driver:
         self._lines.put(None)
 
 
-def poll(condition: Callable[[], Any], what: str, deadline_s: float = 30.0) -> Any:
-    """Wait until the condition gives something true, which is returned."""
-    deadline = time.monotonic() + deadline_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
-        time.sleep(0.02)
-    return found
-
-
 @contextlib.contextmanager
 def timed() -> Iterator[Callable[[], float]]:
     """Seconds since the block was entered."""

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from tests.spark.driver import pairs_summed
-from tests.spark.standalone import Cluster, Driver, poll, python_without_tidegate, spark_home_in
+from tests.spark.kit import wait_until
+from tests.spark.standalone import Cluster, Driver, python_without_tidegate, spark_home_in
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -135,7 +136,7 @@ def test_a_job_runs_through_spark_connect_to_its_end_to_its_cancellation_and_to_
         assert driver.expect("cancelled")["after_s"] < 5
         stuck = driver.expect("cancelled")
         assert stuck["after_s"] < 7
-        poll(
+        wait_until(
             lambda: not any(map(psutil.pid_exists, stuck["pids"])), "processes stuck in user code are gone", 5
         )
         assert "ZeroDivisionError" in driver.expect("failed")["error"]
@@ -170,5 +171,5 @@ def test_when_the_driver_is_killed_its_workers_go_too_even_those_stuck_in_user_c
         children = psutil.Process(driver.process.pid).children(recursive=True)
         assert all(map(psutil.pid_exists, pids))
         driver.kill()
-        poll(lambda: not any(map(psutil.pid_exists, pids)), "the slots' processes are gone", 8)
-        poll(lambda: not any(c.is_running() for c in children), "Spark is gone", 20)
+        wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the slots' processes are gone", 8)
+        wait_until(lambda: not any(c.is_running() for c in children), "Spark is gone", 20)

@@ -13,8 +13,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from tests.fault.kit import WaitingFor
 from tests.spark.driver import nothing, unbounded
-from tests.spark.standalone import poll
+from tests.spark.kit import wait_until
 from tests.spark.test_slots import connected, listening
 from tidegate import Environment, JobStatus, MapFunction
 from tidegate.core.states import ExecutionState
@@ -32,7 +33,7 @@ def start() -> Iterator[Callable[[Environment], Any]]:
     def start(env: Environment) -> Any:
         client = env.execute_async()
         clients.append(client)
-        poll(
+        wait_until(
             lambda: (
                 client.status().is_terminal
                 or all(s.state is ExecutionState.RUNNING for s in client.execution_graph().subtasks())
@@ -54,20 +55,6 @@ def vertex(client: Any, name: str) -> VertexMetrics:
 
 def subtask(client: Any, name: str, index: int) -> SubtaskMetrics | None:
     return next((s for s in vertex(client, name).subtasks if s.subtask == index), None)
-
-
-class Gate:
-    """Holds every caller up until `open`, in whatever process it is."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-
-    def open(self) -> None:
-        Path(self._path).touch()
-
-    def wait(self) -> None:
-        while not os.path.exists(self._path):
-            time.sleep(0.02)
 
 
 class Total(NamedTuple):
@@ -97,7 +84,9 @@ def test_an_exchange_inside_one_slot_opens_no_socket_and_one_between_slots_opens
             nothing, name="out"
         )
         client = start(env)
-        poll(lambda: vertex(client, "out").total("records_in") > 200, "records flow through the exchanges")
+        wait_until(
+            lambda: vertex(client, "out").total("records_in") > 200, "records flow through the exchanges"
+        )
         ports = {slot.port for slot in client.slots()}
         found = {
             link
@@ -138,7 +127,9 @@ def test_all_to_all_has_as_many_channels_as_the_square_of_the_parallelism(make_e
         nothing, name="o"
     )
     client = start(env)
-    poll(lambda: vertex(client, "all").total("credits") == parallelism**2, "every channel shows its credit")
+    wait_until(
+        lambda: vertex(client, "all").total("credits") == parallelism**2, "every channel shows its credit"
+    )
     client.cancel()
 
 
@@ -152,7 +143,7 @@ def to_own_receiver(n: int, receivers: int) -> int:
 @pytest.mark.spec("S3-15")
 def test_a_slow_receiver_stalls_only_its_sender_and_shows_its_backlog(make_env, start, tmp_path):
     """Sender i has records for receiver i only. Receiver 0 does not take them; sender 1 must not notice."""
-    gate = Gate(tmp_path / "gate")
+    gate = WaitingFor(tmp_path / "gate")
 
     def slow_for_even(columns: pa.RecordBatch) -> pa.RecordBatch:
         if columns.column(0)[0].as_py() % 2 == 0:
@@ -179,15 +170,15 @@ def test_a_slow_receiver_stalls_only_its_sender_and_shows_its_backlog(make_env, 
     def fast() -> SubtaskMetrics | None:
         return subtask(client, "receiver", 1)
 
-    poll(
+    wait_until(
         lambda: (seen := fast()) is not None and seen.records_in == n // 2,
         "the fast receiver has everything",
         60,
     )
-    sender = poll(lambda: subtask(client, "sender0", 0), "the slow one's sender reports")
+    sender = wait_until(lambda: subtask(client, "sender0", 0), "the slow one's sender reports")
     assert sender.records_out < n // 2, "its sender is held back"
-    poll(lambda: subtask(client, "sender0", 0).backlog > 0, "the backlog shows at the sender")
-    poll(
+    wait_until(lambda: subtask(client, "sender0", 0).backlog > 0, "the backlog shows at the sender")
+    wait_until(
         lambda: subtask(client, "sender0", 0).credits == 2,
         "only the channel that it does not use has credits",
     )
@@ -343,7 +334,7 @@ def test_the_plan_shows_the_chains_and_the_settings_that_break_them(make_env):
 
 @pytest.mark.spec("S2-11")
 def test_a_stalled_sink_stalls_its_sources_in_bounded_memory_and_nothing_is_lost(make_env, start, tmp_path):
-    gate = Gate(tmp_path / "gate")
+    gate = WaitingFor(tmp_path / "gate")
 
     def held_up(columns: pa.RecordBatch) -> pa.RecordBatch:
         gate.wait()
@@ -360,13 +351,13 @@ def test_a_stalled_sink_stalls_its_sources_in_bounded_memory_and_nothing_is_lost
         states = vertex(client, "numbers").subtasks
         return len(states) == 2 and all(s.backpressured_ms > 300 for s in states)
 
-    poll(stalled, "the sources are back-pressured")
+    wait_until(stalled, "the sources are back-pressured")
     processes = [psutil.Process(slot.pid) for slot in client.slots()]
     memory = [p.memory_info().rss for p in processes]
     cpu = [sum(p.cpu_times()[:2]) for p in processes]
     given = vertex(client, "numbers").total("records_out")
     begun = time.monotonic()
-    poll(lambda: time.monotonic() - begun > 3, "three seconds pass", 10)
+    wait_until(lambda: time.monotonic() - begun > 3, "three seconds pass", 10)
     assert vertex(client, "numbers").total("records_out") == given, "the sources stand still"
     assert given * 8 < 32 * MB, "what the sources gave fits in the channels"
     for process, before in zip(processes, memory, strict=True):
@@ -402,10 +393,10 @@ def test_metrics_count_records_and_bytes_and_the_times_add_up(make_env, start):
     env = make_env(parallelism=2, metrics_interval="50ms")
     unbounded(env, rate=2000).map(lambda row: row.n, returns=int, name="map").sink_to(nothing, name="out")
     client = start(env)
-    poll(lambda: vertex(client, "map").total("records_in") > 2000, "records flow")
+    wait_until(lambda: vertex(client, "map").total("records_in") > 2000, "records flow")
     first = {(v.vertex, s.subtask): s for v in client.metrics().vertices for s in v.subtasks}
     begun = time.monotonic()
-    poll(lambda: time.monotonic() - begun > 1.5, "time passes")
+    wait_until(lambda: time.monotonic() - begun > 1.5, "time passes")
     second = {(v.vertex, s.subtask): s for v in client.metrics().vertices for s in v.subtasks}
     assert len(second) == 4
     for key, now in second.items():

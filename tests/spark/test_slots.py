@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from tests.spark.driver import five_operators, nothing, to_pair, unbounded
-from tests.spark.standalone import poll, timed
+from tests.spark.kit import wait_until
+from tests.spark.standalone import timed
 from tidegate import Environment, JobFailedError, JobStatus, MapFunction, SchemaError
 from tidegate.core.errors import SlotsUnavailableError
 from tidegate.core.states import ExecutionState
@@ -48,7 +49,7 @@ def start(submit: Callable[..., Any]) -> Callable[..., Any]:
 
     def start(env: Environment, name: str | None = None) -> Any:
         client = submit(env, name)
-        poll(
+        wait_until(
             lambda: all(s.state is ExecutionState.RUNNING for s in client.execution_graph().subtasks()),
             "it runs",
         )
@@ -128,7 +129,7 @@ def test_slots_are_asked_for_offered_registered_and_listed_with_their_processes(
         client = submit(env, "listed")
         seen = [{s.slot: s.state for s in client.slots()}]
         assert set(seen[0].values()) <= {SlotState.AWAITED, SlotState.REGISTERED, SlotState.RUNNING}
-        poll(lambda: all(s.state is SlotState.RUNNING for s in client.slots()), "all slots run", 60)
+        wait_until(lambda: all(s.state is SlotState.RUNNING for s in client.slots()), "all slots run", 60)
     assert "asking Spark for 2 slots for job 'listed'" in caplog.text
     table = client.slots()
     assert [s.slot for s in table] == [0, 1]
@@ -163,7 +164,7 @@ def test_peers_are_connected_once_by_the_lower_slot_and_to_the_job_manager(make_
             if there == port
         }
 
-    poll(lambda: len(links()) == 3, "three slots have three connections")
+    wait_until(lambda: len(links()) == 3, "three slots have three connections")
     assert links() == {(0, 1), (0, 2), (1, 2)}
     for slot in client.slots():
         assert any(there in control for _, there in connected(slot.pid)), "it holds its control connection"
@@ -185,7 +186,9 @@ def test_ports_bind_where_told_and_peers_find_each_other(make_env, start, told, 
     for slot in client.slots():
         assert slot.host == "127.0.0.1"
         assert data in addresses(slot.pid)
-    poll(lambda: client.metrics().vertices[-1].total("records_in") > 100, "records cross between the slots")
+    wait_until(
+        lambda: client.metrics().vertices[-1].total("records_in") > 100, "records cross between the slots"
+    )
     client.cancel()
 
 
@@ -239,7 +242,7 @@ def test_a_job_that_needs_more_than_there_is_says_so_at_once_and_can_be_cancelle
     env.from_sequence(1, 10).sink_to(nothing)
     with timed() as elapsed:
         client = submit(env, "wide")
-        poll(client.waiting_for, "it says what it waits for", 5)
+        wait_until(client.waiting_for, "it says what it waits for", 5)
         assert elapsed() < 5
     assert "job 'wide' needs 5 slots but Spark offers 4" in client.waiting_for()
     assert client.status() is JobStatus.WAITING_FOR_SLOTS
@@ -260,7 +263,7 @@ def test_slots_that_another_job_holds_are_told_within_five_seconds_and_taken_whe
     env.from_sequence(1, 10).rebalance().sink_to(nothing)
     with timed() as elapsed:
         client = submit(env, "second")
-        poll(client.waiting_for, "it says what it waits for", 5)
+        wait_until(client.waiting_for, "it says what it waits for", 5)
         assert elapsed() < 5
     assert (
         "job 'second' needs 2 slots but Spark offers 1 (other jobs hold 3 of its 4)" in client.waiting_for()
@@ -283,7 +286,7 @@ def test_of_two_jobs_that_start_together_the_one_without_slots_says_so_within_fi
             env = make_env(parallelism=3)
             unbounded(env).sink_to(nothing)
             clients.append(submit(env, name))
-        waiting = poll(lambda: [c for c in clients if c.waiting_for()], "one waits", 7)
+        waiting = wait_until(lambda: [c for c in clients if c.waiting_for()], "one waits", 7)
         assert elapsed() < 6, "five seconds, and what the first submission took"
     words = waiting[0].waiting_for()
     assert "needs 3 slots but Spark offers 1 (other jobs" in words
@@ -317,9 +320,9 @@ def test_a_job_that_is_cancelled_before_spark_has_taken_it_leaves_nothing_in_its
         client.cancel()
         assert client.status() is JobStatus.CANCELED
     tracker = spark.sparkContext.statusTracker()
-    poll(lambda: len(tracker.getActiveJobsIds()) == 1, "only the first job is left in Spark", 10)
+    wait_until(lambda: len(tracker.getActiveJobsIds()) == 1, "only the first job is left in Spark", 10)
     holder.cancel()
-    poll(lambda: not tracker.getActiveJobsIds(), "and then none", 10)
+    wait_until(lambda: not tracker.getActiveJobsIds(), "and then none", 10)
 
 
 # ---- who shares what ----
@@ -371,7 +374,9 @@ def test_a_fault_that_kills_a_slot_does_not_touch_another_job_on_the_same_execut
     ):
         victim.result(timeout_s=60)
     seen = healthy.metrics().vertices[-1].total("records_in")
-    poll(lambda: healthy.metrics().vertices[-1].total("records_in") > seen + 500, "the other job goes on")
+    wait_until(
+        lambda: healthy.metrics().vertices[-1].total("records_in") > seen + 500, "the other job goes on"
+    )
     assert healthy.status() is JobStatus.RUNNING
     assert pids(healthy) == before
     healthy.cancel()
@@ -388,7 +393,7 @@ def test_a_stopped_process_is_noticed_by_its_silence_and_named(make_env, start):
     os.kill(victim.pid, signal.SIGSTOP)
     try:
         with timed() as elapsed:
-            poll(lambda: client.status() is not JobStatus.RUNNING, "the silence is noticed", 10)
+            wait_until(lambda: client.status() is not JobStatus.RUNNING, "the silence is noticed", 10)
             assert 1.5 < elapsed() < 4
         with pytest.raises(JobFailedError) as caught:
             client.result(timeout_s=20)
@@ -397,7 +402,7 @@ def test_a_stopped_process_is_noticed_by_its_silence_and_named(make_env, start):
     assert f"slot 1 (pid {victim.pid} on host 127.0.0.1) has been silent for 2" in str(caught.value)
     assert "'out'" in str(caught.value)
     assert "stopped or cut off" in str(caught.value)
-    poll(lambda: is_gone(victim.pid), "Spark has ended the stopped process", 10)
+    wait_until(lambda: is_gone(victim.pid), "Spark has ended the stopped process", 10)
 
 
 def with_suppressed_kill(pid: int, number: int) -> None:
@@ -414,7 +419,7 @@ def test_a_killed_process_is_noticed_at_once_and_named(make_env, start):
     victim = client.slots()[2]
     with timed() as elapsed:
         os.kill(victim.pid, signal.SIGKILL)
-        poll(lambda: client.status() is not JobStatus.RUNNING, "the loss is noticed", 10)
+        wait_until(lambda: client.status() is not JobStatus.RUNNING, "the loss is noticed", 10)
         assert elapsed() < 2
     with pytest.raises(
         JobFailedError, match=rf"the process of slot 2 \(pid {victim.pid} on host 127.0.0.1\) ended"
@@ -458,9 +463,9 @@ def test_bounded_jobs_leave_no_thread_no_port_no_connection_and_no_descriptor(ma
     for _ in range(4):
         run()
     gc.collect()
-    poll(lambda: listening(os.getpid()) <= ports, "no port is left in the driver")
-    poll(lambda: threading.active_count() <= threads, "no thread is left in the driver")
-    poll(lambda: psutil.Process().num_fds() <= files + 2, "no descriptor is left in the driver")
+    wait_until(lambda: listening(os.getpid()) <= ports, "no port is left in the driver")
+    wait_until(lambda: threading.active_count() <= threads, "no thread is left in the driver")
+    wait_until(lambda: psutil.Process().num_fds() <= files + 2, "no descriptor is left in the driver")
     for pid, before in in_worker.items():
         assert not listening(pid), "a pooled worker of Spark's holds no port of ours"
         assert worker_resources(pid) <= before
@@ -503,17 +508,19 @@ def test_cancel_ends_everything_within_five_seconds_whatever_user_code_does(make
     unbounded(env, rate=1000).map(touch(tmp_path)).sink_to(stuck)
     client = start(env)
     workers = pids(client)
-    poll(lambda: any(tmp_path.iterdir()), "records reach the user's function")
+    wait_until(lambda: any(tmp_path.iterdir()), "records reach the user's function")
     ports = listening(os.getpid())
     with timed() as elapsed:
         client.cancel()
         assert elapsed() < 5
-        poll(lambda: all(is_gone(pid) or not listening(pid) for pid in workers), "the slots are gone", 5)
+        wait_until(
+            lambda: all(is_gone(pid) or not listening(pid) for pid in workers), "the slots are gone", 5
+        )
         if stuck is not nothing:
-            poll(lambda: any(is_gone(pid) for pid in workers), "a stuck process is ended", 5)
+            wait_until(lambda: any(is_gone(pid) for pid in workers), "a stuck process is ended", 5)
         assert elapsed() < 5
     assert client.status() is JobStatus.CANCELED
-    poll(lambda: len(listening(os.getpid())) < len(ports), "the control port is closed")
+    wait_until(lambda: len(listening(os.getpid())) < len(ports), "the control port is closed")
 
 
 class touch:

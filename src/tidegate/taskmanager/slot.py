@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from tidegate.api.partitioning import Partitioning
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProtocolError, TidegateError
 from tidegate.core.failpoints import failpoint
@@ -333,8 +334,11 @@ class Slot:
         metrics = TaskMetrics(subtask.index, self._clock.monotonic_ns())
         exchanges: dict[tuple[int, str | None], list[Receiver]] = {}
         partitions = []
+        users_partition = False
         for edge in self._graph.outputs(vertex.id):
-            partition = self._make_partition(edge, vertex, subtask.index)
+            partitioning: Partitioning = load_blob(edge.blob)
+            users_partition |= partitioning.runs_users_code
+            partition = self._make_partition(edge, vertex, subtask.index, partitioning)
             partitions.append(partition)
             exchanges.setdefault((edge.source_operator, edge.tag), []).append(partition.emit)
         made: list[Task] = []
@@ -350,7 +354,6 @@ class Slot:
             self._wake()
 
         host = dataclasses.replace(self._host, wake=wake)
-        users_partition = any(partition.runs_users_code for partition in partitions)
         chain = OperatorChain(
             vertex, subtask.index, host, metrics, exchanges, send_event, users_partition=users_partition
         )
@@ -398,7 +401,9 @@ class Slot:
             restored,
         )
 
-    def _make_partition(self, edge: JobEdge, vertex: JobVertex, producer: int) -> ResultPartition:
+    def _make_partition(
+        self, edge: JobEdge, vertex: JobVertex, producer: int, partitioning: Partitioning
+    ) -> ResultPartition:
         target = self._graph.vertex(edge.target)
         reachable = reachable_consumers(edge.pointwise, producer, vertex.parallelism, target.parallelism)
         channels = []
@@ -416,17 +421,10 @@ class Slot:
             )
             self._outputs[channel] = output
             channels.append(output)
-        partitioning = load_blob(edge.blob)
         partitioner = make_partitioner(
             partitioning, len(channels), target.max_parallelism, producer, target.operators[0].name
         )
-        return ResultPartition(
-            partitioner,
-            channels,
-            self._timeout_ns == 0,
-            edge.columns,
-            runs_users_code=partitioning.runs_users_code,
-        )
+        return ResultPartition(partitioner, channels, self._timeout_ns == 0, edge.columns)
 
     # ---- channels ----
 

@@ -47,13 +47,9 @@ class ResultPartition:
         channels: list[OutputChannel],
         flush_at_once: bool,
         columns: tuple[str, ...] | None = None,
-        *,
-        runs_users_code: bool = False,
     ) -> None:
         """`columns`: those that the consumers read, if not all."""
         self.channels = channels
-        self.runs_users_code = runs_users_code
-        """Whether the partitioner calls a function of the user for each record."""
         self._partition = partitioner
         self._flush_at_once = flush_at_once
         self._columns = None if columns is None else list(columns)
