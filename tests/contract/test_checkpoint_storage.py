@@ -424,6 +424,20 @@ def test_files_of_others_in_the_directory_are_left_alone(local):
     assert all_files(local) == ["README"]
 
 
+@pytest.mark.parametrize("prepared", [True, False])
+def test_local_checkpoints_are_for_their_owner_alone(tmp_path, prepared):
+    storage = FilesystemStorage(str(tmp_path / "data" / "checkpoints"), new_job_id())
+    if prepared:
+        storage.prepare()
+    storage.writer(1, 0, "5f1d", 0).write("state", b"secret", "shared")
+    storage.write_manifest(1, 0, b"manifest")
+    found = sorted((tmp_path / "data" / "checkpoints").rglob("*"))
+    assert {p.name for p in found} >= {"chk-1", "_metadata", "shared"}
+    modes = {p.relative_to(tmp_path): oct(p.stat().st_mode & 0o777) for p in [*found, found[0].parent]}
+    assert modes == {path: "0o700" if (tmp_path / path).is_dir() else "0o600" for path in modes}
+    assert (tmp_path / "data").stat().st_mode & 0o055, "what is above is the user's own"
+
+
 def test_a_failed_rename_leaves_nothing_and_names_path_and_bytes(local):
     local.write(b"x", "other", scope="exclusive")
     os.makedirs(local.driver.place.join(layout.file_path(1, 0, "5f1d", 0, "base", "exclusive")))

@@ -68,7 +68,7 @@ class FilesystemStorage(CheckpointStorage):
         if not place.is_local:
             return
         try:
-            os.makedirs(place.path, exist_ok=True)
+            local_files.make_directories(place.path)
             if not os.access(place.path, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as e:

@@ -2,6 +2,9 @@
 
 Directories are synced with the manifest (`write_new`), once for all files that it names: before it there is no
 checkpoint that could be lost. Syncing takes some milliseconds per file of a busy disk, hardly any CPU time.
+
+State is as secret as the records it was made from, and restoring it trusts it: files are for their owner alone (0600),
+and so are the directories made here (0700).
 """
 
 from __future__ import annotations
@@ -15,6 +18,14 @@ from typing import Any, Final
 from tidegate.storage.layout import temporary_path
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+def make_directories(path: str) -> None:
+    """Make a job's directory, and the checkpoint directory above it, for their owner alone; others by the umask."""
+    checkpoint_dir = os.path.dirname(path)
+    os.makedirs(os.path.dirname(checkpoint_dir), exist_ok=True)
+    for directory in (checkpoint_dir, path):
+        _make_directory(directory)
 
 
 def write(root: str, path: str, chunks: Iterator[Any], *, sync: bool, has_root: bool = False) -> None:
@@ -71,14 +82,12 @@ def _write_temporary(root: str, path: str, chunks: Iterator[Any], sync: bool, ha
     temporary = os.path.join(root, temporary_path(path, os.urandom(4).hex()))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        descriptor = os.open(temporary, flags, 0o666)
+        descriptor = os.open(temporary, flags, 0o600)
     except FileNotFoundError:
-        if has_root:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.dirname(temporary))
-        else:
-            os.makedirs(os.path.dirname(temporary), exist_ok=True)
-        descriptor = os.open(temporary, flags, 0o666)
+        if not has_root:
+            make_directories(root)
+        _make_directory(os.path.dirname(temporary))
+        descriptor = os.open(temporary, flags, 0o600)
     try:
         try:
             for chunk in chunks:
@@ -93,6 +102,14 @@ def _write_temporary(root: str, path: str, chunks: Iterator[Any], sync: bool, ha
         remove(temporary)
         raise
     return temporary
+
+
+def _make_directory(directory: str) -> None:
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
 
 
 def _sync_directory(directory: str) -> None:
