@@ -9,10 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import os
-import site
-import sys
-import sysconfig
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -26,8 +22,7 @@ from tidegate.graph.struct_classes import StructPickler
 def dump_blob(value: Any, owner: str) -> bytes:
     """Pickle a user's object; `owner` (an operator) is named when it cannot be done."""
     try:
-        with _local_modules_by_value():
-            return _dumps(value)
+        return _dumps(value)
     except Exception as e:
         part = _culprit(value)
         where = f" because of {part}" if part else ""
@@ -46,43 +41,6 @@ def _dumps(value: Any) -> bytes:
     with io.BytesIO() as file:
         StructPickler(file, protocol=5).dump(value)
         return file.getvalue()
-
-
-@contextlib.contextmanager
-def _local_modules_by_value() -> Iterator[None]:
-    registered = []
-    already = cloudpickle.list_registry_pickle_by_value()
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and _is_local(name, file) and name not in already and module.__name__ == name:
-            cloudpickle.register_pickle_by_value(module)
-            registered.append(module)
-    try:
-        yield
-    finally:
-        for module in registered:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _installed_prefixes() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    prefixes = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]}
-    prefixes.update(site.getsitepackages())
-    prefixes.add(site.getusersitepackages())
-    return tuple(os.path.join(prefix, "") for prefix in prefixes)
-
-
-_INSTALLED = _installed_prefixes()
-_PACKAGES = frozenset(("site-packages", "dist-packages"))
-
-
-@functools.lru_cache(maxsize=65536)  # a process has thousands of modules, and a job a blob per operator
-def _is_local(name: str, file: str) -> bool:
-    if name == "__main__" or name.partition(".")[0] in ("tidegate", "pyspark", "cloudpickle"):
-        return False
-    if not file.endswith(".py"):
-        return False
-    return not file.startswith(_INSTALLED) and not _PACKAGES.intersection(file.split(os.sep))
 
 
 def _culprit(value: Any) -> str:
@@ -144,8 +102,7 @@ def _global_names(code: CodeType) -> set[str]:
 
 def _pickles(value: Any) -> bool:
     try:
-        with _local_modules_by_value():
-            _dumps(value)
+        _dumps(value)
     except Exception:  # noqa: BLE001 - the user's objects may raise anything while they are pickled
         return False
     return True

@@ -7,12 +7,14 @@ made, so it would arrive in the slots without any. Here it is made again with al
 from __future__ import annotations
 
 import inspect
+import threading
 import uuid
 import weakref
 from typing import Any
 
-import cloudpickle
 import msgspec
+
+from tidegate.graph.local_modules import LocalPickler
 
 _META = type(msgspec.Struct)
 _CONFIG = (
@@ -33,10 +35,12 @@ _OF_THE_CLASS = frozenset(("__module__", "__annotations__", "__slots__", "__dict
 _names: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 """The classes of this process, so that one that comes back, or comes twice, is the same class."""
+_lock = threading.Lock()
+"""Held where a class is looked up and made: two threads that load the same blob get the same class."""
 
 
-class StructPickler(cloudpickle.Pickler):
-    """cloudpickle's, with Structs that keep their fields. What travels by name still does."""
+class StructPickler(LocalPickler):
+    """A pickler with Structs that keep their fields. What travels by name still does."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Called for every object; those that are not such a class are cloudpickle's."""
@@ -55,13 +59,14 @@ def _reduce(cls: Any) -> Any:
     described = [
         (f.name, f.type, _given(f.default), _given(f.default_factory), f.encode_name) for f in fields
     ]
-    key = _names.setdefault(cls, uuid.uuid4().hex)
-    _classes[key] = cls
+    with _lock:
+        key = _names.setdefault(cls, uuid.uuid4().hex)
+        _classes[key] = cls
     # Methods may name their class, so they follow when it exists; the one hook that must be there before does not.
     members = {k: v for k, v in vars(cls).items() if k not in _OF_THE_CLASS and k not in names}
     early = {k: members.pop(k) for k in ("__post_init__",) if k in members}
     made = (key, cls.__name__, cls.__qualname__, cls.__module__, cls.__bases__, described, config, early)
-    return _make, made, members, None, None, _add_members
+    return _make, made, (key, members), None, None, _add_members
 
 
 def _given(value: Any) -> tuple[Any, ...]:
@@ -79,9 +84,22 @@ def _make(
     config: dict[str, Any],
     early: dict[str, Any],
 ) -> type:
-    known = _classes.get(key)
-    if known is not None:
+    with _lock:
+        known = _classes.get(key)
+        if known is None:
+            known = _classes[key] = _new_struct(name, module, bases, fields, config, early)
+            known.__qualname__ = qualname
         return known
+
+
+def _new_struct(
+    name: str,
+    module: str,
+    bases: tuple[type, ...],
+    fields: list[tuple[str, Any, tuple[Any, ...], tuple[Any, ...], str]],
+    config: dict[str, Any],
+    early: dict[str, Any],
+) -> type:
     described = []
     for field, type_, default, factory, encoded in fields:
         settings: dict[str, Any] = {"name": None if encoded == field else encoded}
@@ -90,15 +108,13 @@ def _make(
         if factory:
             settings["default_factory"] = factory[0]
         described.append((field, type_, msgspec.field(**settings)))
-    made: Any = msgspec.defstruct(name, described, bases=bases, module=module, namespace=early, **config)
-    made.__qualname__ = qualname
-    _classes[key] = made
-    return made
+    return msgspec.defstruct(name, described, bases=bases, module=module, namespace=early, **config)
 
 
-def _add_members(cls: type, members: dict[str, Any]) -> None:
+def _add_members(cls: type, state: tuple[str, dict[str, Any]]) -> None:
+    key, members = state
     if cls in _names:  # complete: it is this process's own, or came before
         return
-    _names[cls] = next(key for key, known in _classes.items() if known is cls)
     for name, value in members.items():
         setattr(cls, name, value)
+    _names[cls] = key  # last: whoever loads the same class meanwhile completes it by itself
