@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidegate.api.basic_sinks import CollectSink, PrintSink, print_batch
-from tidegate.api.environment import Environment, Program, instead_of_running
+from tidegate.api.environment import Environment, Program, ambient
 from tidegate.api.operations import WriteSink
 from tidegate.api.streams import DataStream
 from tidegate.cli.plan import print_plan
@@ -110,9 +110,8 @@ def _stream_graph(program: Program) -> StreamGraph:
 
 
 def _graph_to_run(program: Program) -> StreamGraph:
-    instead = instead_of_running.get()
-    if instead is not None:
-        instead(program)
+    if ambient.instead_of_running is not None:
+        ambient.instead_of_running(program)
     return _stream_graph(program)
 
 
@@ -170,11 +169,12 @@ def _start_on_spark(job_graph: JobGraph, plan: Plan, program: Program, spark: An
     from tidegate.jobmanager.job_client import run_job
     from tidegate.jobmanager.job_runner import JobRunner
     from tidegate.spark.gang import SparkGang
-    from tidegate.spark.session import obtain_session
+    from tidegate.spark.session import SessionUse, obtain_session
 
     options = program.options
-    session = obtain_session(spark, options, job_graph.slots_needed)
-    gang = SparkGang(session, options)
+    use = SessionUse()
+    session = obtain_session(spark, options, job_graph.slots_needed, use)
+    gang = SparkGang(session, options, use)
     return run_job(JobRunner(job_graph, options, gang, begin=begin, keeps=program), plan)
 
 

@@ -9,22 +9,21 @@ from typing import Any
 import pytest
 
 from tidegate import BlackholeSink, ConfigurationError, Environment, ProgramError, SchemaError
-from tidegate.api.environment import ambient_arguments
+from tidegate.api.environment import ambient
 from tidegate.api.sequences import NumberSequenceSource
 from tidegate.core.options import Options
 
 
 class TestOptions:
-    def test_each_place_wins_over_the_one_before(self, tmp_path: Path) -> None:
+    def test_each_place_wins_over_the_one_before(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         file = tmp_path / "job.yaml"
         file.write_text(
             "parallelism: 2\nnetwork:\n  buffer_timeout: 7 ms\nprogress: 'off'\nsimulation.seed: 1\n"
         )
-        token = ambient_arguments.set(("--seed", "9"))
-        try:
-            env = Environment(config=file, parallelism=3, seed=2, args=["--parallelism", "4"])
-        finally:
-            ambient_arguments.reset(token)
+        monkeypatch.setattr(ambient, "arguments", ("--seed", "9"))
+        env = Environment(config=file, parallelism=3, seed=2, args=["--parallelism", "4"])
         options = env.options
         assert (options.parallelism, options.buffer_timeout, options.progress) == (4, 7, "off")
         assert options.seed == 9

@@ -279,3 +279,24 @@ def test_options_of_a_wrong_command_line_are_a_configuration_error():
 
     with pytest.raises(ConfigurationError, match=r"write it after --"):
         parse_call(["job.py", "--progres=on"])
+
+
+IN_A_THREAD = (
+    "import threading\n"
+    "def body():\n"
+    '    env = Environment(runtime="in-process")\n'
+    '    print("parallelism", env.options.parallelism)\n'
+    '    print("got", *env.from_sequence(1, 1).execute_and_collect())\n'
+    "thread = threading.Thread(target=body)\nthread.start()\nthread.join()\n"
+)
+
+
+def test_options_of_the_command_line_reach_the_threads_of_a_script(write: Write):
+    result = tidegate("run", write(IN_A_THREAD), "--parallelism", "3")
+    assert result.output.splitlines() == ["parallelism 3", "got 1"]
+
+
+def test_explain_runs_no_job_in_a_thread_of_the_script_either(write: Write):
+    result = tidegate("explain", write(IN_A_THREAD))
+    assert "got 1" not in result.output
+    assert "sequence 1..1" in result.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import importlib
 import os
 import sys
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
 
     from tidegate.metrics.snapshot import JobMetrics
 
-ambient_arguments: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar(
-    "tidegate_arguments", default=()
-)
-"""Options from the command line of `tidegate run`; they win over what the program says."""
-
-instead_of_running: contextvars.ContextVar[Callable[[Program], NoReturn] | None] = contextvars.ContextVar(
-    "tidegate_instead_of_running", default=None
-)
-"""What `tidegate explain` does with a complete program, wherever it would start to run."""
-
 
 @dataclass(frozen=True)
 class Program:
@@ -49,6 +38,19 @@ class Program:
     sinks: tuple[Transformation, ...]
     transformations: tuple[Transformation, ...]
     options: Options
+
+
+@dataclass
+class Ambient:
+    """What a command says for the script that it runs; the process has one, so the script's own threads hear it."""
+
+    arguments: tuple[str, ...] = ()
+    """Options from the command line of `tidegate run`; they win over what the program says."""
+    instead_of_running: Callable[[Program], NoReturn] | None = None
+    """What `tidegate explain` does with a complete program, wherever it would start to run."""
+
+
+ambient = Ambient()
 
 
 class Environment(FlinkNames, metaclass=NamesOfClass):
@@ -75,7 +77,7 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
     ) -> None:
         layers = Options() if config is None else options_from_file(config)
         layers = layers.with_keywords(**options).with_arguments(args)
-        self.options: Options = layers.with_arguments(ambient_arguments.get()).checked()
+        self.options: Options = layers.with_arguments(ambient.arguments).checked()
         self.spark = spark
         self._nodes: list[Transformation] = []
         self._sinks: list[Transformation] = []

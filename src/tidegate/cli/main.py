@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from typer.core import TyperCommand
 
-from tidegate.api.environment import Program, instead_of_running
+from tidegate.api.environment import Program, ambient
 from tidegate.cli import checkpoints as stored
 from tidegate.cli.plan import print_plan
 from tidegate.cli.script import FAILED, ScriptCall, parse_call, run_script
@@ -130,13 +130,11 @@ def explain(
         plans.append(explain_graph(graph, format))
         raise _PlanTaken
 
-    token = instead_of_running.set(show_instead)
+    ambient.instead_of_running = show_instead
     try:
         code = run_script(call)
-    except _PlanTaken:
-        code = 0
     finally:
-        instead_of_running.reset(token)
+        ambient.instead_of_running = None
     if not plans:
         if code == 0:
             _complain(f"{call.script} ended without starting a job, so there is no plan to show.")
@@ -225,8 +223,8 @@ def _print_versions() -> None:
     typer.echo(f"python {platform.python_version()}")
 
 
-class _PlanTaken(BaseException):
-    """Ends a script whose plan we have; no `except Exception` of the script may catch it."""
+class _PlanTaken(SystemExit):
+    """Ends a script whose plan we have, or its thread; no `except Exception` of the script may catch it."""
 
 
 def _call(words: list[str]) -> ScriptCall:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from tidegate.api.environment import ambient_arguments
+from tidegate.api.environment import ambient
 from tidegate.core.errors import ConfigurationError, JobError, TidegateError
 from tidegate.core.options import COMMAND_LINE, Options, describe, split_arguments
 
@@ -59,7 +59,7 @@ def run_script(call: ScriptCall) -> int:
     before = sys.argv, sys.path[:]
     sys.argv = [str(call.script), *call.arguments]
     sys.path.insert(0, str(call.script.resolve().parent))
-    token = ambient_arguments.set(call.options)
+    ambient.arguments = call.options
     try:
         runpy.run_path(str(call.script), run_name="__main__")
     except SystemExit as e:
@@ -74,7 +74,7 @@ def run_script(call: ScriptCall) -> int:
         traceback.print_exception(e.with_traceback(_own_part(e.__traceback__, call.script)))
         return FAILED
     finally:
-        ambient_arguments.reset(token)
+        ambient.arguments = ()
         sys.argv, sys.path[:] = before
         sys.stdout.flush()
     return 0

@@ -24,6 +24,7 @@ from tidegate.core.ids import SlotId
 from tidegate.core.options import Options
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.spark.artifacts import ship_package
+from tidegate.spark.session import SessionUse
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,9 @@ class SparkGang:
     A gang that Spark does not let go of in time may outlive the start of the next: it is fenced by its attempt.
     """
 
-    def __init__(self, spark: Any, options: Options) -> None:
+    def __init__(self, spark: Any, options: Options, use: SessionUse | None = None) -> None:
         self._spark = spark
+        self._use = use
         self._options = options
         self._tag = ""
         self._thread: threading.Thread | None = None
@@ -117,6 +119,13 @@ class SparkGang:
 
     def close(self) -> None:
         """Wait for the thread of an ended gang; one that Spark had not taken when it was cancelled is told again."""
+        try:
+            self._wait()
+        finally:
+            if self._use is not None:
+                self._use.end()
+
+    def _wait(self) -> None:
         if self._thread is None or self._thread is threading.current_thread():
             return
         deadline = time.monotonic() + _CLOSE_S

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +42,33 @@ _QUIET_LOGGING = Path(__file__).with_name("log4j2-quiet.properties").as_uri()
 
 _lock = threading.Lock()
 _own: SparkSession | None = None
+_users: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Who needs the session that tidegate started: jobs until they have ended, and it itself once a DataFrame is of it."""
 
 
-def obtain_session(given: Any, options: Options, slots_needed: int) -> Any:
-    """The session to run on. A local one that tidegate started is replaced when it has too few slots."""
+class SessionUse:
+    """Keeps the session that tidegate started from being replaced, until it is over."""
+
+    def end(self) -> None:
+        """Nothing of the user runs there any more."""
+        with _lock:
+            _users.discard(self)
+
+
+def obtain_session(given: Any, options: Options, slots_needed: int, use: SessionUse | None = None) -> Any:
+    """The session to run on. A local one that tidegate started is replaced when it has too few slots.
+
+    It is not while anybody uses it: a job until its `use` ends, and for good if there is none, as with a DataFrame.
+    """
     if given is not None:
         return given
     with _lock:
         active = SparkSession.getActiveSession()
         if active is not None and active is not _own:
             return active
-        return _own_session(options, slots_needed)
+        session = _own_session(options, slots_needed)
+        _users.add(use or session)
+        return session
 
 
 def _own_session(options: Options, slots_needed: int) -> SparkSession:
@@ -61,6 +78,16 @@ def _own_session(options: Options, slots_needed: int) -> SparkSession:
         alive = getattr(context, "_jsc", None) is not None
         resizable = (context.master or "").startswith("local[") and not _is_submitted(options)
         if alive and (not resizable or context.defaultParallelism >= slots_needed):
+            return _own
+        if alive and len(_users):
+            log.warning(
+                "the local Spark session has %d slots and the job needs %d; it is not replaced by a larger one, "
+                "because a job runs on it or a DataFrame is of it. Set spark_master='local[%d]' where the first "
+                "job is started",
+                context.defaultParallelism,
+                slots_needed,
+                slots_needed,
+            )
             return _own
         if alive:
             _own.stop()
