@@ -128,7 +128,7 @@ def explain(
     def show_instead(program: Program) -> NoReturn:
         graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
         plans.append(explain_graph(graph, format))
-        raise _PlanTaken
+        raise SystemExit  # ends the script, or its thread; no `except Exception` of it catches this
 
     ambient.instead_of_running = show_instead
     try:
@@ -221,10 +221,6 @@ def _print_versions() -> None:
     for package in ("tidegate", "pyspark", "pyarrow", "polars"):
         typer.echo(f"{package} {importlib.metadata.version(package)}")
     typer.echo(f"python {platform.python_version()}")
-
-
-class _PlanTaken(SystemExit):
-    """Ends a script whose plan we have, or its thread; no `except Exception` of the script may catch it."""
 
 
 def _call(words: list[str]) -> ScriptCall:

@@ -31,6 +31,8 @@ Program = Callable[[Environment, DataStream, Path], object]
 """Builds the job: reads the stream, writes to sinks below the directory."""
 How = Literal["kill", "raise", "exit", "_exit"]
 
+_OTHER_FAILURES = 3
+"""Failures that the kit did not cause and that are restarted too: a machine under load has some."""
 _QUICK = {
     "checkpoint_interval": "100 ms",
     "checkpoint_fsync": False,
@@ -81,7 +83,8 @@ def check_recovery(
             of its Parquet files, without their order.
         spark: the session to run on.
         timeout_s: for each thing that is waited for.
-        options: of both environments. Checkpoints come every 100 ms and restarts after 50 ms unless said here.
+        options: of both environments. Unless said here checkpoints come every 100 ms, and restarts after 50 ms, as many
+            as there are crashes and a few more.
 
     Raises `RecoveryMismatch` if the outputs differ, and whatever the program raises.
     """
@@ -94,7 +97,8 @@ def check_recovery(
             f"got {crashes}"
         )
     look = read or read_output
-    settings = {**_QUICK, **options}
+    restarts = crashes + _OTHER_FAILURES  # whichever strategy it is
+    settings = {**_QUICK, "restart_attempts": restarts, "restart_max_failures": restarts, **options}
     expected = _Run(program, scripts, home / "without", type, spark, settings).without_crashes(
         look, timeout_s
     )
