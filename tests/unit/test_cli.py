@@ -296,7 +296,9 @@ def test_options_of_the_command_line_reach_the_threads_of_a_script(write: Write)
     assert result.output.splitlines() == ["parallelism 3", "got 1"]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # pytest's: Python says nothing
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # pytest's: Python says nothing
 def test_explain_runs_no_job_in_a_thread_of_the_script_either(write: Write):
     result = tidegate("explain", write(IN_A_THREAD))
     assert "got 1" not in result.output
