@@ -6,6 +6,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -92,11 +93,11 @@ class TestInner:
             h.push([("a", 1), ("b", 2)], timestamps=[100, 105])
             h.push([("a", 3)], timestamps=[100], input_index=1)
             assert h.gauges["buffered_records"] == 3
-            h.advance_watermark(105)
+            h.advance_watermark(106)
             assert h.gauges["buffered_records"] == 2
-            h.advance_watermark(110)
+            h.advance_watermark(111)
             assert (h.gauges["buffered_records"], stored(made, h)) == (1, 1)
-            h.advance_watermark(115)
+            h.advance_watermark(116)
             assert h.gauges["buffered_records"] == 0
 
     def test_a_stalled_input_lets_the_other_grow_and_shows_it(self, env: Environment) -> None:
@@ -147,13 +148,13 @@ class TestOuter:
     def test_they_come_when_the_watermark_proves_it_and_before_it(self, env: Environment) -> None:
         with harness(joined(env, how="left").apply(numbers)) as h:
             h.push([("a", 1)], timestamps=[100])
-            h.advance_watermark(109)
+            h.advance_watermark(110)  # a record of 110 is not late yet
             assert h.rows == []
-            h.advance_watermark(110)
+            h.advance_watermark(111)
             assert stamped(h) == [((1, -1), 100)]
 
     def test_watermarks_are_held_back_so_that_they_are_not_late(self, env: Environment) -> None:
-        for how, delay in (("inner", 0), ("left", 10), ("right", 5), ("full", 10)):
+        for how, delay in (("inner", 0), ("left", 11), ("right", 6), ("full", 11)):
             with harness(joined(env, how=how).apply(numbers)) as h:
                 h.advance_watermark(MIN_TIMESTAMP + 1)
                 h.advance_watermark(200)
@@ -286,6 +287,80 @@ class TestProgram:
         assert operation.detail() == "left numbers per f0, right within [-5 ms, +10 ms] of left"
 
 
+# ---- every small case ----
+
+SMALL = range(-1, 3)
+"""The timestamps of the records."""
+
+
+class Script(NamedTuple):
+    """One record of each side: its timestamp, and how many watermarks came before it; who came first if as many."""
+
+    left: int
+    left_slot: int
+    right: int
+    right_slot: int
+    left_first: bool
+
+
+SCRIPTS = [
+    Script(*numbers)
+    for numbers in product(SMALL, range(3), SMALL, range(3), (True, False))
+    if numbers[1] == numbers[3] or numbers[4]  # the order matters only between the same two watermarks
+]
+
+
+def must_meet(script: Script, clocks: list[int], bounds: tuple[int, int], how: str) -> set[tuple[Any, Any]]:
+    """The results of a script by the rule alone, without a buffer: whoever is late is nowhere, all others meet."""
+    left = script.left if script.left >= clocks[script.left_slot] else None
+    right = script.right if script.right >= clocks[script.right_slot] else None
+    if left is not None and right is not None and bounds[0] <= right - left <= bounds[1]:
+        return {(left, right)}
+    alone = set()
+    if left is not None and how in ("left", "full"):
+        alone.add((left, None))
+    if right is not None and how in ("right", "full"):
+        alone.add((None, right))
+    return alone
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
+@pytest.mark.parametrize("excluded", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_records_that_are_not_late_meet_whatever_the_order_of_records_and_watermarks(
+    how: str, excluded: tuple[int, int]
+) -> None:
+    env = Environment()
+    for lower, upper in [(a, b) for a, b in product(range(-2, 3), repeat=2) if a + sum(excluded) <= b]:
+        join = joined(env, lower, upper, how)
+        join = join.lower_bound_exclusive() if excluded[0] else join
+        join = join.upper_bound_exclusive() if excluded[1] else join
+        made = join.apply(lambda a, b: ((a or b)[0], a and a[1], b and b[1]), returns=Any)
+        for watermarks in combinations(SMALL, 2):
+            clocks = [MIN_TIMESTAMP, *watermarks]
+            with harness(made) as h:
+                for slot in range(3):
+                    if slot:
+                        h.advance_watermark(clocks[slot])
+                    for side, first in ((0, True), (1, None), (0, False)):
+                        mine = [
+                            (str(n), s.right if side else s.left)
+                            for n, s in enumerate(SCRIPTS)
+                            if (s.right_slot if side else s.left_slot) == slot
+                            and (side or (s.left_first is first))
+                        ]
+                        h.push(mine, timestamps=[t for _, t in mine], input_index=side)
+                h.finish()
+                found: dict[str, list[tuple[Any, Any]]] = {}
+                for (key, *pair), _ in stamped(h):
+                    found.setdefault(key, []).append(tuple(pair))
+            bounds = lower + excluded[0], upper - excluded[1]
+            for n, script in enumerate(SCRIPTS):
+                expected = must_meet(script, clocks, bounds, how)
+                assert sorted(found.get(str(n), []), key=str) == sorted(expected, key=str), (
+                    f"{script} with watermarks {watermarks}, bounds {bounds}"
+                )
+
+
 # ---- against lists ----
 
 Event = tuple[str, Any]
@@ -334,7 +409,7 @@ class Naive:
         out = []
         for one in sorted(self.all, key=lambda o: (o[2], o[0], o[3])):
             side, _, time, number, has_met, is_gone = one
-            if not is_gone and time + self.reach[side] <= clock:
+            if not is_gone and time + self.reach[side] < clock:
                 one[5] = True
                 if self.outer[side] and not has_met:
                     out.append(((number, -1) if side == 0 else (-1, number), time))
@@ -375,8 +450,7 @@ def test_any_join_gives_what_a_list_of_all_records_gives(
                 clock = min(MAX_WATERMARK, max(naive.clock, 0) + argument)
                 before = max(current.watermarks, default=MIN_TIMESTAMP)
                 current.advance_watermark(clock)
-                # A record that came with the very time of the watermark was taken, and leaves with it.
-                assert all(time >= before for _, time in stamped(current)), "late for those behind"
+                assert all(time > before for _, time in stamped(current)), "late for those behind"
                 expected = naive.advance(clock)
             else:
                 late += current.counters["late_records"]

@@ -126,7 +126,7 @@ class IntervalJoinedStreams(FlinkNames):
         """Also emit records without a partner: of the "left", of the "right", or of both ("full").
 
         Such a record is emitted once, when the watermark shows that no partner can come. So that it is not late for
-        those behind, an outer join holds watermarks back by the time that its records wait.
+        those behind, an outer join holds watermarks back by the time that its records wait, and a millisecond.
         """
         return replace(self, kind=checked_how(how))
 

@@ -5,8 +5,11 @@
     alone = buffer.advance(clock_ms)                what waits no longer and has met nobody, if that is asked for
     buffer.snapshot()                               in `Operator.snapshot`
 
-A record waits `reach_ms` of event time. Like timers, records are in memory; a snapshot gives the backend what has
-changed since the last, so one that came and went between two checkpoints is never written. Mailbox thread only.
+A record waits for partners up to `reach_ms` after it. A partner at the very time of the clock is not late, so an entry
+goes when the clock is past `timestamp + reach_ms`, not when it gets there: whether two records meet depends on their
+times and on neither being late, never on the order of arrival. Like timers, records are in memory; a snapshot gives the
+backend what has changed since the last, so one that came and went between two checkpoints is never written. Mailbox
+thread only.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.records.types import RecordType
 from tidegate.state.backend import KeyedStateBackend, PaneRows
 from tidegate.state.serializers import KeySerializer
@@ -57,7 +59,6 @@ class JoinBuffer:
         self._due: dict[int, set[Any]] = {}
         """The keys that have something to go, by the portion in which it goes."""
         self._portions: list[int] = []
-        self._clock_ms = MIN_TIMESTAMP
         self._next_number = 0
         self._store = store
         self._arrived: list[tuple[Any, Entry]] = []
@@ -75,14 +76,14 @@ class JoinBuffer:
             self._stored_below = self._next_number
 
     def between(self, key: Any, from_ms: int, to_ms: int) -> list[Entry]:
-        """The entries of a key with these times, both included, that still wait; earliest first."""
+        """The entries of a key with these times, both included; earliest first.
+
+        Asked for a record that is not late, this gives no entry whose time is over, be it still here.
+        """
         mine = self._keys.get(key)
         if mine is None:
             return []
         times, entries = mine
-        oldest_ms = self._clock_ms - self._reach_ms + 1
-        if from_ms < oldest_ms:
-            from_ms = oldest_ms
         if times[-1] < from_ms or times[0] > to_ms:
             return []
         return entries[bisect_left(times, from_ms) : bisect_right(times, to_ms)]
@@ -104,16 +105,15 @@ class JoinBuffer:
 
     def advance(self, clock_ms: int) -> list[tuple[Entry, Any]]:
         """Forget what has waited long enough; of an outer side: those that met nobody, with keys, earliest first."""
-        self._clock_ms = clock_ms
         alone: list[tuple[Entry, Any]] = []
-        keys, limit_ms = self._keys, clock_ms - self._reach_ms
+        keys, kept_from_ms = self._keys, clock_ms - self._reach_ms
         while self._portions and self._portions[0] * self._width_ms <= clock_ms:
             for key in self._due.pop(heappop(self._portions)):
                 mine = keys.get(key)
                 if mine is None:  # all went with an earlier portion
                     continue
                 times, gone = mine
-                cut = bisect_right(times, limit_ms)
+                cut = bisect_left(times, kept_from_ms)
                 if cut == len(times):
                     del keys[key]
                 else:
@@ -156,7 +156,7 @@ class JoinBuffer:
                 times.insert(place, time)
                 entries.insert(place, entry)
         self.size += 1
-        portion = -(-(time + self._reach_ms) // self._width_ms)
+        portion = -(-(time + self._reach_ms + 1) // self._width_ms)
         due = self._due.get(portion)
         if due is None:
             self._due[portion] = {key}

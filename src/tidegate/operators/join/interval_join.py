@@ -1,7 +1,8 @@
 """The interval join: records of two keyed streams whose times are near, in pairs; outer joins emit the others too.
 
 Each record looks for partners among those of the other side that wait, and then waits itself until the watermark shows
-that no more can come. A record behind the watermark is late: counted, sent to its side output, and not joined.
+that no more can come. A record with a time before the watermark is late: counted, sent to its side output, and not
+joined. One with the very time of the watermark is not (as in Flink), and meets everybody whom it would have met before.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ class IntervalJoinOperator(RowOperator):
             )
             for side in (0, 1)
         )
+        # One that met nobody is emitted when the clock is past its reach: the watermark must then still be before it.
         self._delay_ms = max(
-            (reach for reach, is_outer in zip(operation.reach_ms, outer, strict=True) if is_outer), default=0
+            (reach + 1 for reach, is_outer in zip(operation.reach_ms, outer, strict=True) if is_outer),
+            default=0,
         )
         self._late = LateRecords(self.context)
         self._buffered = self.context.gauge("buffered_records")
