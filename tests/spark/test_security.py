@@ -309,7 +309,7 @@ def test_a_crowd_at_a_data_port_does_not_keep_a_peer_out():
     plane = DataPlane("127.0.0.1", bytes(32), "job", 0, SlotId(1), SystemClock(), 60_000)
     frames: list[tuple[int, bytes]] = []
     plane.on_frame = lambda peer, header, body: frames.append((peer, bytes(body)))
-    plane.on_lost = lambda peer, reason: None
+    plane.on_lost = lambda *args: None
     plane.expected = {SlotId(0)}
     strangers: list[socket.socket] = []
     try:

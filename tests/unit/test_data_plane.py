@@ -33,7 +33,7 @@ class Plane(DataPlane):
         self.frames: list[tuple[int, DataHeader, bytes]] = []
         self.lost: list[tuple[int, str]] = []
         self.on_frame = lambda peer, header, body: self.frames.append((peer, header, bytes(body)))
-        self.on_lost = lambda peer, reason: self.lost.append((peer, reason))
+        self.on_lost = lambda peer, reason, is_cut: self.lost.append((peer, reason))
         self._closed = False
 
     def close(self) -> None:

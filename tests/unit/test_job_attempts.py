@@ -344,6 +344,19 @@ def test_a_lost_process_is_told_to_be_transient():
     assert not kit.job.overview().will_come_again
 
 
+def test_hosts_that_cannot_reach_each_other_are_both_named_and_the_network_is_said_to_be_checked():
+    kit = JobKit().run()
+    kit.say(0, m.PeerLost(SlotId(1), "nothing has come from host1 to host0 for 15 s", is_cut=True))
+    kit.pass_ms(300)
+    kit.let_go()
+    overview = kit.job.overview()
+    assert (
+        "slot 0 (pid 100 on host host0) lost its data connection to slot 1 (pid 101 on host host1): nothing has come "
+        "from host1"
+    ) in overview.last_error
+    assert overview.diagnosis.startswith("hosts cannot reach each other: a restart helps once they can")
+
+
 def test_an_error_without_a_position_that_comes_twice_is_not_called_the_same_record():
     kit = JobKit().run()
     kit.fail("OSError: disk", "")

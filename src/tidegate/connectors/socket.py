@@ -21,12 +21,16 @@ from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import IDLE, Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.durations import parse_duration_ms, parse_size_bytes
 from tidegate.core.errors import BadRecordError, ProgramError, TidegateError
+from tidegate.protocol.liveness import probe_when_idle
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import record_type_of
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_WAITING_CHUNKS = 16
 _CLOSE_TIMEOUT_S = 5.0
+_PROBE_MS = 30_000
+_PROBES = 5
+"""A server whose host is gone is noticed after about this time, with so many probes: it would seem quiet for ever."""
 
 
 class SourceUnavailableError(TidegateError):
@@ -256,6 +260,7 @@ class _Receiver:
                 error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if error:
                     raise OSError(error, os.strerror(error))
+                probe_when_idle(connection, _PROBE_MS, _PROBES)
                 return connection
             except OSError as e:
                 connection.close()

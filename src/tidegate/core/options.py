@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeVar
 
 from tidegate.core.errors import ConfigurationError
+from tidegate.core.network_options import NetworkOptions
 from tidegate.core.option import REGISTRY, SPELLINGS, Option, describe, find_option, plain, register
 from tidegate.core.option_types import BOOLEAN, DURATION, SIZE, TEXT, at_least, choice, integer
 from tidegate.core.recovery_options import RecoveryOptions
@@ -42,7 +43,7 @@ DEFAULT_ORIGIN: Final = "default"
 COMMAND_LINE: Final = "the command line"
 
 
-class Options(RecoveryOptions):
+class Options(NetworkOptions, RecoveryOptions):
     """The values in force, each with the place that set it: an immutable mapping from key to value."""
 
     __slots__ = ("_origins", "_values")
@@ -105,46 +106,6 @@ class Options(RecoveryOptions):
         False,
         "Rolling aggregates emit the latest result per key and batch, not one per record.",
         aliases=["table.exec.mini_batch.enabled"],
-    )
-
-    buffer_timeout = Option(
-        "network.buffer_timeout",
-        DURATION,
-        10,
-        "Longest time that a record waits for its batch to fill; 0: flush at once.",
-        aliases=["execution.buffer_timeout"],
-    )
-    buffer_size = Option(
-        "network.buffer_size",
-        at_least(1, SIZE),
-        512 << 10,
-        "Bytes that small batches are gathered to before they are sent; one of more than twice as much is cut.",
-        aliases=["taskmanager.memory.segment_size"],
-    )
-    buffers_per_channel = Option(
-        "network.buffers_per_channel",
-        integer(1),
-        2,
-        "Buffers that each input channel has for itself (its exclusive credits).",
-    )
-    floating_buffers = Option(
-        "network.floating_buffers",
-        integer(0, 64),
-        8,
-        "Buffers that the channels of an input gate share, given by backlog.",
-        aliases=["network.floating_buffers_per_gate"],
-    )
-    bind_host = Option(
-        "network.bind_host",
-        TEXT,
-        "",
-        "Address that the control port binds to; 0.0.0.0 or :: also for data ports; empty: chosen automatically.",
-    )
-    handshake_timeout = Option(
-        "network.handshake_timeout",
-        at_least(1, DURATION),
-        5_000,
-        "Time for a new connection to prove itself before it is closed.",
     )
 
     state_backend = Option(

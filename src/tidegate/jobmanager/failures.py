@@ -47,6 +47,8 @@ class Failure:
     """The error alone: `ValueError: bad`."""
     permanent: bool = False
     """Whether no restart can help, whatever the restart strategy says."""
+    is_cut: bool = False
+    """Whether hosts cannot reach each other: a restart helps once they do, or where it gets other hosts."""
 
 
 class FailureCollector:
@@ -57,12 +59,16 @@ class FailureCollector:
     def __init__(self) -> None:
         self._best: Failure | None = None
         self._decide_at_ms = 0
+        self._is_decided = False
 
     def add(self, failure: Failure, now_ms: int) -> None:
-        """Take a report; it replaces the one that is there only if it is nearer to the cause."""
+        """Take a report; it replaces the one that is there only if it is nearer to the cause.
+
+        After the decision it does not count: slots that are told to stop are lost too.
+        """
         if self._best is None:
             self._decide_at_ms = now_ms + self.SETTLE_MS
-        if self._best is None or failure.rank < self._best.rank:
+        if self._best is None or (failure.rank < self._best.rank and not self._is_decided):
             self._best = failure
 
     @property
@@ -74,7 +80,9 @@ class FailureCollector:
         """The failure to act on, or None while there is none or a better report may still come."""
         if self._best is None:
             return None
-        return self._best if self._best.rank is FailureRank.CAUSE or now_ms >= self._decide_at_ms else None
+        if self._best.rank is FailureRank.CAUSE or now_ms >= self._decide_at_ms:
+            self._is_decided = True
+        return self._best if self._is_decided else None
 
 
 def slot_name(slot: SlotId, address: SlotAddress | None) -> str:
@@ -147,7 +155,11 @@ def task_ended(operator: str, subtask: int, parallelism: int) -> Failure:
 
 def peer_lost(reporter: str, peer: str, report: PeerLost) -> Failure:
     """A data connection broke though both processes seem to live."""
-    return Failure(FailureRank.PEER_LOST, f"{reporter} lost its data connection to {peer}: {report.reason}")
+    return Failure(
+        FailureRank.PEER_LOST,
+        f"{reporter} lost its data connection to {peer}: {report.reason}",
+        is_cut=report.is_cut,
+    )
 
 
 def gang_ended(error: str | None) -> Failure:

@@ -304,7 +304,7 @@ class JobMaster:
                 self._on_task_state(slot, vertex, subtask, state, now_ms)
             case m.TaskFailed():
                 self._on_task_failed(slot, message, now_ms)
-            case m.PeerLost(peer, _):
+            case m.PeerLost(peer):
                 self._fail(failures.peer_lost(self._name(slot), self._name(peer), message), now_ms)
             case m.RequestSplit(operator, subtask):
                 if self._runs(slot, operator, subtask, "asks for a split of", now_ms):

@@ -73,6 +73,8 @@ class PeerLost(msgspec.Struct, frozen=True, tag=True):
 
     peer: SlotId
     reason: str
+    is_cut: bool = False
+    """Whether the hosts cannot reach each other; otherwise the other end closed it or died."""
 
 
 class RequestSplit(msgspec.Struct, frozen=True, tag=True):

@@ -53,6 +53,7 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
         slot_id,
         SystemClock(),
         options.handshake_timeout,
+        link_ms=options.link_timeout,
     )
     try:
         address = m.SlotAddress(slot_id, control.local_host, data.port, os.getpid())
@@ -135,7 +136,7 @@ class _Mailbox:
         try:
             self._data.connect({peer: addresses[peer] for peer in slot.peers()})
         except PeerUnreachable as e:
-            self._control.send(m.PeerLost(e.peer, e.reason))
+            self._control.send(m.PeerLost(e.peer, e.reason, is_cut=True))
             self._wait_for_cancel()
             return False
         while not self._data.is_connected and self._control.cancel_requested is None:
@@ -196,9 +197,9 @@ class _Mailbox:
         if self._slot is not None:
             self._slot.receive_frame(header, body)
 
-    def _on_lost(self, peer: SlotId, reason: str) -> None:
+    def _on_lost(self, peer: SlotId, reason: str, is_cut: bool) -> None:
         if self._slot is not None and self._slot.needs(peer):
-            self._control.send(m.PeerLost(peer, reason))
+            self._control.send(m.PeerLost(peer, reason, is_cut))
 
     def _raise_if_lost(self) -> None:
         if self._control.lost is not None:

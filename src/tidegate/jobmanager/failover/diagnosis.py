@@ -54,6 +54,11 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> Diagnosis:
             "it was raised by the program's own code without an outside cause: it will most likely come again "
             "at the same record"
         )
+    if failure.is_cut:
+        return Diagnosis(
+            "hosts cannot reach each other: a restart helps once they can, or on other hosts. Check the network and "
+            "its firewalls"
+        )
     if failure.rank in (
         FailureRank.SLOT_LOST,
         FailureRank.SLOT_SILENT,

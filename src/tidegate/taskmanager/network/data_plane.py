@@ -1,6 +1,7 @@
 """The data plane of a slot: its listening socket, its connections, and the wait of the mailbox loop.
 
 Mailbox thread only, but for `wake`. Between two slots there is one connection, opened by the one with the lower id.
+A peer is lost when its connection ends or breaks, and when the path to its host is dead (`PathWatch`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import time
 from collections.abc import Callable
 
 from tidegate.core.clock import Clock
+from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import SlotId
 from tidegate.protocol.frames import DataHeader
+from tidegate.protocol.liveness import PathWatch
 from tidegate.protocol.messages import SlotAddress
 from tidegate.protocol.refusals import RefusalLog
 from tidegate.taskmanager.network.connection import (
@@ -30,6 +33,8 @@ MAX_STRANGERS = 64
 
 _SELECT_LIMIT = 1024
 _BREATH_S = 0.01
+_LOOK_EVERY_MS = 1_000
+"""How often the paths are looked at; the mailbox loop polls at least as often."""
 
 
 class PeerUnreachable(Exception):
@@ -45,7 +50,16 @@ class DataPlane:
     """Sockets to the other slots. Set `on_frame` and `on_lost` before polling."""
 
     def __init__(
-        self, host: str, secret: bytes, job: str, attempt: int, slot: SlotId, clock: Clock, handshake_ms: int
+        self,
+        host: str,
+        secret: bytes,
+        job: str,
+        attempt: int,
+        slot: SlotId,
+        clock: Clock,
+        handshake_ms: int,
+        *,
+        link_ms: int = 15_000,
     ) -> None:
         self._secret = secret
         self._job = job
@@ -53,8 +67,10 @@ class DataPlane:
         self._slot = slot
         self._clock = clock
         self._handshake_ns = handshake_ms * 1_000_000
+        self._link_ms = link_ms
         self.on_frame: Callable[[SlotId, DataHeader, memoryview], None] = _unset
-        self.on_lost: Callable[[SlotId, str], None] = _unset
+        self.on_lost: Callable[[SlotId, str, bool], None] = _unset
+        """Told the peer, the reason, and whether the path between the hosts is dead."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=128)
         self._listener.setblocking(False)
@@ -65,6 +81,8 @@ class DataPlane:
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._by_fd: dict[int, Connection] = {}
         self._strangers: dict[int, int] = {}
+        self._paths: dict[Connection, PathWatch] = {}
+        self._look_again_ms = 0
         self._peers: dict[SlotId, Connection] = {}
         self._waiting: dict[SlotId, list[tuple[bytes, object]]] = {}
         self._dirty: set[int] = set()
@@ -85,10 +103,12 @@ class DataPlane:
             if peer < self._slot:
                 continue
             try:
-                sock = socket.create_connection((address.host, address.port), timeout=10)
+                sock = socket.create_connection((address.host, address.port), timeout=self._link_ms / 1000)
             except OSError as e:
                 raise PeerUnreachable(
-                    peer, f"cannot connect to it at {address.host}:{address.port}: {e}"
+                    peer,
+                    f"cannot connect to it at {address.host}:{address.port}: {e}. Check that the hosts reach each "
+                    f"other at their data ports (network.data_ports)",
                 ) from e
             connection = client_connection(sock, self._secret, self._job, self._attempt, self._slot, peer)
             self._peers[peer] = connection
@@ -137,6 +157,8 @@ class DataPlane:
             self._handle(fd, mask)
         if self._strangers:
             self._close_late_strangers()
+        if self._paths:
+            self._look_at_paths()
         if self._refusals.unsaid:
             self._refusals.tick(self._now_ms())
         self._write_dirty()
@@ -160,6 +182,7 @@ class DataPlane:
         for connection in list(self._by_fd.values()):
             connection.close()
         self._by_fd.clear()
+        self._paths.clear()
         self._peers.clear()
         self._refusals.close()
         self._listener.close()
@@ -258,6 +281,7 @@ class DataPlane:
         fd = connection.fileno()
         connection.on_established = lambda: self._established(connection)
         self._by_fd[fd] = connection
+        self._paths[connection] = PathWatch(connection.sock, self._link_ms)
         self._epoll.register(fd, select.EPOLLIN)
         self._dirty.add(fd)
 
@@ -265,10 +289,11 @@ class DataPlane:
         fd = connection.fileno()
         self._by_fd.pop(fd, None)
         self._strangers.pop(fd, None)
+        self._paths.pop(connection, None)
         self._dirty.discard(fd)
         connection.close()
 
-    def _lost(self, connection: Connection, reason: str) -> None:
+    def _lost(self, connection: Connection, reason: str, *, is_cut: bool = False) -> None:
         peer = connection.peer
         if peer is None:
             self._refuse(connection, f"it went away before it had proved itself ({reason})")
@@ -277,7 +302,7 @@ class DataPlane:
         if self._peers.get(peer) is connection:
             del self._peers[peer]
             self._gone.add(peer)
-            self.on_lost(peer, reason)
+            self.on_lost(peer, reason, is_cut)
 
     def _refuse(self, connection: Connection, reason: str) -> None:
         """Log why a connection is closed; if it was that of a peer, the peer is lost."""
@@ -298,6 +323,20 @@ class DataPlane:
             self._refuse(
                 self._by_fd[fd], f"it did not prove itself within {self._handshake_ns // 1_000_000} ms"
             )
+
+    def _look_at_paths(self) -> None:
+        now_ms = self._now_ms()
+        if now_ms < self._look_again_ms:
+            return
+        self._look_again_ms = now_ms + min(_LOOK_EVERY_MS, self._link_ms // 4)
+        for connection in [c for c, path in self._paths.items() if path.is_dead(now_ms)]:
+            here, there = connection.sock.getsockname()[0], connection.sock.getpeername()[0]
+            reason = (
+                f"nothing has come from {there} to {here} for {format_duration_ms(self._link_ms)} "
+                f"(network.link_timeout), not even an answer of its kernel: the network between the two hosts is cut, "
+                f"or {there} is down"
+            )
+            self._lost(connection, reason, is_cut=True)
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // 1_000_000

@@ -1,0 +1,59 @@
+"""The options of control and data connections; part of `tidegate.core.options.Options`."""
+
+from __future__ import annotations
+
+from tidegate.core.option import Option
+from tidegate.core.option_types import DURATION, SIZE, TEXT, at_least, integer
+
+
+class NetworkOptions:
+    """What can be set about connections and what goes over them."""
+
+    __slots__ = ()
+
+    buffer_timeout = Option(
+        "network.buffer_timeout",
+        DURATION,
+        10,
+        "Longest time that a record waits for its batch to fill; 0: flush at once.",
+        aliases=["execution.buffer_timeout"],
+    )
+    buffer_size = Option(
+        "network.buffer_size",
+        at_least(1, SIZE),
+        512 << 10,
+        "Bytes that small batches are gathered to before they are sent; one of more than twice as much is cut.",
+        aliases=["taskmanager.memory.segment_size"],
+    )
+    buffers_per_channel = Option(
+        "network.buffers_per_channel",
+        integer(1),
+        2,
+        "Buffers that each input channel has for itself (its exclusive credits).",
+    )
+    floating_buffers = Option(
+        "network.floating_buffers",
+        integer(0, 64),
+        8,
+        "Buffers that the channels of an input gate share, given by backlog.",
+        aliases=["network.floating_buffers_per_gate"],
+    )
+    bind_host = Option(
+        "network.bind_host",
+        TEXT,
+        "",
+        "Address that the control port binds to; 0.0.0.0 or :: also for data ports; empty: chosen automatically.",
+    )
+    handshake_timeout = Option(
+        "network.handshake_timeout",
+        at_least(1, DURATION),
+        5_000,
+        "Time for a new connection to prove itself before it is closed.",
+    )
+    link_timeout = Option(
+        "network.link_timeout",
+        at_least(1_000, DURATION),
+        15_000,
+        "Silence of a peer's host, also of its kernel, after which the data connection to it is taken for dead; also "
+        "the time to open one. A peer that is only slow to read is not silent.",
+    )
