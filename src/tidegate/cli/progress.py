@@ -205,8 +205,10 @@ def draw(
         table.add_row(
             _name(vertex.name),
             f"{len(vertex.subtasks)}/{vertex.parallelism}",
-            format_number(rate.in_per_s) if records_in else "",  # a source has no input, a sink no output
-            format_number(rate.out_per_s) if records_out else "",
+            format_number(rate.in_per_s) if records_in else "",
+            format_number(rate.out_per_s)
+            if records_out
+            else "",  # a chain that keeps everything to itself has none
             f"{max(records_in, records_out):,}",
             str(vertex.total("backlog")),
             time_bar(rate),

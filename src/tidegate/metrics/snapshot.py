@@ -49,7 +49,9 @@ class SubtaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     subtask: int
     records_in: int = 0
+    """What came over the edges; of a chain that begins with a source, what the source emitted."""
     records_out: int = 0
+    """What left over the edges, to each once, and what the sinks of the chain wrote."""
     bytes_in: int = 0
     bytes_out: int = 0
     busy_ms: int = 0

@@ -20,7 +20,7 @@ from tidegate.operators.build import build_operator
 from tidegate.operators.columns import ExpressionOperator
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.restored_clocks import RestoredClocks, StoredClock, restored_clocks
-from tidegate.operators.sink import FunctionSinkOperator
+from tidegate.operators.sink import FunctionSinkOperator, SinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
@@ -94,6 +94,7 @@ class OperatorChain:
         self._ready_checks = [o for o in built if type(o).is_ready is not Operator.is_ready]
         self._head = head = built[0]
         self._head_counts = counts[0]
+        self._sink_counts = [c for o, c in zip(built, counts, strict=True) if isinstance(o, SinkOperator)]
         self.source = head if isinstance(head, SourceOperator) else None
         if self.source is not None:
             self.source.careful = users_partition or any(map(_may_run_users_code, built[1:]))
@@ -125,6 +126,16 @@ class OperatorChain:
         """Run a batch through the whole chain."""
         self._head_counts.records_in += batch.num_rows
         self._portions.offer(batch, partial(self._head.process, input_index=input_index))
+
+    @property
+    def records_read(self) -> int:
+        """What the source of the chain has emitted; 0 where there is none."""
+        return 0 if self.source is None else self._head_counts.records_out
+
+    @property
+    def records_written(self) -> int:
+        """What the sinks of the chain have been given."""
+        return sum(counts.records_in for counts in self._sink_counts)
 
     @property
     def has_more(self) -> bool:

@@ -107,6 +107,8 @@ class Task:
         self._metrics = metrics
         self._clock = clock
         self._producers = producers or {}
+        self._received = 0
+        """Records that came over the edges."""
         self._orders: deque[Callable[[], None]] = deque()
         """What the JobManager said behind a trigger that waits for a batch to be done."""
         self._current: ChannelId | None = None
@@ -281,7 +283,7 @@ class Task:
         account.switch(TaskState.BUSY, now_ns)
         input_index, channel_id, element = found
         if isinstance(element, Batch):
-            self._metrics.records_in += element.num_rows
+            self._received += element.num_rows
             self._current = channel_id
             self.chain.process(element, input_index)
         elif isinstance(element, CheckpointBarrier):
@@ -358,7 +360,8 @@ class Task:
     def metrics(self, now_ns: int) -> SubtaskMetrics:
         """The values of this moment; may be called from the control thread (it only reads numbers)."""
         m = self._metrics
-        m.records_out = sum(p.records_out for p in self.partitions)
+        m.records_in = self.chain.records_read or self._received
+        m.records_out = self.chain.records_written + sum(p.records_out for p in self.partitions)
         m.bytes_out = sum(c.bytes_out for c in self.channels)
         m.bytes_in = self.gate.bytes_in
         m.backlog = self.gate.backlog + sum(c.backlog for c in self.channels)
