@@ -71,6 +71,10 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Decimal, st.decimals(-(10**19), 10**19, places=18)),
     (tuple[int, str | None], st.tuples(st.integers(-9, 9), st.none() | st.text())),
     (list[list[int]], st.lists(st.lists(st.integers(-9, 9)))),
+    (
+        list[tuple[int, list[str]]],
+        st.lists(st.tuples(st.integers(-9, 9), st.lists(st.text(max_size=3))), max_size=3),
+    ),
     (dict[str, float], st.dictionaries(st.text(), st.floats(allow_nan=False))),
     (
         Outer,

@@ -116,6 +116,11 @@ NESTED: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (list[Point], st.lists(points, max_size=3)),
     (list[Point | None], st.lists(st.none() | points, max_size=3)),
     (dict[Point, Pair], st.dictionaries(points, st.builds(Pair, int64, st.none() | text), max_size=2)),
+    (list[tuple[int, str | None]], st.lists(st.tuples(int64, st.none() | text), max_size=3)),
+    (
+        dict[str, tuple[Point, list[int]]],
+        st.dictionaries(text, st.tuples(points, st.lists(int64)), max_size=2),
+    ),
 ]
 VISITS = st.builds(
     Visit,
@@ -136,6 +141,8 @@ STRUCTS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Visit, VISITS),
     (tuple[int, str], st.tuples(int64, text)),
     (tuple[float | None, Point], st.tuples(st.none() | floats, points)),
+    (tuple[int, tuple[str, Point | None]], st.tuples(int64, st.tuples(text, st.none() | points))),
+    (tuple[int, str] | None, st.none() | st.tuples(int64, text)),
     (Point | None, st.none() | points),
 ]
 
@@ -242,6 +249,8 @@ def test_types_that_arrow_does_not_know_travel_as_objects(hint: Any) -> None:
         (dict[str, int], {1: 1}, "column 'value key' is string but got a int: 1"),
         (dict[str, int], [1], "but got a list: [1]"),
         (tuple[Point], (Point("a", 1.0),), "column 'f0.x' is int64 but got a str: 'a'"),
+        (list[tuple[int, str]], [(1, "a", 2)], "but got a list: [(1, 'a', 2)]"),
+        (list[tuple[int, str]], [[1, "a"]], "but got a list: [[1, 'a']]"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named_with_its_column(hint: Any, row: Any, message: str) -> None:

@@ -191,6 +191,9 @@ def codec_for_hint(hint: Any) -> ColumnCodec | None:
         return _list_codec(args[0])
     if origin is dict and len(args) == 2:
         return _map_codec(args[0], args[1])
+    items = fixed_tuple_args(hint)
+    if items is not None:
+        return _tuple_codec(items)
     if is_struct_class(hint):
         return _struct_codec(hint)
     return None
@@ -219,6 +222,36 @@ def _map_codec(key_hint: Any, value_hint: Any) -> ColumnCodec | None:
 
     def decode(items: list[tuple[Any, Any]]) -> dict[Any, Any]:
         return {decode_key(k): None if v is None else decode_value(v) for k, v in items}
+
+    return ColumnCodec(arrow_type, encode, decode)
+
+
+def _tuple_codec(item_hints: tuple[Any, ...]) -> ColumnCodec | None:
+    """A tuple inside a value: a struct whose fields are named as the columns of a stream of tuples are."""
+    parts = [strip_optional(hint) for hint in item_hints]
+    codecs = [codec for hint, _ in parts if (codec := codec_for_hint(hint)) is not None]
+    if len(codecs) < len(parts):
+        return None
+    names = [f"f{i}" for i in range(len(parts))]
+    arrow_type = pa.struct(
+        [
+            pa.field(name, codec.arrow_type, nullable)
+            for name, codec, (_, nullable) in zip(names, codecs, parts, strict=True)
+        ]
+    )
+    encoders, decoders = (
+        [codec.encode or _same for codec in codecs],
+        [codec.decode or _same for codec in codecs],
+    )
+
+    def encode(value: Any) -> dict[str, Any]:
+        if type(value) is not tuple or len(value) != len(names):
+            raise TypeError
+        return {n: None if v is None else f(v) for n, f, v in zip(names, encoders, value, strict=True)}
+
+    def decode(value: dict[str, Any]) -> tuple[Any, ...]:
+        items = (value[name] for name in names)
+        return tuple(None if v is None else f(v) for f, v in zip(decoders, items, strict=True))
 
     return ColumnCodec(arrow_type, encode, decode)
 
