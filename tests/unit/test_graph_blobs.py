@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -160,3 +162,75 @@ def test_functions_and_classes_of_modules_that_are_not_installed_travel_by_value
     blob = str(tmp_path / "blob")
     run(WRITER.format(folder=str(folder), blob=blob))
     assert run(READER.format(blob=blob)) == "arrived\n"
+
+
+SCRIPT = """
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidegate import KeyedProcessFunction
+
+
+class Result(NamedTuple):
+    word: str
+    length: int
+
+
+class Measure(KeyedProcessFunction):
+    def process(self, word, context) -> Iterator[Result]:
+        yield self._measured(word)
+
+    def _measured(self, word):
+        return Result(word, len(word))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that is not installed, so its classes travel by value."""
+    (tmp_path / "script_of_a_user.py").write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("script_of_a_user")
+    del sys.modules["script_of_a_user"]
+
+
+def test_a_class_of_this_process_comes_back_unchanged(script: Any):
+    before = dict(vars(script.Measure))
+    assert type(load_blob(dump_blob(script.Measure(), "measure"))) is script.Measure
+    assert all(vars(script.Measure)[name] is value for name, value in before.items())
+
+
+def test_a_program_has_the_same_types_when_it_is_written_a_second_time(script: Any):
+    for _ in range(2):
+        words = Environment(runtime="in-process").from_collection(["sea", "tide"])
+        measured = words.key_by(lambda word: word, returns=str).process(script.Measure())
+        assert measured.record_type.python_class is script.Result
+        assert sorted(measured.execute_and_collect()) == [("sea", 3), ("tide", 4)]
+
+
+def test_a_class_of_another_process_is_brought_up_to_date():
+    """A worker outlives a job, and the next one may bring the same class with another method."""
+
+    class Changing:
+        def answer(self) -> int:
+            return 1
+
+    first = dump_blob(Changing, "first")
+    Changing.answer = lambda self: 2
+    second = dump_blob(Changing, "second")
+    program = """
+        import pickle, sys
+        from tidegate.graph.blobs import load_blob
+        for blob in pickle.load(sys.stdin.buffer):
+            print(load_blob(blob)().answer())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        input=pickle.dumps([first, second]),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == [b"1", b"2"]

@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-from collections.abc import Iterator
+import pickle
+import sys
+import weakref
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -33,8 +36,47 @@ def dump_blob(value: Any, owner: str) -> bytes:
 
 
 def load_blob(data: bytes) -> Any:
-    """Unpickle what `dump_blob` made; only ever called on bytes from the job's own authenticated driver."""
-    return cloudpickle.loads(data)
+    """Unpickle what `dump_blob` made; only ever called on bytes from the job's own authenticated driver.
+
+    A class that this process defined comes back as itself, and unchanged.
+    """
+    return _Loader(io.BytesIO(data)).load()
+
+
+class _Loader(pickle.Unpickler):
+    """Leaves this process's own classes alone.
+
+    cloudpickle recognises a class that comes back to the process that defined it, but sets all its attributes again, as
+    they were pickled: its methods would know only the globals that their code uses, and no longer the classes that
+    their hints name. A class that came from another process does get them again: there it may have changed since.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if module == _CLOUDPICKLE.__name__:
+            if name in ("_make_skeleton_class", "_make_skeleton_enum"):
+                return functools.partial(_make_class, found)
+            if name == "_class_setstate":
+                return functools.partial(_set_class_state, found)
+        return found
+
+
+_CLOUDPICKLE = sys.modules[cloudpickle.CloudPickler.__module__]
+_from_elsewhere: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes of this process that were made from a blob."""
+
+
+def _make_class(make: Callable[..., type], *description: Any) -> type:
+    *_, tracker_id, _extra = description
+    is_known = tracker_id in _CLOUDPICKLE._DYNAMIC_CLASS_TRACKER_BY_ID
+    cls = make(*description)
+    if not is_known:
+        _from_elsewhere.add(cls)
+    return cls
+
+
+def _set_class_state(set_state: Callable[[type, Any], type], cls: type, state: Any) -> type:
+    return set_state(cls, state) if cls in _from_elsewhere else cls
 
 
 def _dumps(value: Any) -> bytes:
