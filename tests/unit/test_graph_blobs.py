@@ -178,6 +178,10 @@ class Result(NamedTuple):
     length: int
 
 
+class Results(NamedTuple):
+    best: Result | None
+
+
 class Measure(KeyedProcessFunction):
     def process(self, word, context) -> Iterator[Result]:
         yield self._measured(word)
@@ -220,17 +224,33 @@ def test_a_class_of_another_process_is_brought_up_to_date():
     first = dump_blob(Changing, "first")
     Changing.answer = lambda self: 2
     second = dump_blob(Changing, "second")
-    program = """
+    assert elsewhere("blob().answer()", first, second) == ["1", "2"]
+
+
+def test_a_class_of_a_script_brings_the_types_that_its_hints_name(script: Any):
+    """Also where no stream has records of it: a state, an accumulator."""
+    described = "record_type_of(blob).describe()"
+    assert elsewhere(described, dump_blob(script.Result, "result")) == ["Result(word: string, length: int64)"]
+    assert elsewhere(described, dump_blob(script.Results, "results")) == [
+        "Results(best: struct<word: string not null, length: int64 not null>?)"
+    ]
+
+
+def elsewhere(expression: str, *blobs: bytes) -> list[str]:
+    """What an expression of each `blob` gives in one process that cannot import this one's modules."""
+    program = f"""
         import pickle, sys
         from tidegate.graph.blobs import load_blob
-        for blob in pickle.load(sys.stdin.buffer):
-            print(load_blob(blob)().answer())
+        from tidegate.records.types import record_type_of
+        for data in pickle.load(sys.stdin.buffer):
+            blob = load_blob(data)
+            print({expression})
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        input=pickle.dumps([first, second]),
+        input=pickle.dumps(blobs),
         capture_output=True,
         check=True,
         timeout=60,
     )
-    assert done.stdout.split() == [b"1", b"2"]
+    return done.stdout.decode().splitlines()

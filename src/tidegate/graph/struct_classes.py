@@ -1,13 +1,16 @@
-"""Classes of `msgspec.Struct` by value: splits and committables that a user's own script defines.
+"""Classes with typed fields by value: records and states, splits and committables that a user's own script defines.
 
-cloudpickle makes a class first and gives it its attributes later. A Struct has fields only if they are there when it is
-made, so it would arrive in the slots without any. Here it is made again with all of them.
+A slot cannot import the script, where a hint in quotes (or under `from __future__ import annotations`) has its meaning;
+so a dataclass or a NamedTuple travels with the types themselves. And cloudpickle makes a class first and gives it its
+attributes later. A `msgspec.Struct` has fields only if they are there when it is made, so it would arrive in the slots
+without any. Here it is made again with all of them.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
+import typing
 import uuid
 import weakref
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 import msgspec
 
 from tidegate.graph.local_modules import LocalPickler
+from tidegate.records.type_hints import is_struct_class
 
 _META = type(msgspec.Struct)
 _CONFIG = (
@@ -40,14 +44,24 @@ _lock = threading.Lock()
 
 
 class StructPickler(LocalPickler):
-    """A pickler with Structs that keep their fields. What travels by name still does."""
+    """A pickler with classes that keep their fields and hints. What travels by name still does."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Called for every object; those that are not such a class are cloudpickle's."""
         reduced = super().reducer_override(obj)
-        if isinstance(obj, _META) and reduced is not NotImplemented:
+        if not isinstance(obj, type) or reduced is NotImplemented:
+            return reduced
+        if isinstance(obj, _META):
             return _reduce(obj)
-        return reduced
+        return _with_types_for_hints(obj, reduced) if is_struct_class(obj) else reduced
+
+
+def _with_types_for_hints(cls: type, reduced: Any) -> Any:
+    """What cloudpickle made of a class, with its annotations resolved."""
+    make, description, (members, slots), *rest = reduced
+    hints = typing.get_type_hints(cls, include_extras=True)
+    own = {name: hints[name] for name in inspect.get_annotations(cls)}
+    return make, description, ({**members, "__annotations__": own}, slots), *rest
 
 
 def _reduce(cls: Any) -> Any:

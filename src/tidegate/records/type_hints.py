@@ -8,7 +8,6 @@ import datetime as dt
 import decimal
 import types
 import typing
-import weakref
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, Union
 
@@ -109,8 +108,6 @@ def maker_of_class(cls: type) -> Callable[..., Any]:
 
 def class_hints(cls: type) -> dict[str, Any]:
     """Field names and resolved hints of a dataclass (init fields) or NamedTuple; empty if one is missing."""
-    if cls in _known_hints:
-        return _known_hints[cls]
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except (NameError, TypeError):
@@ -120,31 +117,6 @@ def class_hints(cls: type) -> dict[str, Any]:
     else:
         names = list(cls._fields)  # type: ignore[attr-defined]
     return {n: hints[n] for n in names} if all(n in hints for n in names) else {}
-
-
-_known_hints: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""Hints that came with a class. A slot cannot import the user's script, where a hint in quotes has its meaning."""
-
-
-def learn_hints(hints: dict[type, dict[str, Any]]) -> None:
-    """Remember what `all_class_hints` found in another process."""
-    for cls, found in hints.items():
-        _known_hints.setdefault(cls, found)
-
-
-def all_class_hints(cls: type) -> dict[type, dict[str, Any]]:
-    """`class_hints` of a class and of every class inside it."""
-    found: dict[type, dict[str, Any]] = {}
-    waiting: list[Any] = [cls]
-    while waiting:
-        hint = waiting.pop()
-        if isinstance(hint, type) and hint not in found and is_struct_class(hint):
-            found[hint] = class_hints(hint)
-            waiting += found[hint].values()
-        waiting += typing.get_args(hint)
-        if isinstance(hint, typing.NewType):
-            waiting.append(hint.__supertype__)
-    return found
 
 
 def fields_of_class(cls: type) -> list[FieldCodec]:

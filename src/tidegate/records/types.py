@@ -169,7 +169,7 @@ class StructType(RecordType):
         self.schema = pa.schema([pa.field(f.name, f.codec.arrow_type, f.nullable) for f in self._fields])
 
     def __reduce__(self) -> Any:
-        return _restore_struct_type, (self.python_class, type_hints.all_class_hints(self.python_class))
+        return StructType, (self.python_class,)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """Instances of the class, made by calling it with the fields in order."""
@@ -201,11 +201,6 @@ class StructType(RecordType):
     def describe(self) -> str:
         """The class's name and fields."""
         return f"{self.python_class.__name__}({_describe_schema(self.schema)})"
-
-
-def _restore_struct_type(python_class: type, hints: dict[type, dict[str, Any]]) -> StructType:
-    type_hints.learn_hints(hints)
-    return StructType(python_class)
 
 
 class TupleType(RecordType):
