@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.fault.kit import ALL, HoldingSink, running, until
@@ -86,17 +88,28 @@ def test_what_changes_after_the_synchronous_part_is_not_in_the_snapshot_which_is
     lines = [line.split(" ", 2)[2] for line in trace.lines(process)]
     begin = f"write of checkpoint {id}: operator {operator} subtask 0: "
     stages = [line.removeprefix(begin) for line in lines if line.startswith(begin)]
-    assert [stage.split(" ")[:2] for stage in stages] == [
+    kinds = [stage.split(" ")[:2] for stage in stages]
+    assert [kind for i, kind in enumerate(kinds) if kind not in kinds[:i]] == [
         ["1", "open"],
-        ["2", "metadata"],
-        ["3", "state"],
+        ["2", "state"],
+        ["3", "metadata"],
         ["4", "close,"],
     ]
-    assert "'seen'" in stages[1]
-    assert "0 files" not in stages[3]
+    handle = taken.operator("remember")["subtasks"][0]["keyed"]
+    files = {file["path"]: file["size"] for file in handle["files"]}
+    told = [re.fullmatch(r"2 state in (\S+), (\d+) bytes", stage) for stage in stages[1:-2]]
+    written = {t[1]: int(t[2]) for t in told if t}
+    assert len(written) == len(told) >= 1
+    assert written.items() <= files.items(), "the rest is shared with earlier checkpoints"
+    if backend == "heap":  # the file says by itself what is in it
+        described = pq.read_schema(next((tmp_path / "chk").rglob(min(written)))).metadata
+        assert described[b"tidegate.state"] == b"seen"
+    assert [state["name"] for state in handle["states"]] == ["seen"]
+    assert "'seen (value of " in stages[-2]
+    assert stages[-1] == f"4 close, {len(files)} files are durable"
     own = f"checkpoint {id}: subtask 0 of vertex 1: "
     order = [lines.index(line) for line in lines if line in ("read 4", "read 5", begin + stages[0])]
     assert lines.index("read 5") < lines.index(begin + "1 open"), "written while the job goes on"
     snapshot = next(i for i, line in enumerate(lines) if line.startswith(own + "snapshot"))
     assert snapshot < min(order), "frozen before"
-    assert lines.index(own + "acknowledged") > lines.index(begin + stages[3]), "durable first"
+    assert lines.index(own + "acknowledged") > lines.index(begin + stages[-1]), "durable first"

@@ -88,12 +88,6 @@ class OperatorStates:
         """Whether the operator has asked for keyed state."""
         return self._backend is not None
 
-    @property
-    def names(self) -> list[str]:
-        """Of all states that a snapshot would have now."""
-        keyed = set() if self._backend is None else self._backend.claimed
-        return sorted({*keyed, *self._lists, *self._maps, *self._entries})
-
     def keyed(self, key_type: RecordType) -> KeyedStateBackend:
         """The keyed state of the operator; made, and restored, at the first call."""
         if self._backend is None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidegate.core.clock import Clock
 from tidegate.core.failpoints import failpoint
@@ -25,9 +25,15 @@ from tidegate.operators.failures import describe_error
 from tidegate.protocol import messages as m
 from tidegate.records.batch import Batch
 from tidegate.records.elements import CheckpointBarrier
-from tidegate.snapshot.handles import InFlightHandle, SubtaskCheckpointMetrics, SubtaskSnapshot
+from tidegate.snapshot.handles import (
+    InFlightHandle,
+    OperatorSnapshot,
+    StateFile,
+    SubtaskCheckpointMetrics,
+    SubtaskSnapshot,
+)
 from tidegate.state.operator_states import OperatorAsyncPart
-from tidegate.storage.storage import CheckpointStorage
+from tidegate.storage.storage import CheckpointStorage, Scope, SnapshotWriter
 from tidegate.taskmanager import alignment as al
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.channels import InputGate, OutputChannel
@@ -36,7 +42,10 @@ from tidegate.taskmanager.in_flight import OvertakenBatch, encode_in_flight, ove
 log = logging.getLogger(__name__)
 """At DEBUG a trace of every checkpoint: a few lines per subtask and checkpoint, none per record."""
 write_log = logging.getLogger(f"{__name__}.write")
-"""At DEBUG the four stages of each operator's asynchronous part: open, metadata, state, close."""
+"""At DEBUG the four stages of each operator's asynchronous part: open, state, metadata, close.
+
+A state's file is written in one piece and describes itself (the footer of a Parquet file, the index of a RocksDB
+checkpoint). The handles hold the types of all states again; they are complete when the last file is durable."""
 
 
 class Uploads(Protocol):
@@ -249,8 +258,6 @@ class SubtaskCheckpoints:
             failpoint("checkpoint.sync")
             running.parts = self._chain.snapshot(barrier.checkpoint_id)
             running.sync_ms = self._now_ms() - started_ms
-            if write_log.isEnabledFor(logging.DEBUG):
-                running.metadata = [o.context.states.names for o in self._chain.operators]
             names = [operator for operator, _ in running.parts]
             self._trace(barrier.checkpoint_id, "snapshot of %s", names)
         except Exception as e:  # noqa: BLE001 - the checkpoint fails, not the task
@@ -338,13 +345,13 @@ class SubtaskCheckpoints:
         failpoint("checkpoint.async.before_write")
         operators = []
         attachments: dict[str, bytes] = {}
-        for i, (operator, part) in enumerate(running.parts or ()):
+        for operator, part in running.parts or ():
             self._trace_write(id, operator, "1 open")
-            writer = host.storage.writer(id, host.attempt, operator, self._id.index)
-            if running.metadata:
-                self._trace_write(id, operator, "2 metadata of %s", running.metadata[i])
-            self._trace_write(id, operator, "3 state")
+            writer = self._traced(
+                host.storage.writer(id, host.attempt, operator, self._id.index), id, operator
+            )
             written = part(writer)
+            self._trace_write(id, operator, "3 metadata of %s", _described(written))
             operators.append(written)
             attachments.update(writer.attachments)
             files = SubtaskSnapshot(self._id.vertex, self._id.index, (written,)).files()
@@ -394,11 +401,47 @@ class SubtaskCheckpoints:
             where = f"write of checkpoint {checkpoint_id}: operator {operator} subtask {self._id.index}"
             write_log.debug("%s: %s", where, stage % args)
 
+    def _traced(self, writer: SnapshotWriter, checkpoint_id: int, operator: str) -> SnapshotWriter:
+        if not write_log.isEnabledFor(logging.DEBUG):
+            return writer
+        tell = partial(self._trace_write, checkpoint_id, operator, "2 state in %s, %d bytes")
+        return _TracedWriter(writer, lambda file: tell(file.path, file.size))
+
     def _now_ms(self) -> float:
         return self._host.clock.monotonic_ns() / 1e6
 
     def _wall_ms(self) -> int:
         return self._host.clock.now_ms()
+
+
+class _TracedWriter(SnapshotWriter):
+    """Tells of each file when it is durable."""
+
+    def __init__(self, writer: SnapshotWriter, tell: Callable[[StateFile], None]) -> None:
+        self._writer = writer
+        self._tell = tell
+
+    def write(self, name: str, data: Any, scope: Scope = "shared") -> StateFile:
+        file = self._writer.write(name, data, scope)
+        self._tell(file)
+        return file
+
+    def upload(self, name: str, local_path: str, scope: Scope = "shared") -> StateFile:
+        file = self._writer.upload(name, local_path, scope)
+        self._tell(file)
+        return file
+
+    @property
+    def attachments(self) -> dict[str, bytes]:
+        return self._writer.attachments
+
+
+def _described(written: OperatorSnapshot) -> list[str]:
+    """The states of an operator as its handles describe them."""
+    keyed = () if written.keyed is None else written.keyed.states
+    return [f"{s.name} ({s.kind} of {s.value})" for s in keyed] + [
+        f"{s.name} ({s.redistribution}, {s.rows} rows)" for s in written.states
+    ]
 
 
 @dataclass
@@ -416,8 +459,6 @@ class _Running:
     sync_ms: float = 0.0
     in_flight: list[OvertakenBatch] = field(default_factory=list)
     parts: list[tuple[str, OperatorAsyncPart]] | None = None
-    metadata: list[list[str]] = field(default_factory=list)
-    """The names of each operator's states, for the log."""
     stuck: list[OutputChannel] = field(default_factory=list)
     """Outputs in which the forwarded barrier may still wait; only watched with an alignment timeout."""
     overtook: bool = False
