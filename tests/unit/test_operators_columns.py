@@ -176,9 +176,9 @@ def test_select_passes_plain_columns_on_and_computes_the_others() -> None:
     assert out.origin == ORIGIN
 
 
-def test_select_gives_literals_and_aggregates_the_length_of_the_columns_beside_them() -> None:
-    (out,) = run(clicks().select("app", pl.lit(7).alias("seven"), pl.col("n").sum().alias("total")))
-    assert [tuple(r)[1:] for r in out.rows] == [(7, 7)] * 4
+def test_select_gives_literals_the_length_of_the_columns_beside_them() -> None:
+    (out,) = run(clicks().select("app", pl.lit(7).alias("seven"), (pl.lit(1) + 1).alias("two")))
+    assert [tuple(r)[1:] for r in out.rows] == [(7, 2)] * 4
 
 
 def test_select_of_text_gives_the_declared_type() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from tidegate.api.elementwise import refuse_batch_dependent
 from tidegate.core.errors import ProgramError
 from tidegate.records.types import RecordType, RowType
 
@@ -14,6 +15,7 @@ from tidegate.records.types import RecordType, RowType
 def expression_result_type(record_type: RecordType, form: str, expressions: tuple[Any, ...]) -> RecordType:
     """The type after `select`, `with_columns` or `filter`; a wrong expression is refused with polars' reason."""
     frame = pl.DataFrame(record_type.schema.empty_table())
+    refuse_batch_dependent(form, expressions, frame)
     try:
         result = apply_expressions(frame, form, expressions)
     except Exception as e:
@@ -22,10 +24,12 @@ def expression_result_type(record_type: RecordType, form: str, expressions: tupl
         ) from e
     if form == "filter":
         return record_type
-    if result.height:  # from no records at all
+    if form == "select" and not any(
+        e.meta.root_names() or e.meta.has_multiple_outputs() for e in expressions
+    ):
         raise ProgramError(
-            f"{form}({', '.join(map(str, expressions))}) gives one value per batch, not one per record. "
-            f"Use expressions of single records; count, sum, min and max live behind key_by()"
+            f"select({', '.join(map(str, expressions))}) reads no column: it gives one value per batch, not one per "
+            f"record. Select a column beside it, or use with_columns(...)"
         )
     return RowType(canonical_schema(result.to_arrow().schema))
 

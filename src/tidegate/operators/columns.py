@@ -122,10 +122,7 @@ class ExpressionOperator(Operator):
             result = self._evaluate(columns)
         except BaseException as e:
             raise OperatorError(self.context.operator_name, batch_position(batch)) from e
-        if result.num_rows:
-            same = result.num_rows == batch.num_rows
-            stamps, origin = (batch.timestamps, batch.origin) if same else (None, None)
-            self.context.emit(Batch(self.output_type, result, None, origin, stamps))
+        self.context.emit(Batch(self.output_type, result, None, batch.origin, batch.timestamps))
 
     def _evaluate(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         schema = self.output_type.schema
@@ -134,8 +131,8 @@ class ExpressionOperator(Operator):
             frame = self._inputs.frame(columns)
             if self._adds:
                 frame = frame.with_columns(*self._expressions)
-            elif self._passed:
-                # Beside a column of all rows, literals and aggregates get the length that the passed columns have.
+            elif ROWS in frame.columns:
+                # Beside a column of all rows literals get its length, and polars refuses any other length.
                 frame = frame.select(pl.col(ROWS), *self._expressions)
             else:
                 frame = frame.select(*self._expressions)
