@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-from tidegate import Environment, WatermarkStrategy
+from tidegate import BlackholeSink, Environment, WatermarkStrategy
 from tidegate.api.source import IDLE
 from tidegate.cli.progress import Rates, plain_line
+from tidegate.core.ids import OperatorId
+from tidegate.jobmanager.watermark_alignment import WatermarkGroups
 from tidegate.metrics.event_time import watermark_lines
 from tidegate.metrics.snapshot import EventTime, JobMetrics, SubtaskMetrics, VertexMetrics
-from tidegate.records.elements import MIN_TIMESTAMP
+from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.testing.harness import OperatorHarness
+from tidegate.testing.scripted_source import Crash, Pause, ScriptedSource
 
 ALIGNED = WatermarkStrategy.monotonous("value").with_alignment("g", "100 ms").with_idleness("1 s")
 
@@ -61,6 +65,126 @@ def test_a_source_that_is_ahead_waits_until_the_slowest_has_come_near(source: Op
     assert source.poll() is IDLE
     assert source.operator.align("g", 0) is True
     assert source.poll() is None
+
+
+def test_a_source_reads_no_further_before_it_has_heard_of_its_group(source: OperatorHarness):
+    give_all(source)
+    assert source.poll() is None
+    assert source.poll() is IDLE
+    source.operator.align("g", MIN_TIMESTAMP)  # somebody else has no watermark yet
+    assert source.poll() is IDLE
+    source.operator.align("g", 0)
+    assert source.poll() is None
+
+
+def test_the_drift_is_kept_within_a_watermark_interval_and_told_at_its_end_at_once():
+    env = Environment(watermark_interval="10 s", batch_rows=50)
+    stream = env._read(_numbers(env), "numbers", {}, ALIGNED)
+    with OperatorHarness.of(stream, options=env.options) as harness:
+        harness.operator.start()
+        give_all(harness)
+        harness.operator.align("g", 0)
+        polls = [harness.poll() for _ in range(5)]
+        assert polls == [None, None, None, IDLE, IDLE]  # 149 is ahead of 100, though nothing was sent yet
+        harness.advance_clock(0)  # not after 10 s: all of the group may wait for this word
+        assert harness.reports[-1] == ("g", 149)
+
+
+class TestGroups:
+    MEMBERS: ClassVar = {"g": [(OperatorId("clicks"), 0), (OperatorId("views"), 0)]}
+
+    def test_one_that_has_not_reported_yet_is_the_slowest(self):
+        groups = WatermarkGroups(self.MEMBERS)
+        assert groups.reported("g", OperatorId("clicks"), 0, 500) is None
+        assert groups.reported("g", OperatorId("views"), 0, 200) == 200
+
+    def test_one_that_is_idle_or_at_its_end_is_not_waited_for(self):
+        for gone in (None, MAX_WATERMARK):
+            groups = WatermarkGroups(self.MEMBERS)
+            assert groups.reported("g", OperatorId("clicks"), 0, 500) is None
+            assert groups.reported("g", OperatorId("views"), 0, gone) == 500
+
+    def test_one_that_wakes_up_is_waited_for_again(self):
+        groups = WatermarkGroups(self.MEMBERS)
+        groups.reported("g", OperatorId("clicks"), 0, 500)
+        groups.reported("g", OperatorId("views"), 0, None)
+        assert groups.reported("g", OperatorId("views"), 0, 100) == 100
+        assert groups.reported("g", OperatorId("clicks"), 0, 700) is None
+
+
+class Step(NamedTuple):
+    source: str
+    mark: int
+
+
+@pytest.mark.parametrize("interval", ["0 ms", "200 ms"])
+def test_no_source_of_a_group_is_ever_further_ahead_than_it_may(interval: str, tmp_path: Path):
+    drift, count = 30, 60
+    for seed in range(25):
+        log = tmp_path / f"{seed}-{interval}"
+        env = Environment(
+            runtime="in-process", parallelism=1, batch_rows=1, watermark_interval=interval, seed=seed
+        )
+        strategy = WatermarkStrategy.monotonous("mark").with_alignment("g", drift)
+
+        def read(name: str, pace: int, env: Any = env, log: Path = log, strategy: Any = strategy) -> Any:
+            def note(step: Step) -> Step:
+                with log.open("a") as file:
+                    file.write(f"{step.source} {step.mark}\n")
+                return step
+
+            records = env.from_collection([Step(name, n * pace) for n in range(1, count)], type=Step)
+            source = records._node.operation.source
+            return env.from_source(source, strategy, name=name).map(note, returns=Step)
+
+        read("slow", 1).union(read("fast", 20)).sink_to(BlackholeSink())
+        env.execute()
+        highest: dict[str, int] = {}
+        for line in log.read_text().splitlines():
+            name, mark = line.split()
+            other = highest.get("fast" if name == "slow" else "slow")
+            if name in highest and other != (20 if name == "slow" else 1) * (count - 1):
+                assert other is not None, (
+                    f"seed {seed}: {name} read {mark} before the other had read anything"
+                )
+                assert highest[name] <= other + drift, f"seed {seed}: {name} read {mark} beside {other}"
+            highest[name] = int(mark)
+        assert highest == {"slow": count - 1, "fast": 20 * (count - 1)}
+
+
+def test_a_source_that_had_finished_before_a_recovery_holds_nobody(tmp_path: Path):
+    short = ScriptedSource([[Step("short", 1)]], tmp_path / "short", type=Step)
+    steps = [Step("long", n * 100) for n in range(1, 20)]
+    long = ScriptedSource(
+        [[*steps[:5], Pause("checkpoint"), Crash("fail", how="raise"), *steps[5:]]],
+        tmp_path / "long",
+        type=Step,
+    )
+    strategy = WatermarkStrategy.monotonous("mark").with_alignment("g", 10)
+    env = Environment(
+        runtime="in-process",
+        parallelism=1,
+        batch_rows=1,
+        watermark_interval=0,
+        checkpoint_interval="10 ms",
+        checkpoint_dir=str(tmp_path / "checkpoints"),
+        restart_strategy="fixed-delay",
+    )
+    union = env.from_source(short, strategy, name="short").union(env.from_source(long, strategy, name="long"))
+    union.sink_to(BlackholeSink(), name="out")
+    client = env.execute_async()
+    for _ in range(20_000):
+        if long.has_reached("checkpoint"):
+            break
+        client.simulation.run_one_event()
+    seen = client.checkpoints().completed
+    for _ in range(20_000):
+        if client.checkpoints().completed > seen + 1:
+            break
+        client.simulation.run_one_event()
+    long.release("checkpoint")
+    client.result(60)
+    assert (client.overview().restarts, client.checkpoints().restored) == (1, 1)
 
 
 def test_a_source_that_has_to_wait_is_not_idle(source: OperatorHarness):

@@ -54,6 +54,11 @@ class Operation:
         """Whether it is refused where records have no timestamps."""
         return False
 
+    @property
+    def alignment_group(self) -> str | None:
+        """The group of sources that it may not run ahead of."""
+        return None
+
     def required_columns(self) -> frozenset[str] | None:
         """The input columns that it reads, or None for all."""
         return None
@@ -83,6 +88,12 @@ class ReadSource(Operation):
     def kind(self) -> str:
         """The word that plans use."""
         return "source"
+
+    @property
+    def alignment_group(self) -> str | None:
+        """That of its strategy."""
+        alignment = None if self.strategy is None else self.strategy.alignment
+        return None if alignment is None else alignment.group
 
     def detail(self) -> str:
         """What is read; the strategy is told apart."""

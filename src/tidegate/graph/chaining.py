@@ -107,6 +107,7 @@ def _vertex(id: VertexId, group: list[StreamNode], place: dict[int, tuple[Vertex
         head.parallelism,
         head.max_parallelism,
         head.slot_sharing_group,
+        head.operation.alignment_group,
     )
 
 

@@ -56,6 +56,8 @@ class JobVertex(msgspec.Struct, frozen=True):
     parallelism: int
     max_parallelism: int
     slot_sharing_group: str
+    alignment_group: str | None = None
+    """The group of sources whose slowest this one may not run ahead of."""
 
     @property
     def is_source(self) -> bool:

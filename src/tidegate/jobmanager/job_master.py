@@ -107,7 +107,7 @@ class JobMaster:
         self._beats = 0
         self._early: list[tuple[SlotId, m.MasterMessage]] = []
         self._collected: dict[tuple[OperatorId, int], int] = {}
-        self._watermarks = WatermarkGroups()
+        self._watermarks = WatermarkGroups.of(job_graph)
 
     # ---- what others may read, from any thread ----
 

@@ -98,6 +98,11 @@ class SourceOperator(Operator):
             self._times.watermarks.resume(self.clock_ms)
             self._times.report(self.clock_ms)
 
+    def leave_alignment(self) -> None:
+        """Everything was read before the checkpoint that this is restored from: no other source waits for it."""
+        if self._times is not None:
+            self._times.report(MAX_WATERMARK)
+
     def align(self, group: str, watermark_ms: int) -> bool:
         """The slowest of a group is so far; returns whether this source may go on now, and could not before."""
         return self._times is not None and self._times.align(group, watermark_ms)

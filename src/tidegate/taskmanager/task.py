@@ -177,6 +177,8 @@ class Task:
     def start(self) -> None:
         """Before the first record, behind what was in flight: go on at the event time of the checkpoint."""
         if self._draining:
+            if self.chain.source is not None:
+                self.chain.source.leave_alignment()
             return
         clocks = self.chain.restored_clocks
         if clocks.some_reached_ms != MIN_TIMESTAMP:

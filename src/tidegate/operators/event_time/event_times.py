@@ -16,6 +16,7 @@ from tidegate.operators.event_time.timestamps import TimestampAssigner
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.operator import OperatorContext
 from tidegate.records.batch import Batch
+from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.records.types import brief
 
 GENERATORS: Final = "$generators"
@@ -38,7 +39,9 @@ class EventTimes:
         self._told_ms = context.clock.now_ms()
         self._has_begun = False
         self._refused = 0
-        self._limit_ms: int | None = None
+        alignment = strategy.alignment
+        # Until its group is heard of, some other source of it has no watermark yet.
+        self._limit_ms = None if alignment is None else MIN_TIMESTAMP + alignment.max_drift_ms
         self.watermarks.restore(context.states.entries(GENERATORS), self._told_ms)
 
     def assign(self, batch: Batch, split: str | None) -> Batch | None:
@@ -66,8 +69,8 @@ class EventTimes:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether this source must wait for the others of its group."""
-        return self._limit_ms is not None and self.watermarks.emitted_ms > self._limit_ms
+        """Whether this source must wait for the others of its group; what it has read counts, sent or not."""
+        return self._limit_ms is not None and self.watermarks.reached_ms > self._limit_ms
 
     def report(self, watermark_ms: int | None) -> None:
         """Tell the group how far this source is; None: it is idle."""
@@ -96,8 +99,8 @@ class EventTimes:
         if now_ms < self._told_ms:  # the wall clock was set back: do not wait until it is there again
             self._told_ms = now_ms
             self.watermarks.touch(now_ms)
-        if self.is_ahead and not self.watermarks.changed:
-            return None
+        if self.is_ahead:  # the others may wait for its word, so that does not wait for the interval
+            return self._told_ms if self.watermarks.changed else None
         if self.watermarks.changed:
             at_once = not self._interval_ms or self.watermarks.punctuated
             times.append(self._told_ms if at_once else self._told_ms + self._interval_ms)

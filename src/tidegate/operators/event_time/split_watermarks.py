@@ -138,6 +138,12 @@ class SplitWatermarks:
         self.is_idle = idle
         return status, watermark_ms
 
+    @property
+    def reached_ms(self) -> int:
+        """How far the records are that have come; a generator that is asked from time to time may not know it yet."""
+        active = [s.watermark_ms for s in self._splits.values() if not s.idle]
+        return max(self.emitted_ms, min(active, default=MIN_TIMESTAMP))
+
     def touch(self, now_ms: int) -> None:
         """Nobody was quiet up to now."""
         self._empty_since_ms = now_ms
