@@ -1,5 +1,8 @@
 """tidegate: exactly-once stateful streams in Python, on the Spark you already run."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tidegate.api.async_io import AsyncFunction, AsyncRetry
 from tidegate.api.connected_streams import ConnectedStreams
 from tidegate.api.environment import Environment
@@ -25,15 +28,32 @@ from tidegate.api.functions import (
     TimerService,
 )
 from tidegate.api.job_client import JobClient
-from tidegate.api.joins import JoinContext, JoinFunction, ProcessJoinFunction
+from tidegate.api.joins import (
+    IntervalJoinedStreams,
+    IntervalJoinStreams,
+    JoinContext,
+    JoinFunction,
+    ProcessJoinFunction,
+)
 from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.restart_strategies import RestartStrategies
-from tidegate.api.sink import BlackholeSink, Sink
-from tidegate.api.source import Source
+from tidegate.api.sink import BlackholeSink, Committer, Sink, SinkWriter, WriterContext
+from tidegate.api.source import (
+    Boundedness,
+    EnumeratorContext,
+    Finished,
+    Idle,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SourceSplit,
+    SplitEnumerator,
+)
 from tidegate.api.state import (
     AggregateFunction,
     AggregatingState,
     BroadcastState,
+    KeyedState,
     ListState,
     MapState,
     OperatorListState,
@@ -45,7 +65,7 @@ from tidegate.api.state import (
     UnionListState,
     ValueState,
 )
-from tidegate.api.streams import DataStream
+from tidegate.api.streams import DataStream, DataStreamSink
 from tidegate.api.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -59,9 +79,20 @@ from tidegate.api.triggers import (
     TriggerResult,
 )
 from tidegate.api.watermarks import WatermarkGenerator, WatermarkStrategy
-from tidegate.api.window_aggregates import Avg, Count, CountDistinct, First, Last, Max, Min, Sum, TopN
+from tidegate.api.window_aggregates import (
+    Avg,
+    Count,
+    CountDistinct,
+    First,
+    Last,
+    Max,
+    Min,
+    Sum,
+    TopN,
+    WindowAggregate,
+)
 from tidegate.api.window_functions import ProcessWindowFunction, WindowContext
-from tidegate.api.window_joins import CoGroupFunction
+from tidegate.api.window_joins import CoGroupFunction, JoinedStreams, WindowJoinedStreams
 from tidegate.api.windowed_streams import WindowedStream
 from tidegate.api.windows import (
     CumulativeEventTimeWindows,
@@ -80,6 +111,7 @@ from tidegate.api.windows import (
 from tidegate.connectors.datagen import DataGeneratorSource
 from tidegate.connectors.files import FileSink, FileSource
 from tidegate.connectors.socket import SocketSource
+from tidegate.core.clock import Clock
 from tidegate.core.errors import (
     BadRecordError,
     CheckpointError,
@@ -95,6 +127,25 @@ from tidegate.core.errors import (
     TidegateError,
 )
 from tidegate.core.states import JobStatus
+from tidegate.metrics.snapshot import (
+    CatchUp,
+    EventTime,
+    JobMetrics,
+    OperatorCounts,
+    SubtaskMetrics,
+    VertexMetrics,
+)
+from tidegate.records.batch import Batch, Origin
+from tidegate.records.types import RecordType, record_type_of
+
+if TYPE_CHECKING:
+    from tidegate.jobmanager.checkpoint.statistics import (
+        CheckpointsOverview,
+        CheckpointStatistics,
+        SubtaskCheckpointStatistics,
+    )
+    from tidegate.jobmanager.failover.job import JobOverview
+    from tidegate.snapshot.handles import SubtaskCheckpointMetrics
 
 __version__ = "0.1.0"
 
@@ -105,15 +156,22 @@ __all__ = [
     "AsyncRetry",
     "Avg",
     "BadRecordError",
+    "Batch",
     "BlackholeSink",
+    "Boundedness",
     "BroadcastContext",
     "BroadcastProcessFunction",
     "BroadcastState",
+    "CatchUp",
     "CheckpointError",
+    "CheckpointStatistics",
+    "CheckpointsOverview",
+    "Clock",
     "CoFlatMapFunction",
     "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
+    "Committer",
     "ConfigurationError",
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
@@ -126,7 +184,10 @@ __all__ = [
     "CumulativeProcessingTimeWindows",
     "DataGeneratorSource",
     "DataStream",
+    "DataStreamSink",
+    "EnumeratorContext",
     "Environment",
+    "EventTime",
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
@@ -134,20 +195,28 @@ __all__ = [
     "FileSink",
     "FileSource",
     "FilterFunction",
+    "Finished",
     "First",
     "FlatMapFunction",
     "GlobalWindow",
     "GlobalWindows",
+    "Idle",
+    "IntervalJoinStreams",
+    "IntervalJoinedStreams",
     "JobCanceledError",
     "JobClient",
     "JobError",
     "JobFailedError",
+    "JobMetrics",
+    "JobOverview",
     "JobStatus",
     "JoinContext",
     "JoinFunction",
+    "JoinedStreams",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
+    "KeyedState",
     "KeyedStream",
     "Last",
     "ListState",
@@ -157,7 +226,9 @@ __all__ = [
     "Min",
     "OnMergeContext",
     "OnTimerContext",
+    "OperatorCounts",
     "OperatorListState",
+    "Origin",
     "OutputTag",
     "PickleSerializer",
     "ProcessContext",
@@ -168,6 +239,8 @@ __all__ = [
     "ProcessingTimeTrigger",
     "ProgramError",
     "PurgingTrigger",
+    "ReaderContext",
+    "RecordType",
     "ReduceFunction",
     "ReducingState",
     "RestartStrategies",
@@ -175,15 +248,22 @@ __all__ = [
     "SchemaError",
     "SerializationError",
     "Sink",
+    "SinkWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
     "SlotsUnavailableError",
     "SocketSource",
     "Source",
+    "SourceReader",
+    "SourceSplit",
+    "SplitEnumerator",
     "StateAccessError",
     "StateCompatibilityError",
     "StateSerializer",
     "StateTtl",
+    "SubtaskCheckpointMetrics",
+    "SubtaskCheckpointStatistics",
+    "SubtaskMetrics",
     "Sum",
     "TidegateError",
     "TimeEvictor",
@@ -198,9 +278,29 @@ __all__ = [
     "TumblingProcessingTimeWindows",
     "UnionListState",
     "ValueState",
+    "VertexMetrics",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "WindowAggregate",
     "WindowAssigner",
     "WindowContext",
+    "WindowJoinedStreams",
     "WindowedStream",
+    "WriterContext",
+    "record_type_of",
 ]
+
+_RESULTS = {
+    "CheckpointStatistics": "tidegate.jobmanager.checkpoint.statistics",
+    "CheckpointsOverview": "tidegate.jobmanager.checkpoint.statistics",
+    "JobOverview": "tidegate.jobmanager.failover.job",
+    "SubtaskCheckpointMetrics": "tidegate.snapshot.handles",
+    "SubtaskCheckpointStatistics": "tidegate.jobmanager.checkpoint.statistics",
+}
+"""What a `JobClient` returns: of the JobManager, which a program that is only written does not load."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _RESULTS:
+        return getattr(importlib.import_module(_RESULTS[name]), name)
+    raise AttributeError(f"module 'tidegate' has no attribute {name!r}")

@@ -3,7 +3,17 @@
 from tidegate.formats.csv import CsvFormat
 from tidegate.formats.format import FormatWriter, TextFormat
 from tidegate.formats.json_lines import JsonLinesFormat
+from tidegate.formats.lines import LineDecoder, LineTable
 from tidegate.formats.parquet import ParquetFormat
 from tidegate.formats.text_lines import TextLinesFormat
 
-__all__ = ["CsvFormat", "FormatWriter", "JsonLinesFormat", "ParquetFormat", "TextFormat", "TextLinesFormat"]
+__all__ = [
+    "CsvFormat",
+    "FormatWriter",
+    "JsonLinesFormat",
+    "LineDecoder",
+    "LineTable",
+    "ParquetFormat",
+    "TextFormat",
+    "TextLinesFormat",
+]
