@@ -45,6 +45,7 @@ def resumed(
 ) -> None:
     """Count what comes from a tap, from the latest checkpoint if there is one; the first lines tell how far it is."""
     home = Path(directory)
+    (home / "chk").mkdir(exist_ok=True)  # the operator's: a directory that is not there may not be mounted
     spark = start_session(master)
     options = {
         **OPTIONS,

@@ -24,7 +24,7 @@ def test_after_two_sigkills_of_the_driver_the_same_program_resumes_and_is_exact(
     for i in range(3):
         directory = tmp_path / f"driver-{i}"
         directory.mkdir()
-        arguments = ["resumed", "local[2]", str(storage), "latest"]
+        arguments = ["resumed", "local[2]", str(storage), "latest-or-new"]
         with Driver(directory, *arguments, program=PROGRAM) as driver:
             said = driver.expect("running", 240)
             if before is None:
@@ -50,7 +50,7 @@ def test_a_stopped_driver_that_wakes_after_another_resumed_the_job_ends_and_take
     storage, first, second = (tmp_path / name for name in ("home", "first", "second"))
     for directory in (storage, first, second):
         directory.mkdir()
-    arguments = ["resumed", "local[2]", str(storage), "latest"]
+    arguments = ["resumed", "local[2]", str(storage), "latest-or-new"]
     with (
         Driver(first, *arguments, program=PROGRAM) as asleep,
         Driver(second, "idle", program=PROGRAM) as other,
@@ -80,7 +80,7 @@ def test_a_checkpoint_is_restored_where_there_is_nothing_of_the_process_that_wro
     """Checkpoints are objects behind an endpoint: another driver, address and directory, and its first files gone."""
     home = tmp_path / "home"  # the tap and the output, which are the outside world
     home.mkdir()
-    arguments = ["resumed", "local[2]", str(home), "latest", s3_bucket, backend]
+    arguments = ["resumed", "local[2]", str(home), "latest-or-new", s3_bucket, backend]
     hosts = {"first": "127.0.0.1", "second": "127.0.0.2"}
     said = {}
     for name, address in hosts.items():

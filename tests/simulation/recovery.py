@@ -44,6 +44,8 @@ from tidegate.records.types import record_type_of
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.state.backend import BackendContext, ColumnArray
 from tidegate.state.backends import make_backend
+from tidegate.storage.filesystem import FilesystemStorage
+from tidegate.storage.layout import claim_path, inheritance_path
 from tidegate.storage.memory import MemoryStorage
 from tidegate.storage.opening import make_storage
 from tidegate.storage.storage import StorageError
@@ -163,37 +165,44 @@ class Run:
             self.graph,
             self.options,
             seed,
-            begin=self._first(),
+            begin=self._first(self._beginning() if plan.storage == "directory" else self._in_memory()),
             faults=self.faults,
             observe=self._observe,
         )
 
     # ---- drivers ----
 
-    def _first(self) -> Beginning:
+    def _first(self, begin: Beginning) -> Beginning:
         self.drivers += 1
-        job_id = JobId(f"simulated{self.drivers}")
         for hidden in Path(self.out).glob(".part-*"):  # what nobody resumes, the operator removes
             hidden.unlink()
         self.sink.prepare(self.plan.parallelism, False)
+        return begin
+
+    def _in_memory(self) -> Beginning:
+        job_id = JobId("simulated")
         return Beginning(job_id, make_storage(self.options, job_id))
 
     def _resume(self) -> Beginning:
         if self.simulation.job.status is JobStatus.FINISHED:
             raise _Ended("the driver died when the job had finished and was cleaning up")
-        options = self.options.with_values({"resume": "latest"}, "the operator")
         try:
-            begin = beginning(options, self.graph.name)
+            begin = self._beginning()
         except CheckpointError as e:
             if not self._is_damaged:
                 raise
             raise _Ended("all checkpoints are damaged, which is said by name") from e
         if not begin.is_resumed:
             assert not self.completed or self._is_damaged, "a completed checkpoint was lost"
-            return self._first()
+            return self._first(begin)
         self.drivers += 1
         self.sink.prepare(self.plan.parallelism, True)
         return begin
+
+    def _beginning(self) -> Beginning:
+        """What the operator's program begins with, each time that it is started."""
+        options = self.options.with_values({"resume": "latest-or-new"}, "the operator")
+        return beginning(options, self.graph.name, self.graph)
 
     @property
     def _is_damaged(self) -> bool:
@@ -433,8 +442,13 @@ class Run:
         if self._is_damaged:
             return  # a manifest that a resumed driver could not read stays where it is, to be looked at
         recent_attempts = [attempt for job_id, attempt in recent if job_id == job.job_id]
+        assert isinstance(storage, FilesystemStorage)
+        [claim] = storage.claims()  # it outlives the job: the next run has the same id
+        stays = {claim_path(claim), inheritance_path(claim)}
         for directory, _, names in os.walk(os.path.join(self.checkpoints, job.job_id)):
             for name in names:
+                if os.path.relpath(os.path.join(directory, name), storage.place.path) in stays:
+                    continue
                 by_recent = any(f"-a{a}-" in f"-{name}" for a in recent_attempts)
                 late = name.endswith(".0badf00d.tmp")
                 assert by_recent or late, f"left behind: {directory}/{name}"

@@ -118,7 +118,7 @@ def simulation(
         checkpoint_interval="10 ms",
         checkpoint_fsync=False,
         checkpoint_dir=str(place / "checkpoints"),
-        resume="latest",
+        resume="latest-or-new",
         restart_strategy=RestartStrategies.none(),
         **mode,
     )
@@ -126,7 +126,8 @@ def simulation(
     timed = clicks.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"), uid="times")
     panes = PROGRAMS[program](timed.set_parallelism(1).key_by("key"))
     panes.sink_to(FileSink(place / "out", "csv", append=True), uid="files")
-    (place / "out").mkdir(parents=True, exist_ok=True)  # as a driver does
+    for name in ("out", "checkpoints"):
+        (place / name).mkdir(parents=True, exist_ok=True)
     made = env._program("clicks")
     graph = build_job_graph(build_stream_graph(made.name, made.sinks, made.transformations, made.options))
     return Simulation(graph, made.options, begin=beginning(made.options, made.name), **more)

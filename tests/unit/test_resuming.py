@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,10 @@ from tidegate import (
     ValueState,
     WatermarkStrategy,
 )
+from tidegate.core.errors import CheckpointError
+from tidegate.core.options import Options
+from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.storage.storage import StorageError
 
 
 class Count(ProcessFunction):
@@ -86,7 +92,7 @@ def test_timers_and_requests_are_state_and_a_part_of_a_window_is_not_the_users_t
 def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_claimed_or_started(tmp_path):
     program(tmp_path).execute("job")
     claims = sorted((tmp_path / "chk").glob("*/claims/*"))
-    assert len(claims) == 1
+    assert len(claims) == 2, "a claim and its inheritance"
     with pytest.raises(
         StateCompatibilityError,
         match=r"job 'job' cannot resume from .*chk-\d+: operator 'count' has state .* uid back",
@@ -95,3 +101,86 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_claimed_or
     assert sorted((tmp_path / "chk").glob("*/claims/*")) == claims
     program(tmp_path, resume="latest").execute("job")
     assert sorted((tmp_path / "chk").glob("*/claims/*")) != claims
+
+
+# ---- there is nothing, or nobody can know ----
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """An object store that lists nothing. (503 would do too, but clients try that again for seconds.)"""
+
+    def do_GET(self) -> None:
+        self.send_error(403, "AccessDenied")
+
+    do_HEAD = do_PUT = do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing_store() -> Iterator[str]:
+    """The URI of a checkpoint directory behind such a store."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            endpoint = f"127.0.0.1:{server.server_address[1]}"
+            yield f"s3://key:secret@lake/checkpoints?endpoint_override={endpoint}&scheme=http&region=us-east-1"
+        finally:
+            server.shutdown()
+
+
+def begun(directory: str, resume: str, job_name: str = "job") -> Beginning:
+    options = Options().with_keywords(checkpoint_dir=directory, resume=resume, checkpoint_interval="1 s")
+    return beginning(options.checked(), job_name)
+
+
+@pytest.mark.parametrize("resume", ["latest", "latest-or-new"])
+def test_storage_that_cannot_be_looked_at_is_not_taken_for_a_job_that_never_ran(refusing_store, resume):
+    with pytest.raises(StorageError, match="cannot list s3://lake/checkpoints") as caught:
+        begun(refusing_store, resume)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("resume", ["latest", "latest-or-new"])
+def test_a_file_in_the_place_of_the_directory_is_not_taken_for_a_job_that_never_ran(tmp_path, resume):
+    (tmp_path / "chk").write_text("")
+    with pytest.raises(StorageError, match=r"chk is not a directory"):
+        begun(str(tmp_path / "chk"), resume)
+
+
+@pytest.mark.parametrize("resume", ["latest", "latest-or-new"])
+def test_a_directory_that_is_not_there_may_not_be_mounted_and_is_refused(tmp_path, resume):
+    with pytest.raises(
+        StorageError, match=r"there is no checkpoint directory .*/mnt/chk, so nobody .* Mount it"
+    ):
+        begun(str(tmp_path / "mnt" / "chk"), resume)
+    assert not (tmp_path / "mnt").exists()
+
+
+def test_latest_refuses_a_job_without_a_checkpoint_and_says_what_a_first_run_needs(tmp_path):
+    program(tmp_path).execute("job")
+    with pytest.raises(
+        CheckpointError,
+        match=r"no checkpoint of a job of this name below .*chk\. If this is its first run, set "
+        r"resume=latest-or-new",
+    ):
+        begun(str(tmp_path / "chk"), "latest", "another")
+
+
+def test_latest_or_new_begins_the_first_time_and_goes_on_after_that(tmp_path, caplog):
+    (tmp_path / "chk").mkdir()
+    program(tmp_path, resume="latest-or-new").execute("job")
+    assert "no checkpoint of job 'job' below" in caplog.text
+    assert "it starts from the beginning" in caplog.text
+    caplog.clear()
+    program(tmp_path, resume="latest-or-new").execute("job")
+    assert "job 'job' goes on from" in caplog.text
+
+
+@pytest.mark.parametrize("word", ["lastest", "latest-ornew"])
+def test_a_mistyped_latest_is_named(tmp_path, word):
+    program(tmp_path).execute("job")
+    meant = "latest-or-new" if "new" in word else "latest"
+    with pytest.raises(CheckpointError, match=f'Did you mean "{meant}"'):
+        begun(str(tmp_path / "chk"), word)

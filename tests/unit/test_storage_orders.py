@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.storage import StorageError
 
 JOB = JobId("9c02")
+NAME = job_graph(1).name
 NONE: frozenset[str] = frozenset()
 
 
@@ -51,7 +53,8 @@ class Driver:
     def __init__(self, root: Path, claim: DriverClaim | None = None) -> None:
         self.storage = FullDisk(str(root), JOB)
         self.storage.prepare()
-        self.claim = claim or claim_job(self.storage, 0)
+        self.claim = claim or claim_job(self.storage, NAME, 0)
+        self.first = self.claim.first_checkpoint_id
         self.orders = StorageOrders(self.storage, JOB, job_graph(1), claim=self.claim)
 
     def write(self, checkpoint_id: int) -> StateFile:
@@ -91,12 +94,12 @@ def test_a_driver_that_wakes_after_another_resumed_the_job_changes_nothing_and_s
     asleep = Driver(tmp_path)
     assert isinstance(asleep.complete(1), ce.ManifestWritten)
     other = resumed(tmp_path)
-    assert isinstance(other.complete(2), ce.ManifestWritten)
+    assert isinstance(other.complete(other.first), ce.ManifestWritten)
     late = asleep.write(3)  # its slots do not know yet
     before = other.files()
 
     orders = {
-        "discard": ce.DiscardCheckpoint(2, NONE, (late.path,)),
+        "discard": ce.DiscardCheckpoint(other.first, NONE, (late.path,)),
         "sweep": ce.Sweep(NONE, 9),
         "release": ce.ReleaseStorage(),
     }
@@ -107,7 +110,7 @@ def test_a_driver_that_wakes_after_another_resumed_the_job_changes_nothing_and_s
     assert f"claims/a{other.claim.first_attempt}-" in answer.reason
     new = {"chk-4/a0-id~2dcount-0-state"} if order == "complete" else set()
     assert other.files() == before | new, "what slots write is swept by the driver that has the job"
-    assert isinstance(other.complete(5), ce.ManifestWritten)
+    assert isinstance(other.complete(other.first + 1), ce.ManifestWritten)
 
 
 def test_a_checkpoint_whose_manifest_appears_behind_another_drivers_claim_is_not_told_to_be_complete(
@@ -130,9 +133,9 @@ def test_a_driver_that_resumes_sees_a_checkpoint_that_was_completed_before_its_c
     first.complete(1)
     claim = claim_job
 
-    def completes_one_more(storage: FilesystemStorage, attempt: int = 0) -> DriverClaim:
+    def completes_one_more(*arguments: Any, **more: Any) -> DriverClaim:
         first.complete(2)
-        return claim(storage, attempt)
+        return claim(*arguments, **more)
 
     monkeypatch.setattr("tidegate.jobmanager.resuming.claim_job", completes_one_more)
     options = Options().with_keywords(
@@ -140,13 +143,13 @@ def test_a_driver_that_resumes_sees_a_checkpoint_that_was_completed_before_its_c
     )
     begin = beginning(options.checked(), "pv")
     assert [c.checkpoint_id for c in begin.found] == [1, 2]
-    assert begin.first_checkpoint_id == 3
+    assert begin.first_checkpoint_id == 1_000_000_001
 
 
 def test_drivers_that_claim_a_job_at_the_same_moment_get_different_attempts(tmp_path):
     storage = FilesystemStorage(str(tmp_path), JOB)
     storage.prepare()
-    attempts = [claim_job(storage, 1_000_000).first_attempt for _ in range(3)]
+    attempts = [claim_job(storage, NAME, 1_000_000).first_attempt for _ in range(3)]
     assert attempts == [1_000_000, 2_000_000, 3_000_000]
     assert len(storage.claims()) == 1, "older claims go: the newest says it all"
 

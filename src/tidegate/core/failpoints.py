@@ -21,6 +21,8 @@ NAMES: Final = frozenset(
         "checkpoint.after_manifest",
         "storage.write",
         "storage.read",
+        "storage.list",
+        "storage.delete",
         "restore.before_open",
         "sink.prepare",
         "sink.commit.before",

@@ -24,7 +24,7 @@ from tidegate.core.errors import ConfigurationError
 from tidegate.core.network_options import NetworkOptions
 from tidegate.core.option import REGISTRY, SPELLINGS, Option, describe, find_option, plain, register
 from tidegate.core.option_types import BOOLEAN, DURATION, SIZE, TEXT, at_least, choice, integer
-from tidegate.core.recovery_options import RecoveryOptions
+from tidegate.core.recovery_options import LATEST, LATEST_OR_NEW, RecoveryOptions
 
 __all__ = [
     "COMMAND_LINE",
@@ -241,10 +241,10 @@ class Options(NetworkOptions, RecoveryOptions):
                 self._exclude(cls.checkpoint_unaligned, cls.checkpoint_max_concurrent, reason)
             if self.checkpoint_alignment_timeout:
                 self._exclude(cls.checkpoint_alignment_timeout, cls.checkpoint_max_concurrent, reason)
-        if self.resume == "latest" and not self.checkpoint_dir:
+        if self.resume in (LATEST, LATEST_OR_NEW) and not self.checkpoint_dir:
             raise ConfigurationError(
-                f"option resume (latest, set in {self.origin(cls.resume)}) needs checkpoint.dir: the directory in "
-                f"which the job's checkpoints were stored."
+                f"option resume ({self.resume}, set in {self.origin(cls.resume)}) needs checkpoint.dir: the directory "
+                f"in which the job's checkpoints are stored."
             )
         return self
 

@@ -8,6 +8,8 @@ undone; the first restart comes soon because most failures are lost processes.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidegate.core.option import Option
 from tidegate.core.option_types import (
     BOOLEAN,
@@ -20,6 +22,10 @@ from tidegate.core.option_types import (
     integer,
     number,
 )
+
+LATEST: Final = "latest"
+LATEST_OR_NEW: Final = "latest-or-new"
+"""Values of `resume`: a job that has no checkpoint is refused, or begins."""
 
 
 class RecoveryOptions:
@@ -129,7 +135,8 @@ class RecoveryOptions:
         "resume",
         TEXT,
         "",
-        "Where the job starts: 'latest' (its last completed checkpoint), the path of one; empty: from nothing.",
+        "Where the job starts: 'latest' (its last completed checkpoint), 'latest-or-new' (the same, or from nothing if "
+        "there is none), the path of one; empty: from nothing.",
         aliases=["execution.state_recovery.path", "execution.savepoint.path"],
     )
     allow_non_restored_state = Option(

@@ -1,14 +1,20 @@
 """Which driver may run a job: the one with the newest claim in the job's checkpoint directory.
 
-A driver claims a job before it looks for the checkpoint to go on from, and proves that its claim is still the newest
-before it makes a checkpoint complete or deletes anything. So one that was stopped (SIGSTOP, a paused machine) and wakes
-after another driver has taken the job over finds that out at its next step, and ends.
+A driver that was stopped (SIGSTOP, a paused machine) may wake when another driver has taken the job over, between any
+two of its steps. Filesystems and object stores offer no "write if the claim is still mine", so each side says what it
+does before it looks at what the other one does:
 
-The claim is looked at before a manifest is written and again behind it, before anybody hears that the checkpoint is
-complete. A claim that is not there at the second look came after the manifest, so whoever made it finds that
-checkpoint: what sinks commit is never taken back. What is left is a driver that stops between a look and the deletion
-or the manifest behind it: filesystems and object stores offer no "delete if". Such a manifest is older than those of
-the driver that took over, and such a deletion concerns checkpoints that were old when the claim was made.
+- A driver that takes a job over (1) writes its claim, (2) lists the completed checkpoints, (3) writes down which they
+  are, its *inheritance*, (4) looks whether its claim is still the newest, and only then begins: throws away what no
+  checkpoint covers, commits, restores.
+- A driver that completes a checkpoint (1) looks at the claims, (2) writes the manifest, (3) looks at the claims again,
+  and only then tells anybody. If there is no newer claim in (3), the driver that takes over later lists the manifest.
+  If there is one, nobody has acted on the checkpoint: either the other driver has listed it and goes on from it, or it
+  has not, and then the checkpoint is not in the inheritance and does not count, for nobody.
+
+Ids of checkpoints and numbers of attempts come from the claim (`core.ids`), so no two drivers write or delete a file of
+the same name. What a late deletion of a stopped driver still can hit are checkpoints of its own which it had replaced
+or given up before it looked: the newest one that it told to be complete is never among them.
 """
 
 from __future__ import annotations
@@ -17,8 +23,9 @@ import os
 from typing import Final
 
 from tidegate.core.errors import CheckpointError
-from tidegate.core.ids import ATTEMPTS_PER_DRIVER
+from tidegate.core.ids import ATTEMPTS_PER_DRIVER, driver_of_attempt, first_checkpoint_of
 from tidegate.storage.filesystem import FilesystemStorage
+from tidegate.storage.inheritance import Inheritance
 from tidegate.storage.layout import Claim, claim_path
 from tidegate.storage.storage import FencedError, StorageError
 
@@ -28,14 +35,32 @@ _TRIES: Final = 10
 class DriverClaim:
     """The claim of this driver on a job. Any thread; every call does I/O."""
 
-    def __init__(self, storage: FilesystemStorage, claim: Claim) -> None:
+    def __init__(
+        self,
+        storage: FilesystemStorage,
+        claim: Claim,
+        inherited: tuple[int, ...] = (),
+        *,
+        is_permanent: bool = False,
+    ) -> None:
         self._storage = storage
         self._claim = claim
+        self.inherited = inherited
+        """The completed checkpoints that there were when the job was claimed, ascending; some may be damaged."""
+        self.outlives_the_job = is_permanent or claim.attempt > 0
+        """Whether the claim must stay when the job has ended and nothing else is left. It must if a driver before this
+        one may still write (its late manifest must not be taken for the job's newest), or if the next run has the same
+        job id (its attempts must have other numbers)."""
 
     @property
     def first_attempt(self) -> int:
         """The number of the driver's first attempt."""
         return self._claim.attempt
+
+    @property
+    def first_checkpoint_id(self) -> int:
+        """The id of the driver's first checkpoint: no other driver of the job ever uses it or a later one of its."""
+        return first_checkpoint_of(self._claim.attempt)
 
     def check(self, *, to_read: bool = False) -> None:
         """Return if the claim is the newest; `FencedError` if it is not, `StorageError` if nobody can know.
@@ -54,26 +79,42 @@ class DriverClaim:
         if self._claim not in claims and not to_read:
             raise StorageError(
                 f"{mine} is gone, and with it the proof that this driver may run the job. Mount the storage again; "
-                f"if the job's directory was deleted, start the job anew"
+                f"if the job's directory was deleted, start the job again"
             )
 
 
-def claim_job(storage: FilesystemStorage, attempt: int = 0) -> DriverClaim:
-    """Claim a job: from now on every other driver of it is fenced.
+def claim_job(
+    storage: FilesystemStorage, job_name: str, attempt: int = 0, *, is_permanent: bool = False
+) -> DriverClaim:
+    """Claim a job and take over what it has completed: from now on every other driver of it is fenced.
 
-    `attempt` is the lowest number that no attempt of the job has had. If another driver claims the same number at the
-    same moment the next multiple is tried.
+    `attempt` is the lowest number that no attempt of the job has had. `FencedError` if yet another driver has claimed
+    the job meanwhile.
     """
+    claim = _newest_claim(storage, attempt)
+    inherited = tuple(storage.completed())
+    storage.write_inheritance(claim, Inheritance(job_name, driver_of_attempt(claim.attempt), inherited))
+    made = DriverClaim(storage, claim, inherited, is_permanent=is_permanent)
+    made.check()
+    for older in storage.claims():
+        if older < claim:
+            storage.remove_claim(older)
+    return made
+
+
+def _newest_claim(storage: FilesystemStorage, attempt: int) -> Claim:
+    """Write a claim that is the newest and the only one of its number."""
     for _ in range(_TRIES):
         claim = Claim(attempt, os.urandom(4).hex())
         storage.add_claim(claim)
         claims = storage.claims()
-        if claims and claims[-1] == claim and not any(c.attempt == attempt for c in claims[:-1]):
-            for older in claims[:-1]:
-                storage.remove_claim(older)
-            return DriverClaim(storage, claim)
+        same = [c for c in claims if c.attempt == attempt]
+        if claims[-1:] == same == [claim]:
+            return claim
         storage.remove_claim(claim)
+        # Drivers that collided here see each other, and so take different numbers next.
         attempt = next_driver(max([attempt, *(c.attempt for c in claims)]))
+        attempt += ATTEMPTS_PER_DRIVER * sum(c < claim for c in same)
     raise CheckpointError(
         f"the job below {storage.show('')} cannot be claimed: other drivers claim it at the same moment. Start it once"
     )
@@ -85,4 +126,4 @@ def next_driver(attempt: int) -> int:
     >>> next_driver(-1), next_driver(0), next_driver(1_000_003)
     (0, 1000000, 2000000)
     """
-    return (attempt // ATTEMPTS_PER_DRIVER + 1) * ATTEMPTS_PER_DRIVER
+    return (driver_of_attempt(attempt) + 1) * ATTEMPTS_PER_DRIVER

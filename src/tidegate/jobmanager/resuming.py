@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -10,16 +12,16 @@ from difflib import get_close_matches
 from tidegate.core.errors import CheckpointError, StateCompatibilityError
 from tidegate.core.ids import AttemptNumber, JobId, new_job_id
 from tidegate.core.options import Options
+from tidegate.core.recovery_options import LATEST, LATEST_OR_NEW
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
 from tidegate.jobmanager.claiming import DriverClaim, claim_job, next_driver
 from tidegate.snapshot.assignment import assign
-from tidegate.snapshot.manifest import Manifest, ManifestError, decode_manifest
-from tidegate.storage import layout
 from tidegate.storage.filesystem import FilesystemStorage
-from tidegate.storage.finding import Found, find_at, find_latest, job_ids
+from tidegate.storage.finding import Found, StoredCheckpoint, find_at, find_latest, read_all
+from tidegate.storage.locations import absolute, path_name, resolve
 from tidegate.storage.opening import make_storage
-from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
+from tidegate.storage.storage import CheckpointStorage, MissingDirectoryError
 
 logger = logging.getLogger(__name__)
 
@@ -46,119 +48,157 @@ class Beginning:
 def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None) -> Beginning:
     """Find what the options ask for. Reads the checkpoint storage; called in the driver before a job starts.
 
-    `resume="latest"` without any checkpoint of the job's name is a new job, and that is logged. A path without a
-    checkpoint is a `CheckpointError`; one that does not fit `job_graph` is a `StateCompatibilityError`, before anything
-    is claimed or started.
+    Only `resume="latest-or-new"` makes a new job of one that has no checkpoint, and only where the storage could be
+    looked at; else that is a `CheckpointError`, or the `StorageError` that says why nobody could look. A checkpoint
+    that does not fit `job_graph` is a `StateCompatibilityError`, before anything is claimed or started.
     """
     if not options.resume:
-        return _new_job(options)
-    found = (
-        _latest(options, job_name) if options.resume == "latest" else find_at(options.resume, contents=False)
-    )
+        return _new_job(options, job_name, job_graph, new_job_id())
+    found = _find(options, job_name)
     report = found.report()
     if report:
         logger.warning("%s", report)
     if found.checkpoint is None:
-        if options.resume != "latest" or found.unusable:
-            mistyped = get_close_matches(options.resume, ["latest"])
-            advice = 'Did you mean "latest"?' if mistyped else "Check the path."
-            raise CheckpointError(
-                f"job {job_name!r} cannot resume from {options.resume}: there is no checkpoint that can be used. "
-                f"{report or advice}"
-            )
-        logger.warning(
-            "no checkpoint of job %r below %s: it starts from the beginning", job_name, options.checkpoint_dir
-        )
-        return _new_job(options)
-    manifest, storage = found.checkpoint.manifest, found.checkpoint.storage
-    if options.resume != "latest":
-        _refuse_older(storage, manifest.checkpoint_id, found.checkpoint.path)
-    if job_graph is not None:
-        _refuse_other_programs(manifest, job_graph, options, found.checkpoint.path)
-    first_attempt = next_driver(max(storage.last_used()[1], manifest.attempt))
+        if options.resume != LATEST_OR_NEW or found.unusable:
+            raise CheckpointError(_nothing_to_resume(options, job_name, report))
+        return _new_job(options, job_name, job_graph, _id_of_name(options, job_name))
+    if options.resume not in (LATEST, LATEST_OR_NEW):
+        _refuse_older(found.checkpoint)
+    _refuse_other_programs(found.checkpoint, job_graph, options)
+    storage = found.checkpoint.storage
+    assert isinstance(storage, FilesystemStorage), "only that is found by a path"
+    return _take(options, job_name, job_graph, storage, found.checkpoint)
+
+
+def _new_job(options: Options, job_name: str, job_graph: JobGraph | None, job_id: JobId) -> Beginning:
+    """A job that has no checkpoint; but one whose id other drivers have too may get one before it is ours."""
+    if not options.checkpoint_interval:
+        return Beginning(new_job_id())
+    storage = make_storage(options, job_id)
+    if not isinstance(storage, FilesystemStorage):
+        return Beginning(job_id, storage)
+    return _take(options, job_name, job_graph, storage)
+
+
+def _take(
+    options: Options,
+    job_name: str,
+    job_graph: JobGraph | None,
+    storage: FilesystemStorage,
+    found: StoredCheckpoint | None = None,
+) -> Beginning:
+    """Claim the job, and begin with what was complete then: also with what was completed after it was `found`."""
+    if options.checkpoint_interval:
+        storage.prepare()
+    attempt = next_driver(max(storage.last_used()[1], -1 if found is None else found.manifest.attempt))
     claim = None
     if options.checkpoint_interval:
-        claim = _claim(storage, first_attempt)
-    # Behind the claim: what another driver completed before it belongs to the job, what it completes now does not.
-    checkpoints = _all_of(storage, external=claim is None)
-    last_checkpoint = max([storage.last_used()[0], *(c.checkpoint_id for c in checkpoints)])
-    # A warning like its counterpart above, so that a plain script shows it.
-    logger.warning("%s", _going_on(job_name, found.checkpoint.path, manifest.completed_ms, claim is not None))
+        is_permanent = storage.job_id == _id_of_name(options, job_name)
+        claim = claim_job(storage, job_name, attempt, is_permanent=is_permanent)
+        attempt = claim.first_attempt
+    completed = storage.completed() if claim is None else claim.inherited
+    if found is not None and found.manifest.checkpoint_id not in completed:
+        raise CheckpointError(
+            f"{found.path} was there a moment ago and is gone. Is the storage mounted? Has another driver of the job "
+            f"replaced it? Run the program again"
+        )
+    checkpoints, unreadable = read_all(storage, completed)
+    if checkpoints:
+        newest = checkpoints[-1]
+        _refuse_other_programs(newest, job_graph, options)
+        # A warning like its counterpart below, so that a plain script shows it.
+        logger.warning("%s", _going_on(job_name, newest, claimed=claim is not None))
+    elif unreadable:
+        raise CheckpointError(_nothing_to_resume(options, job_name, Found(None, tuple(unreadable)).report()))
+    elif options.resume:
+        where = path_name(options.checkpoint_dir)
+        logger.warning("no checkpoint of job %r below %s: it starts from the beginning", job_name, where)
     return Beginning(
-        manifest.job_id,
+        # A directory that was copied under another name is still that job's.
+        checkpoints[-1].manifest.job_id if checkpoints else JobId(storage.job_id),
         storage,
-        checkpoints,
-        last_checkpoint + 1,
-        AttemptNumber(first_attempt if claim is None else claim.first_attempt),
+        # A job that takes no checkpoints itself must not delete these.
+        tuple(checkpoint_of(c.manifest, c.manifest_path, external=claim is None) for c in checkpoints),
+        1 if claim is None else claim.first_checkpoint_id,
+        AttemptNumber(attempt),
         claim,
     )
 
 
-def _going_on(job_name: str, path: str, completed_ms: int, claimed: bool) -> str:
-    """What a user reads when a job is resumed."""
-    completed = datetime.fromtimestamp(completed_ms / 1000, UTC)
-    others = ". Another driver that still runs it will end with an error" if claimed else ""
-    return f"job {job_name!r} goes on from {path}, completed {completed:%Y-%m-%d %H:%M:%S}Z{others}"
-
-
-def _new_job(options: Options) -> Beginning:
-    job_id = new_job_id()
-    if not options.checkpoint_interval:
-        return Beginning(job_id)
-    storage = make_storage(options, job_id)
-    return Beginning(job_id, storage, claim=_claim(storage, 0))
-
-
-def _claim(storage: CheckpointStorage, first_attempt: int) -> DriverClaim | None:
-    """Fence every other driver of the job. The claim also tells the next driver which attempts there may have been."""
-    if not isinstance(storage, FilesystemStorage):
-        return None
-    storage.prepare()
-    return claim_job(storage, first_attempt)
-
-
-def _latest(options: Options, job_name: str) -> Found:
+def _find(options: Options, job_name: str) -> Found:
+    if options.resume not in (LATEST, LATEST_OR_NEW):
+        return find_at(options.resume, contents=False)
     try:
-        job_ids(options.checkpoint_dir)
-    except StorageError:
-        return Found(None)  # nothing was ever written there; what else is wrong with it shows at once
-    return find_latest(options.checkpoint_dir, job_name, contents=False)
+        return find_latest(options.checkpoint_dir, job_name, contents=False)
+    except MissingDirectoryError as e:
+        if options.resume == LATEST_OR_NEW and resolve(options.checkpoint_dir).is_object_store:
+            return Found(None)  # there a directory is what is in it
+        raise MissingDirectoryError(
+            f"job {job_name!r} cannot resume from {options.resume}: there is no checkpoint directory "
+            f"{path_name(options.checkpoint_dir)}, so nobody can know whether the job has a checkpoint. Mount it; if "
+            f"this is the first run, create the directory"
+            + ("" if options.resume == LATEST_OR_NEW else f" and set resume={LATEST_OR_NEW}")
+        ) from e
 
 
-def _refuse_older(storage: CheckpointStorage, checkpoint_id: int, path: str) -> None:
+def _id_of_name(options: Options, job_name: str) -> JobId:
+    """The id of the job that `latest-or-new` makes: two drivers that find nothing at the same moment have the same one.
+
+    So the claims in its directory fence one of them, before there is a checkpoint. Another checkpoint directory is
+    another job: both may write to one output.
+    """
+    place = resolve(absolute(options.checkpoint_dir))
+    where = os.path.realpath(place.path) if place.is_local else place.show().rstrip("/")
+    return JobId(hashlib.sha256(f"{where}\n{job_name}".encode()).hexdigest()[:16])
+
+
+def _nothing_to_resume(options: Options, job_name: str, report: str) -> str:
+    text = f"job {job_name!r} cannot resume from {path_name(options.resume)}: there is no checkpoint"
+    if report:
+        return f"{text} that can be used. {report}"
+    if options.resume == LATEST:
+        return (
+            f"{text} of a job of this name below {path_name(options.checkpoint_dir)}. If this is its first run, set "
+            f"resume={LATEST_OR_NEW}, which starts from the beginning where there is none; else check checkpoint.dir, "
+            f"the name of the job, and whether the storage is mounted"
+        )
+    meant = get_close_matches(options.resume, [LATEST, LATEST_OR_NEW], 1)
+    return f"{text} that can be used. " + (f'Did you mean "{meant[0]}"?' if meant else "Check the path.")
+
+
+def _going_on(job_name: str, checkpoint: StoredCheckpoint, *, claimed: bool) -> str:
+    """What a user reads when a job is resumed."""
+    completed = datetime.fromtimestamp(checkpoint.manifest.completed_ms / 1000, UTC)
+    others = ". Another driver that still runs it will end with an error" if claimed else ""
+    return (
+        f"job {job_name!r} goes on from {checkpoint.path}, completed {completed:%Y-%m-%d %H:%M:%S}Z{others}"
+    )
+
+
+def _refuse_older(checkpoint: StoredCheckpoint) -> None:
     """Going on from an older checkpoint would delete files that the newer ones share with it."""
-    newer = [id for id in storage.completed() if id > checkpoint_id]
+    newer = [id for id in checkpoint.storage.completed() if id > checkpoint.manifest.checkpoint_id]
     if newer:
         raise CheckpointError(
-            f"{path} is not the newest checkpoint of its job: {', '.join(map(str, newer))} came later and would be "
-            f"lost. Resume from the newest, or copy the job's directory, delete the later checkpoints from the copy "
-            f"and resume there"
+            f"{checkpoint.path} is not the newest checkpoint of its job: {', '.join(map(str, newer))} came later and "
+            f"would be lost. Resume from the newest, or copy the job's directory, delete the later checkpoints from "
+            f"the copy and resume there"
         )
 
 
-def _refuse_other_programs(manifest: Manifest, job_graph: JobGraph, options: Options, path: str) -> None:
+def _refuse_other_programs(
+    checkpoint: StoredCheckpoint, job_graph: JobGraph | None, options: Options
+) -> None:
+    if job_graph is None:
+        return
     try:
         assign(
-            manifest,
+            checkpoint.manifest,
             job_graph.vertices,
             job_graph.edges,
             allow_non_restored_state=options.allow_non_restored_state,
         )
     except StateCompatibilityError as e:
-        raise StateCompatibilityError(f"job {job_graph.name!r} cannot resume from {path}: {e}") from None
-
-
-def _all_of(storage: CheckpointStorage, *, external: bool) -> tuple[CompletedCheckpoint, ...]:
-    """Every readable checkpoint of the job: the newest is taken, the others if it is damaged.
-
-    `external`: the job takes no checkpoints itself and so must not delete these.
-    """
-    found = []
-    for id in storage.completed():
-        path = storage.show(layout.manifest_path(id))
-        try:
-            manifest = decode_manifest(storage.read_manifest(id), path)
-        except (ManifestError, CorruptFileError):
-            continue  # reported already
-        found.append(checkpoint_of(manifest, path, external=external))
-    return tuple(found)
+        raise StateCompatibilityError(
+            f"job {job_graph.name!r} cannot resume from {checkpoint.path}: {e}"
+        ) from None

@@ -22,10 +22,12 @@ from tidegate.core.failpoints import failpoint
 from tidegate.snapshot.checksums import checksum, finish
 from tidegate.snapshot.handles import StateFile
 from tidegate.storage import layout, local_files
+from tidegate.storage.inheritance import Inheritance, decode_inheritance
 from tidegate.storage.locations import Place, absolute, path_name, resolve, split_query
 from tidegate.storage.storage import CheckpointStorage, CorruptFileError, Scope, SnapshotWriter, StorageError
 
 _CHUNK_BYTES: Final = 4 << 20
+_TRIES: Final = 10
 _FAILED = (OSError, pa.ArrowException)
 
 
@@ -203,7 +205,22 @@ class FilesystemStorage(CheckpointStorage):
             ) from None
 
     def completed(self) -> list[int]:
-        """Ids of the checkpoints that have a manifest, ascending."""
+        """Ids of the checkpoints that have a manifest which counts, ascending."""
+        ids = self._with_manifest()
+        inheritance = self.inheritance() if ids else None
+        return [id for id in ids if inheritance is None or inheritance.covers(id)]
+
+    def why_void(self, checkpoint_id: int) -> str:
+        """Why a manifest does not count: a driver wrote it when another had taken the job over."""
+        inheritance = self.inheritance()
+        if inheritance is None or inheritance.covers(checkpoint_id):
+            return ""
+        return (
+            f"{self.show(layout.manifest_path(checkpoint_id))} does not count: its driver wrote it after another one "
+            f"had taken the job over from checkpoint {max(inheritance.checkpoints, default='none')}."
+        )
+
+    def _with_manifest(self) -> list[int]:
         with self._listing():
             entries = self._list("", recursive=False)
             ids = sorted(
@@ -255,12 +272,13 @@ class FilesystemStorage(CheckpointStorage):
                     self._delete_empty(name)
         return swept
 
-    def remove_if_unused(self) -> None:
-        """Remove the claims and the job's directories, unless there is a completed checkpoint. After the job's end."""
-        if self.completed():
+    def remove_if_unused(self, *, claims: bool) -> None:
+        """Remove the job's directories, and its `claims` too, unless there is a manifest. After the job's end."""
+        if self._with_manifest():
             return
-        for claim in self.claims():
-            self._delete(layout.claim_path(claim))
+        if claims:
+            for claim in self.claims():
+                self.remove_claim(claim)
         for directory in (layout.SHARED_DIRECTORY, layout.CLAIMS_DIRECTORY, ""):
             self._delete_empty(directory)
 
@@ -276,7 +294,7 @@ class FilesystemStorage(CheckpointStorage):
 
     def add_claim(self, claim: layout.Claim) -> None:
         """Make a claim durable."""
-        self.put(layout.claim_path(claim), iter([b""]), 0)
+        self._put_new(layout.claim_path(claim), b"")
 
     def claims(self) -> list[layout.Claim]:
         """All claims on the job, the newest last."""
@@ -284,10 +302,37 @@ class FilesystemStorage(CheckpointStorage):
         return sorted(claim for claim in found if claim is not None)
 
     def remove_claim(self, claim: layout.Claim) -> None:
-        """Remove a claim; one that is gone already is no error."""
+        """Remove a claim and what belongs to it; one that is gone already is no error."""
         self._delete(layout.claim_path(claim))
+        self._delete(layout.inheritance_path(claim))
+
+    def write_inheritance(self, claim: layout.Claim, inheritance: Inheritance) -> None:
+        """Make durable what the driver with this claim takes over: from now on nothing else of others counts."""
+        self._put_new(layout.inheritance_path(claim), inheritance.encode())
+
+    def inheritance(self) -> Inheritance | None:
+        """What the newest driver took over that has written it down; None: no driver has, so everything counts."""
+        for _ in range(_TRIES):
+            found = map(layout.parse_inheritance, self._files(layout.CLAIMS_DIRECTORY))
+            newest = max((claim for claim in found if claim is not None), default=None)
+            if newest is None:
+                return None
+            path = layout.inheritance_path(newest)
+            try:
+                return decode_inheritance(self._read_whole(path))
+            except FileNotFoundError:
+                continue  # a newer driver has written its own and removed this one
+            except ValueError as e:
+                raise CorruptFileError(
+                    f"{self.show(path)} is damaged: {e}. It says which checkpoints of the job count. Restore the file; "
+                    f"or delete it and the checkpoints that are not to be used, and resume"
+                ) from e
+        raise StorageError(
+            f"drivers take the job below {self.show('')} over faster than it can be read. Start it once"
+        )
 
     def _delete(self, path: str) -> None:
+        failpoint("storage.delete")
         target = self.place.join(path)
         try:
             if self.place.is_local:
@@ -302,6 +347,7 @@ class FilesystemStorage(CheckpointStorage):
     def _delete_directory(self, directory: str, keep: frozenset[str]) -> None:
         if not self.place.is_local and not any(path.startswith(f"{directory}/") for path in keep):
             # An object store deletes many with one request.
+            failpoint("storage.delete")
             try:
                 self.place.filesystem.delete_dir(self.place.join(directory))
             except FileNotFoundError:
@@ -339,6 +385,7 @@ class FilesystemStorage(CheckpointStorage):
 
     @contextlib.contextmanager
     def _listing(self) -> Iterator[None]:
+        failpoint("storage.list")
         try:
             yield
         except _FAILED as e:
@@ -373,7 +420,7 @@ class FilesystemStorage(CheckpointStorage):
                     directories=directories,
                     has_root=self.prepared,
                 )
-            # Object stores give pyarrow no "create if absent"; two writers would have to be here at the same moment.
+            # Object stores give pyarrow no "create if absent". None is needed: no two drivers have a name in common.
             if self.place.filesystem.get_file_info(self.place.join(path)).type != pa_fs.FileType.NotFound:
                 return False
             self._stream(path, iter([data]))

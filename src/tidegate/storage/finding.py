@@ -6,18 +6,24 @@ that cannot be reached at all is a `StorageError`. Called in the driver and by `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 
 from tidegate.core.errors import CheckpointError
+from tidegate.core.failpoints import failpoint
 from tidegate.snapshot.manifest import Manifest, ManifestError, decode_manifest
 from tidegate.storage import layout
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.locations import absolute, path_name, resolve, split_query
-from tidegate.storage.storage import CheckpointStorage, CorruptFileError, StorageError
+from tidegate.storage.storage import (
+    CheckpointStorage,
+    CorruptFileError,
+    MissingDirectoryError,
+    StorageError,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,11 @@ class StoredCheckpoint:
         """Its directory, as messages write it."""
         return self.storage.show(layout.checkpoint_directory(self.manifest.checkpoint_id))
 
+    @property
+    def manifest_path(self) -> str:
+        """Its manifest, as messages write it."""
+        return self.storage.show(layout.manifest_path(self.manifest.checkpoint_id))
+
     def damage(self, *, contents: bool = True) -> list[str]:
         """What is wrong with its files; without `contents` only their existence and sizes are looked at."""
         return self.storage.damage(self.manifest.files, contents=contents)
@@ -41,16 +52,34 @@ class StoredCheckpoint:
 class UnusableCheckpoint:
     """One that was passed over, and all that is wrong with it."""
 
-    path: str
+    storage: CheckpointStorage
+    checkpoint_id: int
     reasons: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """Its directory, as messages write it."""
+        return self.storage.show(layout.checkpoint_directory(self.checkpoint_id))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search gave: the newest usable checkpoint, or None, and the newer ones that are damaged."""
+    """What a search gave: the newest usable checkpoint, or None, and those that are damaged."""
 
     checkpoint: StoredCheckpoint | None
     unusable: tuple[UnusableCheckpoint, ...] = ()
+
+    @property
+    def passed_over(self) -> tuple[UnusableCheckpoint, ...]:
+        """The damaged ones that are newer than the one that was found, or may be: those of another job."""
+        one = self.checkpoint
+        if one is None:
+            return self.unusable
+        return tuple(
+            u
+            for u in self.unusable
+            if u.storage.show("") != one.storage.show("") or u.checkpoint_id > one.manifest.checkpoint_id
+        )
 
     def report(self) -> str:
         """What was passed over and why, for a log; empty if nothing was."""
@@ -65,14 +94,22 @@ def newest_usable(storage: CheckpointStorage, *, contents: bool = True) -> Found
 def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
     """The newest usable checkpoint below a checkpoint directory of any job with this name (for resume="latest").
 
-    The job that completed one last comes first, in a job the highest id. A manifest that cannot be read has no name: it
-    is reported, as it may be meant.
+    The job that completed one last comes first, in a job the highest id. A manifest that cannot be read may be meant
+    and is reported, unless something else in its directory says that the job has another name.
     """
-    found = [
-        one
-        for one in list_checkpoints(root)
-        if isinstance(one, UnusableCheckpoint) or one.manifest.job_name == job_name
-    ]
+    found: list[StoredCheckpoint | UnusableCheckpoint] = []
+    for job_id in job_ids(root):
+        storage = FilesystemStorage(root, job_id)
+        of_job = _read_all(storage)
+        names = {one.manifest.job_name for one in of_job if isinstance(one, StoredCheckpoint)}
+        if of_job and not names and (inheritance := storage.inheritance()) is not None:
+            names = {inheritance.job_name}
+        if not names or job_name in names:
+            found += [
+                one
+                for one in of_job
+                if isinstance(one, UnusableCheckpoint) or one.manifest.job_name == job_name
+            ]
     return _first_usable(found, contents)
 
 
@@ -89,7 +126,7 @@ def find_at(location: str, *, contents: bool = True) -> Found:
     storage = FilesystemStorage(root + query, job_id)
     if checkpoint_id is None:
         return newest_usable(storage, contents=contents)
-    return _first_usable([_read(storage, checkpoint_id)], contents)
+    return _first_usable([_read_one(storage, checkpoint_id)], contents)
 
 
 def list_checkpoints(root: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
@@ -108,7 +145,7 @@ def list_at(location: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
         root, job_id, checkpoint_id = split
         storage = FilesystemStorage(root + query, job_id)
         if checkpoint_id is not None:
-            return [_read(storage, checkpoint_id)]
+            return [_read_one(storage, checkpoint_id)]
         own = _read_all(storage)
         if own:
             return own
@@ -116,12 +153,17 @@ def list_at(location: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
 
 
 def job_ids(root: str) -> list[str]:
-    """The jobs that have a directory below a checkpoint directory. A missing directory is a `StorageError`."""
+    """The jobs that have a directory below a checkpoint directory; `MissingDirectoryError` if there is none."""
     try:
         place = resolve(root)
+        failpoint("storage.list")
         info = place.filesystem.get_file_info(place.path)
+        if info.type == pa_fs.FileType.NotFound:
+            raise MissingDirectoryError(
+                f"there is no checkpoint directory {path_name(root)}. Check the path."
+            )
         if info.type != pa_fs.FileType.Directory:
-            raise StorageError(f"there is no checkpoint directory {path_name(root)}. Check the path.")
+            raise StorageError(f"{path_name(root)} is not a directory. Check the path.")
         entries = place.filesystem.get_file_info(pa_fs.FileSelector(place.path))
     except (pa.ArrowException, OSError, ValueError) as e:
         raise StorageError(f"cannot list {path_name(root)}: {e}") from e
@@ -129,8 +171,26 @@ def job_ids(root: str) -> list[str]:
     return sorted(name for name in names if layout.is_job_id(name))
 
 
+def read_all(
+    storage: CheckpointStorage, checkpoint_ids: Sequence[int]
+) -> tuple[list[StoredCheckpoint], list[UnusableCheckpoint]]:
+    """The manifests of one job's completed checkpoints: those that can be read, and those that cannot."""
+    read = [_read(storage, id) for id in checkpoint_ids]
+    return (
+        [one for one in read if isinstance(one, StoredCheckpoint)],
+        [one for one in read if isinstance(one, UnusableCheckpoint)],
+    )
+
+
 def _read_all(storage: CheckpointStorage) -> list[StoredCheckpoint | UnusableCheckpoint]:
     return [_read(storage, id) for id in storage.completed()]
+
+
+def _read_one(storage: CheckpointStorage, checkpoint_id: int) -> StoredCheckpoint | UnusableCheckpoint:
+    """One that was asked for by its path, and so perhaps was not listed."""
+    one = _read(storage, checkpoint_id)
+    void = storage.why_void(checkpoint_id) if isinstance(one, StoredCheckpoint) else ""
+    return UnusableCheckpoint(storage, checkpoint_id, (void,)) if void else one
 
 
 def _read(storage: CheckpointStorage, checkpoint_id: int) -> StoredCheckpoint | UnusableCheckpoint:
@@ -138,7 +198,7 @@ def _read(storage: CheckpointStorage, checkpoint_id: int) -> StoredCheckpoint | 
     try:
         manifest = decode_manifest(storage.read_manifest(checkpoint_id), name)
     except (ManifestError, CorruptFileError) as e:
-        return UnusableCheckpoint(storage.show(layout.checkpoint_directory(checkpoint_id)), (str(e),))
+        return UnusableCheckpoint(storage, checkpoint_id, (str(e),))
     return StoredCheckpoint(storage, manifest)
 
 
@@ -148,7 +208,7 @@ def _first_usable(found: list[StoredCheckpoint | UnusableCheckpoint], contents: 
         reasons = one.damage(contents=contents)
         if not reasons:
             return Found(one, tuple(unusable))
-        unusable.append(UnusableCheckpoint(one.path, tuple(reasons)))
+        unusable.append(UnusableCheckpoint(one.storage, one.manifest.checkpoint_id, tuple(reasons)))
     return Found(None, tuple(unusable))
 
 

@@ -5,6 +5,7 @@
         chk-42/a0-<operator>-0-<name>          exclusive files
         shared/c42-a0-<operator>-0-<name>      shared files
         claims/a1000000-<8 hex digits>         a driver runs the job; the highest is the one that may
+        claims/a1000000-<8 hex digits>.json    which checkpoints of earlier drivers count since then
 
 Paths are relative to the job's directory. `a0` is the attempt that wrote a file, `0` before the name is the subtask. In
 operators and names every byte but letters, digits, `_` and `.` (in names also `-`) is written as `~` and its two
@@ -23,6 +24,7 @@ SHARED_DIRECTORY: Final = "shared"
 CLAIMS_DIRECTORY: Final = "claims"
 MANIFEST: Final = "_metadata"
 
+_INHERITANCE: Final = ".json"
 _MAX_NAME_BYTES: Final = 120
 _NUMBER: Final = "(0|[1-9][0-9]{0,17})"
 _FILE: Final = rf"a{_NUMBER}-[A-Za-z0-9_.~]+-{_NUMBER}-[A-Za-z0-9_.~-]+"
@@ -62,6 +64,20 @@ def claim_path(claim: Claim) -> str:
     'claims/a1000000-00c0ffee'
     """
     return f"{CLAIMS_DIRECTORY}/a{claim.attempt}-{claim.token}"
+
+
+def inheritance_path(claim: Claim) -> str:
+    """The file that says what the driver with this claim took over.
+
+    >>> inheritance_path(Claim(1000000, "00c0ffee"))
+    'claims/a1000000-00c0ffee.json'
+    """
+    return f"{claim_path(claim)}{_INHERITANCE}"
+
+
+def parse_inheritance(path: str) -> Claim | None:
+    """The claim that such a file belongs to, or None."""
+    return parse_claim(path.removesuffix(_INHERITANCE)) if path.endswith(_INHERITANCE) else None
 
 
 def parse_claim(path: str) -> Claim | None:

@@ -20,6 +20,10 @@ class StorageError(TidegateError):
     """Checkpoint storage cannot be read or written; names the path, the bytes and the reason."""
 
 
+class MissingDirectoryError(StorageError):
+    """There is no checkpoint directory at all: nothing was ever written there, or it is not mounted."""
+
+
 class FencedError(StorageError):
     """Another driver has taken the job over: this one may not write, delete or commit anything any more."""
 
@@ -99,7 +103,11 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def completed(self) -> list[int]:
-        """Ids of the checkpoints that have a manifest, ascending."""
+        """Ids of the checkpoints that have a manifest which counts, ascending."""
+
+    def why_void(self, checkpoint_id: int) -> str:
+        """Why a manifest that is there does not count; empty if it does."""
+        return ""
 
     @abstractmethod
     def delete(self, paths: Sequence[str]) -> None:

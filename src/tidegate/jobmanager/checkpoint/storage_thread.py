@@ -197,7 +197,7 @@ class StorageOrders:
         elif isinstance(self._storage, FilesystemStorage):
             try:
                 self._check_claim()
-                self._storage.remove_if_unused()
+                self._storage.remove_if_unused(claims=self._claim is None or not self._claim.outlives_the_job)
             except FencedError:
                 raise
             except StorageError as e:
