@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-pytest_plugins = ["pytester", "tests.plugins.alone", "tests.plugins.spec_report"]
+pytest_plugins = ["pytester", "tests.plugins.alone", "tests.plugins.nexmark", "tests.plugins.spec_report"]
 
 # Every Java machine that a test starts, in any process, reads its options there: it lives for seconds, so it compiles
 # fast rather than well. This halves the processor time of Spark's start.

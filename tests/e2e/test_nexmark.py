@@ -5,33 +5,16 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.e2e.running import EXAMPLES, run_program
+from tests.e2e.running import run_program
+from tests.plugins.nexmark import NEXMARK
 from tidegate import Environment
 
-NEXMARK = EXAMPLES / "nexmark"
 NAMES = [f"q{n}" for n in range(23)]
 UPDATING = ["q4", "q12", "q18", "q19"]
-
-
-@pytest.fixture(scope="module")
-def nexmark() -> Any:
-    """The modules of the example, loaded as its own script loads them."""
-    sys.path.insert(0, str(NEXMARK))
-    try:
-        import generator
-        import oracle
-        import queries
-
-        yield SimpleNamespace(generator=generator, oracle=oracle, queries=queries)
-    finally:
-        sys.path.remove(str(NEXMARK))
-        for name in ("generator", "oracle", "queries"):
-            sys.modules.pop(name, None)
 
 
 def test_all_queries_are_there_in_both_languages(nexmark: Any):
