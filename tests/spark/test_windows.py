@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_a_tight_bound_is_early_and_loses_and_a_loose_one_waits_and_is_complete(
 
 
 @pytest.mark.spec("S3-18")
-def test_late_records_without_a_side_output_are_counted_and_told_of_at_the_end(
+def test_late_records_without_a_side_output_are_counted_and_told_of_at_once_and_at_the_end(
     make_env: Any, caplog: pytest.LogCaptureFixture
 ):
     env = make_env(batch_rows=1, watermark_interval=0)
@@ -114,3 +115,5 @@ def test_late_records_without_a_side_output_are_counted_and_told_of_at_the_end(
     late = [s.counters.get("late_records", 0) for v in metrics.vertices for s in v.subtasks]
     assert sum(late) == 2
     assert "dropped 2 records that were late" in caplog.text
+    at_once = r"has dropped (1 late record|2 late records) so far, about 18.0 s behind the watermark"
+    assert re.search(f"{at_once} 1970-01-01 00:00:19.999", caplog.text)

@@ -11,7 +11,7 @@ from tests.unit.checkpoint_kit import CELLS, CoordinatorKit, completed_checkpoin
 from tidegate.core.ids import SubtaskId, VertexId
 from tidegate.core.states import JobStatus
 from tidegate.jobmanager.checkpoint import events as ce
-from tidegate.jobmanager.events import SendToSlot, Tick
+from tidegate.jobmanager.events import ReportTrouble, SendToSlot, Tick
 from tidegate.protocol import messages as m
 
 A0, A1, B0, B1 = sorted(CELLS)
@@ -222,7 +222,7 @@ def test_a_declined_checkpoint_fails_as_a_whole_and_everything_written_for_it_go
     assert kit.sent(m.NotifyCheckpointAborted, actions) == [(0, 1), (1, 1)]
     assert kit.storage.files == set()
     assert kit.storage.discarded == [1]
-    [report] = kit.found(ce.ReportTrouble, actions)
+    [report] = kit.found(ReportTrouble, actions)
     assert report.text == (
         "checkpoint 1 failed (1 in a row, 10 are tolerated), the job goes on: "
         "'count' (subtask 1) declined it: OSError: no space left on /data, 4096 bytes"
@@ -240,7 +240,7 @@ def test_a_checkpoint_that_takes_too_long_fails_and_the_missing_subtasks_are_nam
     kit.pass_ms(100)
     assert kit.status(1) == "failed"
     assert kit.storage.files == set(), "no orphans"
-    [report] = kit.found(ce.ReportTrouble)
+    [report] = kit.found(ReportTrouble)
     assert (
         "not complete within 2 s (checkpoint.timeout): 1 of 4 subtasks are missing: 'count' (subtask 1)"
         in report.text
@@ -251,13 +251,13 @@ def test_silent_enumerators_and_a_hanging_storage_are_found_by_the_timeout_too()
     kit = CoordinatorKit(checkpoint_timeout="2 s").begin()
     kit.trigger()
     kit.pass_ms(2_000)
-    assert "the enumerators of the sources have not answered" in kit.found(ce.ReportTrouble)[0].text
+    assert "the enumerators of the sources have not answered" in kit.found(ReportTrouble)[0].text
     assert kit.sent(m.NotifyCheckpointAborted) == [], "no slot has heard of it"
     second = kit.coordinator.pending_ids[-1]
     kit.enumerators_answer(second)
     kit.ack_all(second)
     kit.pass_ms(2_000)
-    assert "its manifest is still being written" in kit.found(ce.ReportTrouble)[1].text
+    assert "its manifest is still being written" in kit.found(ReportTrouble)[1].text
 
 
 def test_a_manifest_that_appears_after_the_abort_is_deleted_again():
@@ -278,9 +278,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint():
     kit.enumerators_answer(kit.trigger())
     kit.ack_all(1)
     actions = kit.do(ce.ManifestFailed(1, "s3://bucket: 503"))
-    assert (
-        "its manifest could not be written: s3://bucket: 503" in kit.found(ce.ReportTrouble, actions)[0].text
-    )
+    assert "its manifest could not be written: s3://bucket: 503" in kit.found(ReportTrouble, actions)[0].text
     assert kit.storage.files == set()
     assert kit.manifest(1) == []
 
@@ -334,7 +332,7 @@ def test_an_acknowledgement_with_the_wrong_content_fails_the_checkpoint_by_name(
     kit = CoordinatorKit().begin()
     kit.enumerators_answer(kit.trigger())
     kit.say(0, m.AcknowledgeCheckpoint(1, A0.vertex, A0.index, raw))
-    assert f"'source' (subtask 0) {said}" in kit.found(ce.ReportTrouble)[0].text
+    assert f"'source' (subtask 0) {said}" in kit.found(ReportTrouble)[0].text
     assert kit.status(1) == "failed"
 
 

@@ -180,7 +180,7 @@ class JobKit:
         return end
 
     def reports(self) -> list[str]:
-        return [a.text for a in self.found(ce.ReportTrouble)]
+        return [a.text for a in self.found(ev.ReportTrouble)]
 
 
 # ---- restarts ----

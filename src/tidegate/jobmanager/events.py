@@ -218,6 +218,13 @@ class ReportWaiting:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportTrouble:
+    """Tell the user and the log; the job goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     """The job has ended; `message` is the whole text for the user (empty when it finished). Never twice."""
 
@@ -236,5 +243,6 @@ Action = (
     | AskEnumerator
     | DeliverCollected
     | ReportWaiting
+    | ReportTrouble
     | EndJob
 )

@@ -137,6 +137,10 @@ class ExecutionGraph:
         names = (operator.name for e in self._in_slot[slot] for operator in e.vertex.operators)
         return list(dict.fromkeys(names))
 
+    def operator_name(self, operator: OperatorId) -> str:
+        """The name of an operator of the job, for messages."""
+        return next(o.name for o in self._vertex_of[operator].operators if o.id == operator)
+
     def subtask_names(self, slot: SlotId) -> tuple[str, ...]:
         """The subtasks of a slot as `name (index/parallelism)`, for tables."""
         return tuple(f"{e.vertex.name} ({e.id.index}/{e.vertex.parallelism})" for e in self._in_slot[slot])

@@ -39,6 +39,7 @@ from tidegate.jobmanager import failures
 from tidegate.jobmanager.events import Action, Event
 from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.failures import Failure, FailureCollector
+from tidegate.jobmanager.late_records import DroppedRecords
 from tidegate.jobmanager.slots import Slot, SlotDescription, SlotState, SlotTable
 from tidegate.jobmanager.watermark_alignment import WatermarkGroups
 from tidegate.protocol import messages as m
@@ -108,6 +109,7 @@ class JobMaster:
         self._early: list[tuple[SlotId, m.MasterMessage]] = []
         self._collected: dict[tuple[OperatorId, int], int] = {}
         self._watermarks = WatermarkGroups.of(job_graph)
+        self._dropped = DroppedRecords()
 
     # ---- what others may read, from any thread ----
 
@@ -298,6 +300,11 @@ class JobMaster:
                 if least_ms is not None:
                     for other in self._slots.living():
                         self._send(other, m.AlignWatermarks(group, least_ms))
+            case m.LateRecordsDropped(operator, subtask):
+                if self._runs(slot, operator, subtask, "drops late records of", now_ms):
+                    words = self._dropped.reported(message, self.graph.operator_name(operator))
+                    if words:
+                        self._do(ev.ReportTrouble(f"job {self.job_graph.name!r}: {words}"))
             case m.SlotHeartbeat():
                 record.beat(message)
             case m.TaskStateChanged(vertex, subtask, state):

@@ -230,7 +230,7 @@ class JobRunner:
                 self._gang.do(action, self._bootstrap())
             case ev.DeliverCollected():
                 self._collected[action.operator].deliver(self.attempt, action)
-            case ev.ReportWaiting(text) | ce.ReportTrouble(text):
+            case ev.ReportWaiting(text) | ev.ReportTrouble(text):
                 logger.warning("%s", text)
             case ev.EndJob(status, message, error):
                 self._end(status, message, error)

@@ -15,6 +15,10 @@ from tidegate.metrics.snapshot import EventTime, JobMetrics, SubtaskMetrics, Ver
 _END = (1 << 63) - 1
 _NAME_CELLS = 32
 _SPLIT_CELLS = 40
+_REMEDY = (
+    "allow for more disorder in the WatermarkStrategy (files of the past may need no_watermarks), or take them with "
+    "allowed_lateness(...) or a side output for late data"
+)
 _QUIET_MS = 1_000
 """From here on it is said that a split has had no record."""
 
@@ -129,12 +133,25 @@ def dropped_words(metrics: JobMetrics) -> list[str]:
     for vertex in metrics.vertices:
         dropped = sum(subtask.counters.get("late_records_dropped", 0) for subtask in vertex.subtasks)
         if dropped:
-            found.append(
-                f"{vertex.name!r} dropped {dropped:,} records that were late; allow for more disorder in the "
-                f"WatermarkStrategy (files of the past may need no_watermarks), or take them with "
-                f"allowed_lateness(...) or a side output for late data"
-            )
+            found.append(f"{vertex.name!r} dropped {dropped:,} records that were late; {_REMEDY}")
     return found
+
+
+def drop_words(operator: str, dropped: int, watermark_ms: int, late_by_ms: int, next_at: int) -> str:
+    """What to say while a job runs about late records that an operator has dropped, when they are so many.
+
+    >>> words = drop_words("count", 12, 43_203_000, 2_500, 100)
+    >>> words[:94]
+    "operator 'count' has dropped 12 late records so far, about 2.5 s behind the watermark 1970-01-"
+    >>> words[105:143]
+    '; the next report comes at 100 of them'
+    """
+    behind = f"about {brief_duration(late_by_ms)} behind the watermark {watermark_time(watermark_ms)}"
+    return (
+        f"operator {operator!r} has dropped {dropped:,} late {'record' if dropped == 1 else 'records'} so far, "
+        f"{'after the last watermark' if watermark_ms == _END else behind}; the next report comes at {next_at:,} of "
+        f"them. To keep such records, {_REMEDY}"
+    )
 
 
 def late_records(vertex: VertexMetrics) -> int:

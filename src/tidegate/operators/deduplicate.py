@@ -17,8 +17,7 @@ import pyarrow as pa
 from tidegate.api.join_operations import Deduplicate
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.functions import keep
-from tidegate.operators.late_records import LateRecords
+from tidegate.operators.late_records import LateRecords, chosen
 from tidegate.operators.latest_values import not_storable
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import wrong_type
@@ -56,7 +55,7 @@ class TimedFilter(RowOperator):
     def open(self) -> None:
         """Find the metrics."""
         super().open()
-        self._late = LateRecords(self.context)
+        self._late = LateRecords(self)
         self._remembered = self.context.gauge("remembered_keys")
 
     def process(self, batch: Batch, input_index: int) -> None:
@@ -69,11 +68,8 @@ class TimedFilter(RowOperator):
             raise OperatorError(self.name, batch_position(batch)) from cause
         times: Longs = stamps.to_numpy()
         late = times <= self.clock_ms
-        count = int(np.count_nonzero(late))
-        if count:
-            self._late.count(count, handed_over=self.operation.late_tag is not None)
-            if self.operation.late_tag is not None:
-                self.context.emit_side(self.operation.late_tag, chosen(batch, late))
+        if late.any():
+            self._late.leave_out(batch, late, self.operation.late_tag)
             batch, times = chosen(batch, ~late), times[~late]
         if not batch.num_rows:
             return
@@ -246,14 +242,6 @@ class ObjectDeduplicateOperator(TimedFilter):
 
     def _refuse(self) -> None:
         raise ProgramError(not_storable(self.name, self.operation.key, self.input_types[0]))
-
-
-def chosen(batch: Batch, mask: Mask) -> Batch:
-    """The part of a batch where the mask is true, in the forms that the batch has."""
-    rows = None
-    if batch.has_rows:
-        rows = [row for row, is_in in zip(batch.rows, mask.tolist(), strict=True) if is_in]
-    return keep(batch, rows, pa.array(mask))
 
 
 def _is_after(times: Longs, kept: Longs, within_ms: int) -> Mask:

@@ -65,6 +65,8 @@ class OperatorContext:
     """A named metric of this subtask that goes up and down."""
     report_watermark: Callable[[str, int | None], None]
     """Tell the JobManager how far this source is in its alignment group; None: it is idle."""
+    report_dropped: Callable[[int, int, int], None]
+    """Tell the JobManager of late records: how many were dropped in all, the watermark, how late the last ones are."""
 
     def runtime_context(self) -> RuntimeContext:
         """The part that user functions see."""

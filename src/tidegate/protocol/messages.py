@@ -93,6 +93,19 @@ class ReportWatermark(msgspec.Struct, frozen=True, tag=True):
     watermark_ms: int | None
 
 
+class LateRecordsDropped(msgspec.Struct, frozen=True, tag=True):
+    """An operator subtask has dropped so many late records, in all; sent when they have become twice as many.
+
+    `late_by_ms` is how far behind the watermark the earliest of the last ones is (in partial results: its slice).
+    """
+
+    operator: OperatorId
+    subtask: int
+    dropped: int
+    watermark_ms: int
+    late_by_ms: int
+
+
 class CollectedBatch(msgspec.Struct, frozen=True, tag=True):
     """Records for the driver (print, collect), as an Arrow stream; acknowledged with `CollectedTaken`."""
 
@@ -240,6 +253,7 @@ SlotMessage = (
     | PeerLost
     | RequestSplit
     | ReportWatermark
+    | LateRecordsDropped
     | CollectedBatch
     | AcknowledgeCheckpoint
     | DeclineCheckpoint

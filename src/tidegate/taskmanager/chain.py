@@ -41,6 +41,7 @@ class ChainHost:
     send_to_driver: Callable[[OperatorId, int, Batch], None]
     driver_backlog: Callable[[OperatorId, int], int]
     report_watermark: Callable[[OperatorId, int, str, int | None], None]
+    report_dropped: Callable[[OperatorId, int, int, int, int], None]
     states: Callable[[JobVertex, OperatorSpec, int], OperatorStates]
     """The state of an operator subtask, restored where there is something to restore."""
 
@@ -328,6 +329,7 @@ def _context(
         times.status,
         metrics.gauge,
         partial(host.report_watermark, spec.id, subtask),
+        partial(host.report_dropped, spec.id, subtask),
     )
 
 

@@ -106,6 +106,9 @@ class Slot:
             lambda operator, subtask, group, ms: send_message(
                 m.ReportWatermark(group, operator, subtask, ms)
             ),
+            lambda operator, subtask, dropped, watermark_ms, late_by_ms: send_message(
+                m.LateRecordsDropped(operator, subtask, dropped, watermark_ms, late_by_ms)
+            ),
             self._make_states,
         )
         self.failure: m.TaskFailed | None = None

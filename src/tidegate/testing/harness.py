@@ -71,6 +71,8 @@ class OperatorHarness:
         """What the operator said about being idle, in order."""
         self.reports: list[tuple[str, int | None]] = []
         """How far a source said it is in its alignment group."""
+        self.dropped: list[tuple[int, int, int]] = []
+        """What the operator reported of late records: how many were dropped in all, the watermark, how late."""
         self.driver_batches: list[Batch] = []
         """What a sink sent to the driver."""
         self.driver_backlog = 0
@@ -124,6 +126,7 @@ class OperatorHarness:
             emit_status=self.statuses.append,
             gauge=lambda gauge: _Gauge(self.gauges, gauge),
             report_watermark=lambda group, watermark_ms: self.reports.append((group, watermark_ms)),
+            report_dropped=lambda *report: self.dropped.append(report),
         )
         self.operator = make_operator(payload, context)
 

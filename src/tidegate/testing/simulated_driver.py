@@ -5,6 +5,7 @@ Mirrors `JobRunner`. A driver that dies is dropped as a whole; what it had poste
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,6 +28,8 @@ from tidegate.storage.memory import MemoryStorage
 from tidegate.storage.opening import encode_storage
 from tidegate.testing.simulated_gang import Choice
 from tidegate.testing.simulated_slot import ProcessKilled, World
+
+logger = logging.getLogger(__name__)
 
 Observer = Callable[[JobEvent, Sequence[JobAction]], None]
 HostAction = ev.CountSlots | ev.StartGang | ev.CancelGang | ev.SendToSlot | ev.CloseSlot | fe.EndAttempt
@@ -191,8 +194,9 @@ class SimulatedDriver:
                 )
             case ev.DeliverCollected():
                 self._deliver(action)
-            case ev.ReportWaiting(text) | ce.ReportTrouble(text):
+            case ev.ReportWaiting(text) | ev.ReportTrouble(text):
                 self.reports.append(text)
+                logger.warning("%s", text)
             case ev.EndJob(_, message, error):
                 self.message, self.error, self._has_ended = message, error, True
             case _:

@@ -32,7 +32,7 @@ from tidegate.jobmanager.checkpoint.statistics import (
     CheckpointsOverview,
     CheckpointTracker,
 )
-from tidegate.jobmanager.events import SendToSlot, Tick
+from tidegate.jobmanager.events import ReportTrouble, SendToSlot, Tick
 from tidegate.protocol import messages as m
 from tidegate.snapshot.handles import SubtaskCheckpointMetrics, SubtaskSnapshot
 
@@ -414,7 +414,7 @@ class CheckpointCoordinator:
             )
         else:
             self._do(
-                ce.ReportTrouble(
+                ReportTrouble(
                     f"checkpoint {pending.id} failed ({self._failures} in a row, {self._tolerable} are "
                     f"tolerated), the job goes on: {reason}"
                 )

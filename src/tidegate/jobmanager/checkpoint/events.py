@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidegate.core.ids import AttemptNumber, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.states import JobStatus
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
-from tidegate.jobmanager.events import SendToSlot, Tick
+from tidegate.jobmanager.events import ReportTrouble, SendToSlot, Tick
 from tidegate.protocol.messages import CheckpointMessage
 
 # ---- events ----
@@ -153,13 +153,6 @@ class Sweep:
 @dataclass(frozen=True, slots=True)
 class ReleaseStorage:
     """The job has ended: delete what could not be deleted before, and the job's directory if it has no checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportTrouble:
-    """Tell the user and the log; the job goes on."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,18 @@ from tidegate.core.ids import AttemptNumber
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
 from tidegate.jobmanager.checkpoint.events import (
     EnumeratorAnswer,
-    ReportTrouble,
     SnapshotEnumerators,
     StorageAction,
     StorageAnswer,
 )
-from tidegate.jobmanager.events import Action, CancelRequested, Event, SubmissionRequested, Tick
+from tidegate.jobmanager.events import (
+    Action,
+    CancelRequested,
+    Event,
+    ReportTrouble,
+    SubmissionRequested,
+    Tick,
+)
 from tidegate.snapshot.assignment import Restore
 
 # ---- events ----

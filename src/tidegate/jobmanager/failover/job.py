@@ -461,7 +461,7 @@ class Job:
         self._actions.append(action)
 
     def _report(self, text: str) -> None:
-        self._do(ce.ReportTrouble(text))
+        self._do(ev.ReportTrouble(text))
 
     def _to(self, status: JobStatus) -> None:
         self._machine.to(status)

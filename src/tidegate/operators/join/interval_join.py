@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from tidegate.api.join_operations import BUFFERS, IntervalJoin
 from tidegate.core.errors import ProgramError
-from tidegate.operators.deduplicate import chosen
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.join.buffers import Entry, JoinBuffer, StoredEntries
-from tidegate.operators.late_records import LateRecords
+from tidegate.operators.late_records import LateRecords, chosen
 from tidegate.operators.latest_values import not_storable
 from tidegate.operators.row_operator import RowOperator, StatefulContext, batch_position
 from tidegate.operators.stamped_results import MOST_ROWS, StampedResults
@@ -67,7 +64,7 @@ class IntervalJoinOperator(RowOperator):
             (reach + 1 for reach, is_outer in zip(operation.reach_ms, outer, strict=True) if is_outer),
             default=0,
         )
-        self._late = LateRecords(self.context)
+        self._late = LateRecords(self)
         self._buffered = self.context.gauge("buffered_records")
         self._show_buffered()
 
@@ -201,13 +198,9 @@ class IntervalJoinOperator(RowOperator):
 
     def _without_late(self, batch: Batch, times: Any, side: int) -> tuple[Batch, list[int]]:
         late = times < self.clock_ms
-        count = int(np.count_nonzero(late))
-        if not count:
+        if not late.any():
             return batch, times.tolist()
-        tag = self.operation.late_tags[side]
-        self._late.count(count, handed_over=tag is not None)
-        if tag is not None:
-            self.context.emit_side(tag, chosen(batch, late))
+        self._late.leave_out(batch, late, self.operation.late_tags[side])
         in_time = ~late
         return chosen(batch, in_time), times[in_time].tolist()
 

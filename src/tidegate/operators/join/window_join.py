@@ -13,7 +13,6 @@ from tidegate.api.join_operations import WindowJoin
 from tidegate.api.operations import Key
 from tidegate.api.windows import TimeWindow
 from tidegate.core.errors import ProgramError
-from tidegate.operators.functions import keep
 from tidegate.operators.latest_values import not_storable
 from tidegate.operators.row_operator import UnkeyedContext
 from tidegate.operators.window.computation import WindowComputation
@@ -60,15 +59,9 @@ class WindowJoinOperator(WindowOperator):
     def _make_computation(self) -> JoinComputation:
         return JoinComputation(self, self.operation, self.backend)
 
-    def _send_late(self, batch: Batch, late: list[bool]) -> None:
-        count = late.count(True)
-        if not count:
-            return
-        tag = self.operation.late_tags[self._side]
-        self._late.count(count, handed_over=tag is not None)
-        if tag is not None:
-            rows = [r for r, is_late in zip(batch.rows, late, strict=True) if is_late]
-            self.context.emit_side(tag, keep(batch, rows, late))
+    @property
+    def _late_tag(self) -> str | None:
+        return self.operation.late_tags[self._side]
 
     def _show(self) -> None:
         super()._show()

@@ -26,7 +26,7 @@ from tidegate.api.operations import Key
 from tidegate.api.window_operations import WINDOW_TIME_TYPE, AggregateWindow
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.late_records import LateRecords
+from tidegate.operators.late_records import LateRecords, chosen
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
 from tidegate.operators.window.declared import column_readers, window_aggregates
@@ -68,7 +68,7 @@ class ColumnWindowOperator(RowOperator):
         self.aggregates = window_aggregates(operation, self.record_type())
         self._readers = [] if operation.stage == "merge" else column_readers(operation, input_type)
         self._needs_columns = bool(self._key_positions) or any(a.columns() for _, a in operation.aggregates)
-        self._late = LateRecords(self.context)
+        self._late = LateRecords(self)
         self._windows = self.context.gauge("windows")
         self._encoded: tuple[KeyIndex, int, pa.Array] | None = None
         self._schema: pa.Schema | None = None
@@ -94,15 +94,8 @@ class ColumnWindowOperator(RowOperator):
         """Count late records, send them to the side output if there is one, and give the others."""
         if late is None or not late.any():
             return batch
-        tag = self.operation.late_tag
-        self._late.count(int(np.count_nonzero(late)), handed_over=tag is not None)
-        if tag is not None:
-            chosen = _rows_of(batch, np.flatnonzero(late))
-            self.context.emit_side(
-                tag, Batch(self.side_outputs[tag], chosen._columns, chosen._rows, None, chosen.timestamps)
-            )
-        kept = np.flatnonzero(~late)
-        return _rows_of(batch, kept) if len(kept) else None
+        self._late.leave_out(batch, late, self.operation.late_tag)
+        return None if late.all() else chosen(batch, ~late)
 
     def key_columns(self, batch: Batch) -> list[pa.Array]:
         """The key of every record."""
@@ -260,12 +253,3 @@ class KeepingWindowOperator(ColumnWindowOperator):
         if len(ids):
             return index.keys(ids)
         return list(self.rows_of_keys([], []).keys)
-
-
-def _rows_of(batch: Batch, rows: Longs) -> Batch:
-    """These rows of a batch, in the forms that it has."""
-    chosen = pa.array(rows)
-    columns = batch.columns.take(chosen) if batch.has_columns or not batch.has_rows else None
-    lines = [batch.rows[i] for i in rows.tolist()] if columns is None else None
-    stamps = None if batch.timestamps is None else batch.timestamps.take(chosen)
-    return Batch(batch.type, columns, lines, None, stamps)

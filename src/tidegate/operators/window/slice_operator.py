@@ -165,9 +165,9 @@ class MergeWindowOperator(SliceWindowOperator):
         state = self.state
         ends: Longs = columns.column(first).to_numpy()
         late = state.late(ends - 1)
-        if late is not None:
+        if late is not None and late.any():
             records: Longs = columns.column(first + 1).to_numpy()
-            self._late.count(int(records[late].sum()), handed_over=False)
+            self._late.drop(int(records[late].sum()), int(ends[late].min()) - 1)
             kept = np.flatnonzero(~late)
             if not len(kept):
                 return

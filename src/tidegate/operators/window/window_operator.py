@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
+import numpy as np
 import pyarrow.compute as pc
 
 from tidegate.api.functions import Function
@@ -22,7 +23,6 @@ from tidegate.api.window_operations import ApplyWindow, WindowOperation
 from tidegate.api.windows import GLOBAL_WINDOW, GlobalWindows, TimeWindow
 from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import OperatorError, close_blamed
-from tidegate.operators.functions import keep
 from tidegate.operators.late_records import LateRecords
 from tidegate.operators.row_operator import RowOperator
 from tidegate.operators.window.computation import WindowComputation, refuse_untyped
@@ -73,7 +73,7 @@ class WindowOperator(RowOperator):
         self._sessions = MergingWindowSet(self.backend) if self._assigner.is_merging else None
         self._computation = self._make_computation()
         self._highest_ms: int | None = None
-        self._late = LateRecords(context)
+        self._late = LateRecords(self)
         self._gauges = context.gauge("windows"), context.gauge("timers")
         self._show()
 
@@ -141,7 +141,8 @@ class WindowOperator(RowOperator):
             self.check_states()
             raise self.failure(batch, rows, records) from e
         self._flush()
-        self._send_late(batch, late)
+        if any(late):
+            self._late.leave_out(batch, np.array(late), self._late_tag)
 
     def _add(self, record: Any, value: Any, stamp_ms: int, time_ms: int, own_ms: int | None) -> bool:
         """Add a record to its windows; whether it is too late for all of them."""
@@ -190,17 +191,10 @@ class WindowOperator(RowOperator):
         self._computation.contents.merge(place, others)
         self._register_cleanup(window)
 
-    def _send_late(self, batch: Batch, late: list[bool]) -> None:
-        count = late.count(True)
-        if not count:
-            return
-        tag = self.operation.late_tag
-        self._late.count(count, handed_over=tag is not None)
-        if tag is not None:
-            rows = None
-            if batch.has_rows:
-                rows = [r for r, is_late in zip(batch.rows, late, strict=True) if is_late]
-            self.context.emit_side(tag, keep(batch, rows, late))
+    @property
+    def _late_tag(self) -> str | None:
+        """The side output of late records of the batch that is processed."""
+        return self.operation.late_tag
 
     # ---- time ----
 
