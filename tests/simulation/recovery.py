@@ -129,7 +129,10 @@ class Plan:
         backend = "rocksdb" if rng.random() < 0.06 else "heap"
         values["state.backend"] = backend
         values["watermark.interval"] = rng.choice((0, 0, 15))
-        return Plan(seed, program, mode, backend, rng.choice((1, 2, 2, 3)), storage, damages, values)
+        parallelism = rng.choice((1, 2, 2, 3))
+        if damages:
+            values["checkpoint.fallback"] = rng.choice(("refuse", "repeat-output"))
+        return Plan(seed, program, mode, backend, parallelism, storage, damages, values)
 
 
 class _Ended(Exception):
@@ -255,6 +258,7 @@ class Run:
         if (
             "none of its completed checkpoints can be restored" in message
             or "is the storage mounted?" in message
+            or "would be written a second time" in message
         ):
             assert self._is_damaged, message
             return True
@@ -418,7 +422,8 @@ class Run:
                 rows = ({k: int(v) for k, v in row.items()} for row in csv.DictReader(lines))
                 output.setdefault(subtask, []).extend(rows)
         guarantee = self.plan.mode if self.plan.mode == "at_least_once" else "exactly_once"
-        if self._is_damaged and guarantee == "exactly_once":
+        may_repeat = self.options.checkpoint_fallback == "repeat-output"
+        if self._is_damaged and may_repeat and guarantee == "exactly_once":
             guarantee = "repeated"
         self.plan.program.check(self.plan.program, output, guarantee, self.plan.parallelism)
         if not self.simulation.driver_is_down:

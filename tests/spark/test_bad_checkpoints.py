@@ -198,6 +198,7 @@ def resume(
         "checkpoint_dir": str(stored.root),
         "checkpoint_interval": "300 ms",
         "checkpoint_fsync": False,
+        "checkpoint_fallback": "repeat-output",
         "state_backend": "rocksdb" if kind == "rocksdb" else "heap",
     }
     if kind == "unaligned":
@@ -270,7 +271,11 @@ def test_job_that_fell_back_ends_with_the_exact_counts(make_env: Any, copy: Any)
 def test_killed_job_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(
     make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    env = make_env(checkpoint_dir=str(tmp_path / "chk"), checkpoint_interval="1500 ms")
+    env = make_env(
+        checkpoint_dir=str(tmp_path / "chk"),
+        checkpoint_interval="1500 ms",
+        checkpoint_fallback="repeat-output",
+    )
     with caplog.at_level(logging.WARNING), running(start(env, tmp_path / "out", records=9_000)) as client:
         wait_until(lambda: completed(client, 2), "two checkpoints", 60)
         stored = Stored(tmp_path / "chk")

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.checkpoint_kit import FakeStorage, completed_checkpoint, snapshot_of
 from tests.unit.job_master_kit import address, job_graph
@@ -19,6 +20,7 @@ from tidegate.api.restart_strategies import RestartStrategies
 from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import JOB_TRANSITIONS, ExecutionState, JobStatus
+from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
@@ -37,13 +39,25 @@ def restore_of(checkpoint_id: int) -> Restore:
     return Restore(checkpoint_id, subtasks, {OperatorId("id-numbers"): msgspec.Raw(b"{}")})
 
 
+def committing(graph: JobGraph) -> JobGraph:
+    """The same, with sinks that commit with checkpoints."""
+    vertices = tuple(
+        replace(v, operators=tuple(replace(o, commits=o is v.operators[-1]) for o in v.operators))
+        for v in graph.vertices
+    )
+    return replace(graph, vertices=vertices)
+
+
 class JobKit:
     """A job, its clock, its slots and its storage; a driver in miniature that answers at once unless told otherwise."""
 
-    def __init__(self, *, found: tuple[CompletedCheckpoint, ...] = (), **options: object) -> None:
+    def __init__(
+        self, *, found: tuple[CompletedCheckpoint, ...] = (), commits: bool = False, **options: object
+    ) -> None:
         given = {"checkpoint_interval": "1 s", "cancel_grace": "1 s", **options}
         self.options = Options().with_keywords(**given).checked()
-        self.job = Job(JobId("job"), job_graph(2), self.options, found=found, describe_storage=self.describe)
+        graph = committing(job_graph(2)) if commits else job_graph(2)
+        self.job = Job(JobId("job"), graph, self.options, found=found, describe_storage=self.describe)
         self.storage = FakeStorage()
         self.now_ms = 1_000
         self.actions: list[fe.JobAction] = []
@@ -394,6 +408,37 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_taken():
     kit.checkpoint()
     assert [c.checkpoint_id for c in kit.job.coordinator.completed.retained] == [3, 4]
     assert 2 in kit.storage.discarded
+
+
+def test_a_damaged_checkpoint_that_a_sink_may_have_committed_ends_the_job_unless_the_user_accepts_its_output_twice():
+    for fallback in ("refuse", "repeat-output"):
+        kit = JobKit(commits=True, checkpoint_fallback=fallback).run()
+        kit.checkpoint()
+        kit.checkpoint()
+        kit.damaged = {2}
+        kit.fail()
+        if fallback == "repeat-output":
+            kit.restart()
+            assert kit.began[-1].restore.checkpoint_id == 1
+            continue
+        assert kit.job.status is J.FAILED
+        for words in (
+            "checkpoint 2 of job 'pv' is damaged and cannot be restored: shared/c2-x has another checksum.",
+            "It is newer than checkpoint 1, and the sinks",
+            "commit with checkpoints: what was committed with the newer one would be written a second time.",
+            "set checkpoint.fallback=repeat-output",
+        ):
+            assert words in kit.end.message
+
+
+def test_at_least_once_promises_nothing_that_a_repeated_output_would_break():
+    kit = JobKit(commits=True, checkpoint_mode="at_least_once").run()
+    kit.checkpoint()
+    kit.checkpoint()
+    kit.damaged = {2}
+    kit.fail()
+    kit.restart()
+    assert kit.began[-1].restore.checkpoint_id == 1
 
 
 def test_a_job_whose_checkpoints_are_all_damaged_fails_and_lists_them_rather_than_begin_from_nothing():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tidegate import (
+    DataGeneratorSource,
     Environment,
     FileSink,
     KeyedProcessFunction,
@@ -21,7 +24,7 @@ from tidegate import (
     ValueState,
     WatermarkStrategy,
 )
-from tidegate.core.errors import CheckpointError
+from tidegate.core.errors import CheckpointError, JobFailedError
 from tidegate.core.options import Options
 from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.storage.storage import StorageError
@@ -184,3 +187,92 @@ def test_a_mistyped_latest_is_named(tmp_path, word):
     meant = "latest-or-new" if "new" in word else "latest"
     with pytest.raises(CheckpointError, match=f'Did you mean "{meant}"'):
         begun(str(tmp_path / "chk"), word)
+
+
+# ---- a damaged checkpoint that a sink may have committed ----
+
+
+def few(indices: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"key": indices % 3}
+
+
+def keeping(tmp_path: Path, sink: str = "files", **options: object) -> Environment:
+    """A job that keeps its last two checkpoints; its sink has transactions or not."""
+    env = Environment(
+        runtime="in-process",
+        checkpoint_interval="10 ms",
+        checkpoint_dir=str(tmp_path / "chk"),
+        checkpoint_keep_on_finish=True,
+        checkpoint_fsync=False,
+        batch_rows=5,
+        **options,
+    )
+    numbers = env.from_source(DataGeneratorSource(few, count=200, rate=4_000), uid="numbers")
+    counted = numbers.key_by("key").process(Count(), returns=int, uid="count")
+    if sink == "files":
+        counted.sink_to(FileSink(tmp_path / "out", append=True), uid="out", name="out")
+    else:
+        counted.map(str, returns=str).print()
+    return env
+
+
+def damage_newest(tmp_path: Path, what: str) -> tuple[int, int]:
+    """Damage the newest checkpoint of two; returns the ids of both."""
+    older, newest = sorted((tmp_path / "chk").glob("*/chk-*"), key=lambda p: int(p.name[4:]))
+    manifest = newest / "_metadata"
+    names = [f["path"] for f in json.loads(manifest.read_bytes())["files"]]
+    own = [newest.parent / n for n in names if n not in older.joinpath("_metadata").read_text()]
+    if what == "no manifest":
+        manifest.write_bytes(b"")
+    elif what == "a file is missing":
+        own[0].unlink()
+    else:
+        data = bytearray(own[0].read_bytes())
+        data[len(data) // 2] ^= 1
+        own[0].write_bytes(data)
+    return int(older.name[4:]), int(newest.name[4:])
+
+
+DAMAGES = ["no manifest", "a file is missing", "a byte is another"]
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_job_whose_sink_may_have_committed_the_damaged_checkpoint_is_not_resumed_from_the_one_before(
+    tmp_path, what
+):
+    keeping(tmp_path).execute("job")
+    before = sorted(p.read_text() for p in (tmp_path / "out").iterdir())
+    older, newest = damage_newest(tmp_path, what)
+    with pytest.raises((CheckpointError, JobFailedError)) as caught:
+        keeping(tmp_path, resume="latest").execute("job")
+    assert f"chk-{newest}" in str(caught.value) or f"checkpoint {newest}" in str(caught.value)
+    for words in (
+        "sink 'out' commits with checkpoints",
+        "would be written a second time",
+        "checkpoint.fallback=repeat-output",
+    ):
+        assert words in str(caught.value)
+    assert sorted(p.read_text() for p in (tmp_path / "out").iterdir()) == before
+
+    env = keeping(tmp_path, resume="latest", checkpoint_fallback="repeat-output")
+    client = env.execute_async("job")
+    client.result()
+    assert client.overview().restored_checkpoint == older
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_without_a_sink_that_commits_the_checkpoint_before_the_damaged_one_is_taken(tmp_path, what):
+    keeping(tmp_path, "print").execute("job")
+    older, _ = damage_newest(tmp_path, what)
+    client = keeping(tmp_path, "print", resume="latest").execute_async("job")
+    client.result()
+    assert client.overview().restored_checkpoint == older
+
+
+def test_a_damaged_manifest_of_another_job_refuses_nobody(tmp_path):
+    keeping(tmp_path).execute("job")
+    keeping(tmp_path).execute("other")
+    for manifest in (tmp_path / "chk").glob("*/chk-*/_metadata"):
+        if json.loads(manifest.read_bytes())["job_name"] == "other":
+            manifest.write_bytes(b"")
+    keeping(tmp_path, resume="latest").execute("job")

@@ -59,6 +59,11 @@ class Operation:
         """The group of sources that it may not run ahead of."""
         return None
 
+    @property
+    def commits(self) -> bool:
+        """Whether it writes output that is committed with checkpoints."""
+        return False
+
     def required_columns(self) -> frozenset[str] | None:
         """The input columns that it reads, or None for all."""
         return None
@@ -122,6 +127,11 @@ class WriteSink(Operation):
     def kind(self) -> str:
         """The word that plans use."""
         return "sink"
+
+    @property
+    def commits(self) -> bool:
+        """Whether the sink has transactions."""
+        return self.sink.committable_type is not None
 
     def detail(self) -> str:
         """What is written."""

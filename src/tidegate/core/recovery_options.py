@@ -115,6 +115,13 @@ class RecoveryOptions:
         "Completed checkpoints that are kept; with one alone there is nothing to fall back to if it is damaged.",
         aliases=["execution.checkpointing.num_retained", "state.checkpoints.num_retained"],
     )
+    checkpoint_fallback = Option(
+        "checkpoint.fallback",
+        choice("refuse", "repeat-output"),
+        "refuse",
+        "If the newest checkpoint is damaged and a sink may have committed it: fail, or go on from an older one and "
+        "write that output twice. Without such a sink the older one is taken.",
+    )
     checkpoint_keep_on_cancel = Option(
         "checkpoint.keep_on_cancel",
         BOOLEAN,

@@ -127,4 +127,5 @@ def _operator_spec(node: StreamNode) -> OperatorSpec:
         node.operation.detail(),
         node.output_type.describe(),
         dump_blob(payload, node.name),
+        node.operation.commits,
     )

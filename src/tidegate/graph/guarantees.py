@@ -57,9 +57,7 @@ def guarantees(graph: StreamGraph) -> list[Guarantee]:
 
 def keeps_state(operation: Operation) -> bool:
     """Whether a checkpoint has something of an operator: positions, keyed or declared state, timers, committables."""
-    if isinstance(operation, WriteSink):
-        return operation.sink.committable_type is not None
-    if isinstance(operation, (ReadSource, ApplyAsync)) or operation.states():
+    if operation.commits or isinstance(operation, (ReadSource, ApplyAsync)) or operation.states():
         return True
     if has_timers(getattr(operation, "function", None)):
         return True

@@ -27,6 +27,8 @@ class OperatorSpec(msgspec.Struct, frozen=True):
     detail: str
     output_type: str
     blob: bytes
+    commits: bool = False
+    """Whether it is a sink that commits its output with checkpoints."""
 
 
 class OperatorPayload(NamedTuple):
@@ -110,6 +112,11 @@ class JobGraph(msgspec.Struct, frozen=True):
         for v in self.vertices:
             need[v.slot_sharing_group] = max(need.get(v.slot_sharing_group, 0), v.parallelism)
         return need
+
+    @property
+    def committing_sinks(self) -> tuple[str, ...]:
+        """The names of the sinks whose output is committed with checkpoints."""
+        return tuple(o.name for v in self.vertices for o in v.operators if o.commits)
 
     @property
     def slots_needed(self) -> int:

@@ -91,7 +91,7 @@ class JobRunner:
         clock: Clock | None = None,
         keeps: object = None,
     ) -> None:
-        begin = begin or beginning(options, job_graph.name)
+        begin = begin or beginning(options, job_graph.name, job_graph)
         self.job_id = begin.job_id
         self._keeps = keeps  # what must live as long as the job: files that are deleted with it
         self.job_graph = job_graph

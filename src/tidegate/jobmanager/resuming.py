@@ -16,6 +16,7 @@ from tidegate.core.recovery_options import LATEST, LATEST_OR_NEW
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
 from tidegate.jobmanager.claiming import DriverClaim, claim_job, next_driver
+from tidegate.jobmanager.fallback import refusal
 from tidegate.snapshot.assignment import assign
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.finding import Found, StoredCheckpoint, find_at, find_latest, read_all
@@ -62,6 +63,7 @@ def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None
         if options.resume != LATEST_OR_NEW or found.unusable:
             raise CheckpointError(_nothing_to_resume(options, job_name, report))
         return _new_job(options, job_name, job_graph, _id_of_name(options, job_name))
+    _refuse_fallback(options, job_name, job_graph, found)
     if options.resume not in (LATEST, LATEST_OR_NEW):
         _refuse_older(found.checkpoint)
     _refuse_other_programs(found.checkpoint, job_graph, options)
@@ -105,6 +107,7 @@ def _take(
     checkpoints, unreadable = read_all(storage, completed)
     if checkpoints:
         newest = checkpoints[-1]
+        _refuse_fallback(options, job_name, job_graph, Found(newest, tuple(unreadable)))
         _refuse_other_programs(newest, job_graph, options)
         # A warning like its counterpart below, so that a plain script shows it.
         logger.warning("%s", _going_on(job_name, newest, claimed=claim is not None))
@@ -173,6 +176,16 @@ def _going_on(job_name: str, checkpoint: StoredCheckpoint, *, claimed: bool) -> 
     return (
         f"job {job_name!r} goes on from {checkpoint.path}, completed {completed:%Y-%m-%d %H:%M:%S}Z{others}"
     )
+
+
+def _refuse_fallback(options: Options, job_name: str, job_graph: JobGraph | None, found: Found) -> None:
+    """Refuse to go on from a checkpoint if a newer one is damaged that a sink may have committed."""
+    if not found.passed_over or found.checkpoint is None or job_graph is None:
+        return
+    damaged = Found(None, found.passed_over).report()
+    refused = refusal(job_graph, options, damaged, older=found.checkpoint.path)
+    if refused:
+        raise CheckpointError(f"job {job_name!r} cannot resume from {path_name(options.resume)}: {refused}")
 
 
 def _refuse_older(checkpoint: StoredCheckpoint) -> None:

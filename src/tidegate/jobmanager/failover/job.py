@@ -8,7 +8,8 @@ CheckpointCoordinator and the restart strategy.
 2. The attempt runs: the JobMaster decides about it, the coordinator about its checkpoints.
 3. It fails: its pending checkpoints are aborted at once, and when it has ended the restart strategy is asked.
    RESTARTING lasts for the delay; the checkpoint is verified meanwhile. A damaged one is reported and the one before it
-   taken; if all are damaged the job fails, because starting from nothing would be a wrong answer.
+   taken, unless a sink may have committed it (`fallback`); if all are damaged the job fails, because starting from
+   nothing would be a wrong answer.
 4. FINISHED, FAILED or CANCELED: checkpoints are kept or deleted as the options say, then `EndJob`, once.
 
 What comes of another attempt than the current one changes nothing.
@@ -40,6 +41,7 @@ from tidegate.jobmanager.failover.catch_up import CatchUpWatch, sample_of
 from tidegate.jobmanager.failover.diagnosis import Diagnosis, FailedAttempt, diagnose
 from tidegate.jobmanager.failover.events import JobAction, JobEvent
 from tidegate.jobmanager.failover.restart_strategies import GiveUp, Restart, RestartStrategy, strategy_of
+from tidegate.jobmanager.fallback import refusal
 from tidegate.jobmanager.job_master import DescribeStorage, JobMaster
 from tidegate.metrics.snapshot import CatchUp
 from tidegate.protocol import messages as m
@@ -265,10 +267,19 @@ class Job:
         completed.mark_damaged(id, reasons)
         older = completed.usable()
         if older is not None:
-            self._report(
+            damaged = (
                 f"checkpoint {id} of job {self.job_graph.name!r} is damaged and cannot be restored: "
-                f"{'; '.join(reasons).rstrip('.')}. Falling back to checkpoint {older.checkpoint_id}: what the job did "
-                f"between the two is done again, also by sinks that had committed it"
+                f"{'; '.join(reasons).rstrip('.')}"
+            )
+            refused = refusal(
+                self.job_graph, self._options, damaged, older=f"checkpoint {older.checkpoint_id}"
+            )
+            if refused:
+                self._fail(refused, now_ms)
+                return
+            self._report(
+                f"{damaged}. Falling back to checkpoint {older.checkpoint_id}: what the job did between the two is "
+                f"done again, also by sinks that had committed it"
             )
         self._choose(now_ms)
 
