@@ -116,7 +116,6 @@ class ReaderHarness:
         rows, most = batch_rows or self.context.batch_rows, self.context.most_batch_rows
         new = ReaderHarness(source, splits, batch_rows=rows, most_batch_rows=most)
         new.side, new.metrics = self.side, self.metrics
-        new.context = self.context
         return new
 
 

@@ -47,6 +47,19 @@ def test_a_line_in_any_spelling_is_the_same_record(chunk):
         (b"1,x,1.5,2\n", "Expected 3 columns, got 4"),
         (b'1,"x,1.5\n', "a quoted value does not end on its line"),
         (b'1,"a""b"",1.5\n', "a quoted value does not end on its line"),
+        (b'1,"a"b,1.5\n', "a quoted value has text after its closing quote"),
+        (b'1,""b,1.5\n', "a quoted value has text after its closing quote"),
+        (b"0x10,x,1.5\n", "field 'a': int64: invalid value '0x10'"),
+        (b'"0XfF",x,1.5\n', "field 'a': int64: invalid value '0XfF'"),
+        (b"1_000,x,1.5\n", "field 'a'"),
+        (b"+5,x,1.5\n", "field 'a'"),
+        (b"1e3,x,1.5\n", "field 'a'"),
+        ("１２,x,1.5\n".encode(), "field 'a'"),
+        (b"nan,x,1.5\n", "field 'a'"),
+        (b"1,x,1e400\n", "field 'f': double: invalid value '1e400'"),
+        (b"1,x,nan(1)\n", "field 'f': double: invalid value 'nan(1)'"),
+        (b"1,x,0x10\n", "field 'f'"),
+        (b"1,x,1_0\n", "field 'f'"),
         (b"1,a\rb,1.5\n", "a carriage return"),
         (b"1,\xff,1.5\n", "field 's': string: invalid UTF8"),
         (b"   \n", "Expected 3 columns, got 1"),
@@ -64,6 +77,58 @@ def test_a_value_over_two_lines_is_bad_lines_even_if_the_count_comes_out_right()
     decoded = decode(b'1,"x\ny",1.5\n2,x,1\r3,y,1\n')
     assert decoded.columns.num_rows == 0
     assert len(decoded.bad) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7", 7),
+        ("-7", -7),
+        ("007", 7),
+        ("-0", 0),
+        (" 12\t", 12),
+        ('"12"', 12),
+        ("9223372036854775807", 2**63 - 1),
+    ],
+)
+def test_whole_numbers_are_decimal_digits_with_a_minus_or_not(text, number):
+    assert decode(f"{text},0x1f,1\n".encode()).columns.column("a").to_pylist() == [number]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e3", 1000.0), ("+1.5", 1.5), (".5", 0.5), ("-inf", float("-inf")), ("1e-400", 0.0), (" 2 ", 2.0)],
+)
+def test_numbers_may_have_an_exponent_or_be_infinite(text, number):
+    assert decode(f"1,x,{text}\n".encode()).columns.column("f").to_pylist() == [number]
+
+
+def test_a_number_that_does_not_fit_in_a_float_is_not_taken_for_infinity():
+    narrow = pa.schema([pa.field("a", pa.int64()), pa.field("f", pa.float32())])
+    decoded = decode(b"1,1e39\n2,inf\n3,1e38\n", narrow)
+    assert [bad.text for bad in decoded.bad] == [b"1,1e39"]
+    assert decoded.columns.column("a").to_pylist() == [2, 3]
+
+
+def test_a_quote_inside_a_value_that_is_not_quoted_is_a_character():
+    decoded = decode(b'1,5" pipe,1\n2,a"b"c,2\n3,x"",3\n')
+    assert decoded.columns.column("s").to_pylist() == ['5" pipe', 'a"b"c', 'x""']
+
+
+def test_in_a_file_of_one_column_an_empty_line_is_an_empty_value():
+    csv = CsvFormat()
+    for data_type, value in [(pa.string(), "x"), (pa.int64(), 1), (pa.float64(), 0.5), (pa.bool_(), True)]:
+        schema = pa.schema([pa.field("a", data_type)])
+        rows = [{"a": v} for v in (None, value, None, None, value, None)]
+        text = csv.encode(pa.RecordBatch.from_pylist(rows, schema=schema))
+        decoded = decode(text, schema)
+        assert (decoded.columns.to_pylist(), decoded.bad) == (rows, [])
+        assert decode(text.replace(b"\n", b"\r\n"), schema).columns.to_pylist() == rows
+        assert decode(text, pa.schema([]), ["a"]).columns.num_rows == 6, "also where no column is read"
+    whole = pa.schema([pa.field("s", pa.string(), nullable=False)])
+    assert decode(b'a\n\n""\n', whole).columns.column(0).to_pylist() == ["a", "", ""]
+    numbers = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    assert [bad.reason[:18] for bad in decode(b"1\n\n2\n", numbers).bad] == ["field 'a' is empty"]
 
 
 def test_empty_values_are_null_and_quoted_ones_are_not():

@@ -9,14 +9,18 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats.format import TextFormat, as_dictionary, check_no_nulls, refuse_column
 from tidegate.formats.lines import LineDecoder, LinesRefused, LineTable
+from tidegate.formats.quoted_values import QuotedValues, QuoteRules
 from tidegate.records.columns import rows_without_columns
 
-_QUOTE = ord('"')
+# Of the numbers that Arrow reads: blanks around them are no part of them.
+_WHOLE_NUMBER = r"^[ \t]*-?[0-9]+[ \t]*$"
+_NUMBER = r"(?i)^[ \t]*[+-]?(nan|inf|infinity)[ \t]*$"
 _COLUMN = re.compile(
     r"^(?:CSV parse error: )?(?:In CSV column #(\d+): )?(?:Row #\d+: )?(?:CSV conversion error to )?"
 )
@@ -27,8 +31,11 @@ class CsvFormat(TextFormat):
 
     With a header (the default) columns are found by their name in the first line of each file, and columns that the
     schema does not name are ignored; without, they are the schema's in order. An empty value is null; in a `str` column
-    that is not nullable it is the empty string, and `""` always is. A quoted value must end on its line.
-    Dates and times are ISO 8601, booleans `true`/`false` or `1`/`0`. Nested columns, bytes and timedelta are refused.
+    that is not nullable it is the empty string, and `""` always is. In a file of one column an empty line is an empty
+    value, else it is nothing. A quoted value must end on its line: the lines that it runs over are all bad.
+    Whole numbers are decimal digits, with `-` before them or not; other numbers may have an exponent, or be `nan`,
+    `inf` or `-inf`. Dates and times are ISO 8601, booleans `true`/`false` or `1`/`0`. Nested columns, bytes and
+    timedelta are refused.
 
     >>> import pyarrow as pa
     >>> batch = pa.record_batch({"app": ["mail"], "clicks": [3]})
@@ -78,7 +85,11 @@ class CsvFormat(TextFormat):
         twice = [name for name in schema.names if list(columns).count(name) > 1]
         if twice:
             raise SchemaError(f"there are two columns {twice[0]!r}")
-        return _CsvDecoder(schema, list(columns), dictionary_columns, self._parse_options())
+        return _CsvDecoder(schema, list(columns), dictionary_columns, self.delimiter)
+
+    def open_values(self) -> QuotedValues:
+        """Values are quoted."""
+        return QuotedValues(self.delimiter)
 
     def infer_schema(self, sample: bytes) -> pa.Schema:
         """Types that fit all values of the sample; a column without any value is a string column."""
@@ -127,25 +138,28 @@ class CsvFormat(TextFormat):
 
 
 class _CsvDecoder(LineDecoder):
-    blank = b"\r"
-
     def __init__(
-        self,
-        schema: pa.Schema,
-        columns: list[str],
-        dictionary_columns: Sequence[str],
-        parse_options: pa_csv.ParseOptions,
+        self, schema: pa.Schema, columns: list[str], dictionary_columns: Sequence[str], delimiter: str
     ) -> None:
         self._schema = schema
         self._names = columns
         self._dictionaries = {n for n in dictionary_columns if n in schema.names}
-        self._parse_options = parse_options
-        self._delimiter = parse_options.delimiter.encode()
+        # In a file of one column an empty line is an empty value: nulls are written so.
+        self.blank = None if len(columns) == 1 else b"\r"
+        self._parse_options = pa_csv.ParseOptions(
+            delimiter=delimiter, ignore_empty_lines=self.blank is not None
+        )
+        self._delimiter = delimiter.encode()
+        self._quote_rules = QuoteRules(delimiter)
         # Named by position: a file may have columns of equal names that nobody reads.
         self._positions = [f"c{columns.index(name)}" for name in schema.names]
         self._all = [f"c{i}" for i in range(len(columns))]
-        self._convert = pa_csv.ConvertOptions(
-            column_types={p: f.type for p, f in zip(self._positions, schema, strict=True)},
+        self._whole_numbers = [i for i, f in enumerate(schema) if pa.types.is_integer(f.type)]
+        self._convert = self._convert_options(schema.types)
+
+    def _convert_options(self, types: list[pa.DataType]) -> pa_csv.ConvertOptions:
+        return pa_csv.ConvertOptions(
+            column_types=dict(zip(self._positions, types, strict=True)),
             include_columns=self._positions,
             null_values=[""],
             strings_can_be_null=True,
@@ -154,11 +168,7 @@ class _CsvDecoder(LineDecoder):
 
     def decode(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
         self._check_layout(chunk, lines)
-        options = pa_csv.ReadOptions(use_threads=False, block_size=len(chunk) + 1, column_names=self._all)
-        try:
-            table = pa_csv.read_csv(pa.BufferReader(chunk), options, self._parse_options, self._convert)
-        except pa.ArrowException as e:
-            raise LinesRefused(self._reason(str(e))) from None
+        table = self._read(chunk, self._convert)
         if table.num_rows != len(lines):
             raise LinesRefused(f"{table.num_rows} records in one line")
         if not self._positions:  # then Arrow includes all columns
@@ -171,6 +181,7 @@ class _CsvDecoder(LineDecoder):
             if array.null_count and not field.nullable and _is_string(field.type):
                 array = array.fill_null("")
             arrays.append(array)
+        self._check_numbers(chunk, arrays)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         empty = check_no_nulls(batch, self._schema)
         if empty is not None:
@@ -180,6 +191,36 @@ class _CsvDecoder(LineDecoder):
             batch = batch.set_column(index, name, as_dictionary(batch.column(index)))
         return batch
 
+    def _read(self, chunk: bytes, convert: pa_csv.ConvertOptions) -> pa.Table:
+        options = pa_csv.ReadOptions(use_threads=False, block_size=len(chunk) + 1, column_names=self._all)
+        try:
+            return pa_csv.read_csv(pa.BufferReader(chunk), options, self._parse_options, convert)
+        except pa.ArrowException as e:
+            raise LinesRefused(self._reason(str(e))) from None
+
+    def _check_numbers(self, chunk: bytes, arrays: list[pa.Array]) -> None:
+        """Refuse what Arrow takes for numbers and nobody else does: `0x10`, `nan(1)`, `1e400` as infinity."""
+        doubtful = {}
+        if self._whole_numbers and _has_hexadecimal(chunk):
+            doubtful = dict.fromkeys(self._whole_numbers, _WHOLE_NUMBER)
+        for i, array in enumerate(arrays):
+            if pa.types.is_floating(array.type) and pc.any(pc.invert(pc.is_finite(array))).as_py():
+                doubtful[i] = _NUMBER
+        if not doubtful:
+            return
+        types = [pa.string() if i in doubtful else a.type for i, a in enumerate(arrays)]
+        texts = self._read(chunk, self._convert_options(types))
+        for i, spelling in doubtful.items():
+            fits = pc.match_substring_regex(texts.column(i), spelling)
+            if i not in self._whole_numbers:
+                fits = pc.or_(fits, pc.is_finite(arrays[i]))
+            refused = texts.column(i).filter(pc.invert(fits))
+            if len(refused):
+                field = self._schema.field(i)
+                raise LinesRefused(
+                    f"field {field.name!r}: {field.type}: invalid value {refused[0].as_py()!r}"
+                )
+
     def look(self, line: bytes) -> str | None:
         if b'"' in line:
             return None
@@ -188,16 +229,15 @@ class _CsvDecoder(LineDecoder):
 
     def _check_layout(self, chunk: bytes, lines: LineTable) -> None:
         """Make sure that the parser will see the same lines: no value runs over a line's end."""
-        if lines.has_blank_lines():
+        if self.blank is not None and lines.has_blank_lines():
             raise LinesRefused("the line is empty")
         if b"\r" in chunk:
             returns = np.count_nonzero(lines.bytes == ord("\r"))
             if returns != np.count_nonzero(lines.bytes[np.minimum(lines.ends, len(chunk) - 1)] == ord("\r")):
                 raise LinesRefused("a carriage return in the line")
-        if b'"' in chunk:
-            quotes = np.flatnonzero(lines.bytes == _QUOTE)
-            if (np.searchsorted(quotes, lines.ends) % 2).any():
-                raise LinesRefused("a quoted value does not end on its line")
+        broken = self._quote_rules.check(chunk, lines)
+        if broken is not None:
+            raise LinesRefused(broken)
 
     def _reason(self, message: str) -> str:
         found = _COLUMN.match(message)
@@ -206,6 +246,14 @@ class _CsvDecoder(LineDecoder):
             name = self._names[int(found[1])] if int(found[1]) < len(self._names) else f"#{found[1]}"
             return f"field {name!r}: {rest}"
         return re.sub(r"(Expected \d+ columns, got \d+).*", r"\1", rest, flags=re.DOTALL)
+
+
+def _has_hexadecimal(chunk: bytes) -> bool:
+    """Whether there is a `0x` somewhere; a search for two bytes takes longer than this."""
+    if b"x" not in chunk and b"X" not in chunk:
+        return False
+    text = np.frombuffer(chunk, np.uint8)
+    return bool(((text[:-1] == ord("0")) & ((text[1:] | 0x20) == ord("x"))).any())
 
 
 def _refuse_newlines(name: str, column: pa.Array) -> None:

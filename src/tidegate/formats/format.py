@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
-from tidegate.formats.lines import LineDecoder
+from tidegate.formats.lines import LineDecoder, OpenValues
 
 
 class FormatWriter(ABC):
@@ -57,6 +57,10 @@ class TextFormat(ABC):
 
         The string columns named in `dictionary_columns` come dictionary-encoded.
         """
+
+    def open_values(self) -> OpenValues | None:
+        """Follow the values of a file that run over line ends; None: in this format no value can."""
+        return None
 
     def prepare(self) -> None:
         """Do what takes long when first done in a process; called in a slot before records flow."""

@@ -2,16 +2,17 @@
 
 A `LineDecoder` takes all lines or none: it is fast because it need not say which line is wrong. `decode_lines` asks
 it for everything first; if it refuses, the lines are halved, and looked at, until each bad line stands alone. So a line
-is bad exactly if the decoder refuses it by itself, however the input was cut into chunks.
+is bad exactly if the decoder refuses it by itself, or if it starts inside a value that an earlier line opened, however
+the input was cut into chunks.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import pyarrow as pa
 _NEWLINE = 10
 _CARRIAGE_RETURN = 13
 _LOOK_AT_EACH = 256
+_INSIDE = "inside a quoted value that an earlier line opened"
 
 
 class LinesRefused(Exception):
@@ -84,6 +86,11 @@ class LineTable:
         newlines = np.flatnonzero(self._is_newline)
         return np.append(newlines, len(self.bytes)) if self._unended else newlines
 
+    def containing(self, byte: int) -> list[int]:
+        """Which lines have this byte, which is no newline."""
+        places = np.flatnonzero(self.bytes == byte)
+        return np.unique(np.searchsorted(self._line_ends, places)).tolist() if len(places) else []
+
     def has_blank_lines(self) -> bool:
         """Whether a line is empty (one of spaces alone is not)."""
         return bool((self.ends == self.starts).any())
@@ -105,6 +112,19 @@ class LineDecoder(ABC):
     def look(self, line: bytes) -> str | None:
         """Say why a single line is refused, where that costs less than `decode`; None: decode it to know."""
         return None
+
+
+class OpenValues(Protocol):
+    """Follows values that run over line ends through the lines of a file, in a format where they can."""
+
+    opened_at: int | None
+    """None: no value is open, so the next line starts with a record."""
+
+    def follow(self, chunk: bytes, lines: LineTable, offset: int) -> list[int]:
+        """Move on by a chunk of whole lines, at `offset` in the file; gives the lines that start inside a value."""
+
+    def opened_before(self, offset: int, first: int, read: Callable[[int, int], bytes]) -> int | None:
+        """What `opened_at` is before the line at `offset` of a file, whose lines start at `first`."""
 
 
 class BadLine(NamedTuple):
@@ -140,25 +160,39 @@ class DecodedLines:
         return int(starts[row])
 
 
-def decode_lines(decoder: LineDecoder, chunk: bytes, empty: pa.RecordBatch) -> DecodedLines:
-    """Decode a chunk of whole lines; blank lines are no records and not bad. `empty`: columns of no rows."""
+def decode_lines(
+    decoder: LineDecoder,
+    chunk: bytes,
+    empty: pa.RecordBatch,
+    values: OpenValues | None = None,
+    offset: int = 0,
+) -> DecodedLines:
+    """Decode a chunk of whole lines; blank lines are no records and not bad.
+
+    `empty`: columns of no rows. `values`: whether a value is open before the chunk, which is at `offset` in its file;
+    it moves on to the end of the chunk.
+    """
     table = LineTable(chunk)
-    try:
-        return DecodedLines(decoder.decode(chunk, table), [], table)
-    except LinesRefused:
-        pass
+    if values is None or values.opened_at is None:
+        try:
+            return DecodedLines(decoder.decode(chunk, table), [], table)
+        except LinesRefused:
+            pass
+    inside = set(values.follow(chunk, table, offset)) if values is not None else set()
     starts: list[int] = []
     lines: list[bytes] = []
-    for start, end in zip(table.starts.tolist(), table.ends.tolist(), strict=True):
+    refused: dict[int, str] = {}
+    for number, (start, end) in enumerate(zip(table.starts.tolist(), table.ends.tolist(), strict=True)):
         line = chunk[start:end]
         line = line.rstrip(b"\r") if decoder.blank is None else line.strip(decoder.blank)
         if line or decoder.blank is None:
+            if number in inside:
+                refused[len(lines)] = _INSIDE
             starts.append(start)
             lines.append(line)
     good: list[pa.RecordBatch] = []
-    refused: dict[int, str] = {}
-    if lines:
-        _halve(decoder, lines, range(len(lines)), good, refused)
+    if len(lines) > len(refused):
+        _halve(decoder, lines, [i for i in range(len(lines)) if i not in refused], good, refused)
     bad = []
     for rank, index in enumerate(sorted(refused)):
         bad.append(BadLine(starts[index], index - rank, refused[index], lines[index]))

@@ -90,6 +90,12 @@ class TextFile:
         line = text[:end]
         return (line[len(BOM) :] if line.startswith(BOM) else line).rstrip(b"\r\n"), end
 
+    def first_line_start(self, has_header: bool) -> int:
+        """Where the lines start that hold records: after the header, or after the byte order mark."""
+        if has_header:
+            return self.first_line()[1]
+        return len(BOM) if self.read(0, len(BOM)) == BOM else 0
+
     def line_end(self, offset: int) -> tuple[bytes, int]:
         """The bytes from `offset` on, and the offset after the first newline in them (or the file's end)."""
         parts, at = [], offset
@@ -149,11 +155,9 @@ class LineChunks:
 
     def _first(self, start: int, has_header: bool) -> int:
         """Where the first line starts that belongs to the range."""
-        if start > 0:
-            return self._file.line_end(start - 1)[1]
-        if has_header:
-            return self._file.first_line()[1]
-        return len(BOM) if self._file.read(0, len(BOM)) == BOM else 0
+        # A byte order mark belongs to no line, so the range that it ends in has not the first line.
+        first = self._file.first_line_start(has_header) if start <= len(BOM) else 0
+        return first if start <= first else self._file.line_end(start - 1)[1]
 
     def next_chunk(self) -> bytes:
         """The next lines, together about the chunk size; empty when there are none. Moves `position`."""

@@ -68,9 +68,9 @@ class OpenTextSplit(OpenSplit):
         self._file = TextFile(reading.location, split.path, split.size)
         schema = reading.record_type.schema
         text_format = reading.text_format
-        first_line = self._file.first_line()[0] if text_format.has_header else b""
+        header = self._file.first_line()[0] if text_format.has_header else b""
         try:
-            columns = text_format.file_columns(first_line, reading.declared_columns)
+            columns = text_format.file_columns(header, reading.declared_columns)
             self._decoder = reading.decoder(columns)
         except SchemaError as e:
             self._file.close()
@@ -85,6 +85,11 @@ class OpenTextSplit(OpenSplit):
             max_line_size=reading.max_line_size,
             has_header=text_format.has_header,
         )
+        self._open_values = text_format.open_values()
+        if self._open_values is not None and not self._chunks.finished:
+            first = self._file.first_line_start(text_format.has_header)
+            position = self._chunks.position
+            self._open_values.opened_at = self._open_values.opened_before(position, first, self._file.read)
         self._lines: DecodedLines | None = None
         self._chunk = b""
         self._chunk_start = self._chunks.position
@@ -127,7 +132,7 @@ class OpenTextSplit(OpenSplit):
         chunk = self._chunks.next_chunk()
         if not chunk:
             return
-        lines = decode_lines(self._decoder, chunk, self._empty)
+        lines = decode_lines(self._decoder, chunk, self._empty, self._open_values, self._chunk_start)
         self._row = self._bad_reported = 0
         self._chunk = chunk
         self._chunk_line = self._next_line

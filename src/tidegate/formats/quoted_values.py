@@ -1,0 +1,146 @@
+"""Quoted values that run over line ends: which lines are inside one, and therefore no records.
+
+In files of one record per line such a value is a mistake, but its lines may look like records, and must not become any.
+A quote opens a value at the start of a line or after a delimiter; inside a value two quotes are one of its characters,
+and a single one closes it (as in Python's `csv`). A value that is still open `LONGEST_VALUE` bytes after the start of
+its first line was opened by a stray quote: the lines after that are lines again. So whether a line is inside depends
+on the text before it and on nothing else, and `opened_before` finds it out for any line, mostly from a short piece of
+that text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from tidegate.formats.lines import LineTable
+
+LONGEST_VALUE: Final = 1 << 20
+"""How far a value can reach that runs over line ends, in bytes from the start of its first line."""
+_NEAR: Final = 64 << 10
+"""Where values are quoted, so many bytes before a place show whether a value is open there."""
+_QUOTE: Final = b'"'
+_LINE_ENDS: Final = b"\n\r"
+
+
+class QuotedValues:
+    """Follows the lines of a file in order. Used by one thread."""
+
+    def __init__(self, delimiter: str) -> None:
+        self._opening = delimiter.encode() + _QUOTE
+        self.opened_at: int | None = None
+        """Where in the file the line starts that opened the value which is open; None: no value is open."""
+
+    def follow(self, chunk: bytes, lines: LineTable, offset: int) -> list[int]:
+        """Move on by a chunk of whole lines, at `offset` in the file; gives the lines that start inside a value."""
+        inside: list[int] = []
+        first = 0
+        for line in lines.containing(_QUOTE[0]):
+            inside += self._reach(lines, offset, first, line + 1)
+            start, end = int(lines.starts[line]), int(lines.ends[line])
+            opens, still_open = _ends_open(chunk[start:end], self._opening, self.opened_at is not None)
+            if opens:
+                self.opened_at = offset + start
+            elif not still_open:
+                self.opened_at = None
+            first = line + 1
+        inside += self._reach(lines, offset, first, len(lines))
+        return inside
+
+    def opened_before(self, offset: int, first: int, read: Callable[[int, int], bytes]) -> int | None:
+        """What `opened_at` is before the line at `offset`, from the text before it.
+
+        `first`: where the first line of the file starts. `read`: gives so many bytes of the file from a place on. If
+        they have no quote, `LONGEST_VALUE` bytes and a line are enough; with quotes it is mostly less. More is read
+        only while every line with a quote would mean something else if a value was open before it.
+        """
+        text, start, reach = b"", offset, _NEAR
+        while start > first:
+            if len(text) < min(reach, offset - first):
+                start = max(first, offset - max(reach, 2 * LONGEST_VALUE))
+                text = read(start, offset - start)
+            lines = text[-reach:]
+            if len(lines) < offset - first:
+                lines = lines[lines.find(b"\n") + 1 :]
+            start = offset - len(lines)
+            closed, opened = (self._moved(state, lines, start) for state in (None, start - 1))
+            # A value that was opened earlier reaches less far: until it ends it is as `opened`, and then as `closed`.
+            if closed == opened or start == first:
+                return closed
+            reach = max(2 * reach, 2 * LONGEST_VALUE)
+        return None
+
+    def _moved(self, opened_at: int | None, text: bytes, offset: int) -> int | None:
+        other = QuotedValues(self._opening[:-1].decode())
+        other.opened_at = opened_at
+        other.follow(text, LineTable(text), offset)
+        if other.opened_at is not None and offset + len(text) > other.opened_at + LONGEST_VALUE:
+            return None
+        return other.opened_at
+
+    def _reach(self, lines: LineTable, offset: int, first: int, end: int) -> range:
+        """Which of some lines, none of which closes the value, it reaches; it is given up before the next."""
+        if self.opened_at is None:
+            return range(0)
+        reached = int(np.searchsorted(lines.starts, self.opened_at + LONGEST_VALUE - offset, "right"))
+        if reached < end:
+            self.opened_at = None
+        return range(first, min(end, reached))
+
+
+class QuoteRules:
+    """How quotes may stand in a line: as in Python's `csv` where it is strict.
+
+    A value that starts with a quote ends with one, at the end of the line or before a delimiter, and has two for each
+    one inside. In a value that does not start with a quote they are characters like others.
+    """
+
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter = delimiter.encode()
+        separator = re.escape(self._delimiter)
+        value = rb'(?:"[^"]*+(?:""[^"]*+)*+"|[^"%b][^%b]*+|)' % (separator, separator)
+        self._line = re.compile(value + b"(?:" + separator + value + rb")*+")
+
+    def check(self, chunk: bytes, lines: LineTable) -> str | None:
+        """Say why one of the lines of a chunk breaks the rules; None: none does."""
+        if _QUOTE not in chunk or self._all_quoted(lines):
+            return None
+        for line in lines.containing(_QUOTE[0]):
+            text = chunk[lines.starts[line] : lines.ends[line]]
+            if self._line.fullmatch(text) is None:
+                if any(_ends_open(text, self._delimiter + _QUOTE, is_open=False)):
+                    return "a quoted value does not end on its line"
+                return "a quoted value has text after its closing quote"
+        return None
+
+    def _all_quoted(self, lines: LineTable) -> bool:
+        """Whether quotes open and close values in turn, and do nothing else; two inside a value close and open it."""
+        quotes = np.flatnonzero(lines.bytes == _QUOTE[0])
+        if (np.searchsorted(quotes, lines.ends) % 2).any():
+            return False
+        opening, closing = quotes[0::2], quotes[1::2]
+        fit = np.zeros(256, np.bool_)
+        fit[list(self._delimiter + _QUOTE + _LINE_ENDS)] = True
+        before, after = lines.bytes[opening - 1], lines.bytes[np.minimum(closing + 1, len(lines.bytes) - 1)]
+        starts_well = fit[before] | (opening == 0)
+        return bool(starts_well.all() and fit[after].all())
+
+
+def _ends_open(line: bytes, opening: bytes, is_open: bool) -> tuple[bool, bool]:
+    """Whether a value that this line opens is open at its end, and whether one that was open before it still is."""
+    at, opens = 0, False
+    if not is_open and line.startswith(_QUOTE):
+        at, is_open, opens = 1, True, True
+    while True:
+        if is_open:
+            while (at := line.find(_QUOTE, at) + 1) and line.startswith(_QUOTE, at):
+                at += 1
+            if not at:
+                return opens, not opens
+        at = line.find(opening, at) + len(opening)
+        if at < len(opening):
+            return False, False
+        is_open = opens = True
