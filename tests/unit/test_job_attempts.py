@@ -371,6 +371,58 @@ def test_hosts_that_cannot_reach_each_other_are_both_named_and_the_network_is_sa
     assert overview.diagnosis.startswith("hosts cannot reach each other: a restart helps once they can")
 
 
+def start_and_end(kit: JobKit, reason: str, fault: ev.GangFault = ev.GangFault.UNKNOWN) -> None:
+    """An attempt that Spark ends before any slot has come up."""
+    kit.do(kit.of(ev.GangEnded(reason, fault)))
+    kit.pass_ms(300, beating=False)
+
+
+def await_attempt(kit: JobKit, count: int) -> None:
+    while len(kit.began) < count:
+        kit.pass_ms(100, beating=False)
+
+
+def test_a_fault_of_the_environment_ends_the_job_at_once_with_its_remedy():
+    kit = JobKit()
+    kit.do(ev.SubmissionRequested())
+    remedy = "ModuleNotFoundError: No module named 'msgspec'. Set PYSPARK_PYTHON"
+    start_and_end(kit, remedy, ev.GangFault.ENVIRONMENT)
+    assert kit.end.status is J.FAILED
+    assert remedy in kit.end.message
+    assert kit.end.message.endswith("It was not restarted: no attempt can succeed in this environment")
+    assert "a restart usually helps" not in kit.end.message
+
+
+def test_the_same_end_three_times_before_any_slot_ever_came_up_ends_the_job():
+    kit = JobKit()
+    kit.do(ev.SubmissionRequested())
+    for attempt in range(3):
+        await_attempt(kit, attempt + 1)
+        start_and_end(kit, f"the control port h:41000 cannot be reached from host n{attempt}: timed out")
+    assert kit.end.status is J.FAILED
+    assert kit.end.message.endswith(
+        "It was not restarted: 3 attempts in a row ended like this before any slot had come up"
+    )
+
+
+def test_once_a_slot_came_up_the_environment_is_not_blamed_any_more():
+    kit = JobKit().run()
+    kit.fail()
+    for attempt in range(1, 6):
+        await_attempt(kit, attempt + 1)
+        start_and_end(kit, "ModuleNotFoundError: x", ev.GangFault.ENVIRONMENT)
+    assert kit.found(ev.EndJob) == []
+
+
+def test_different_ends_before_a_slot_came_up_are_tried_again():
+    kit = JobKit()
+    kit.do(ev.SubmissionRequested())
+    for attempt in range(6):
+        await_attempt(kit, attempt + 1)
+        start_and_end(kit, "one" if attempt % 2 else "other")
+    assert kit.found(ev.EndJob) == []
+
+
 def test_an_error_without_a_position_that_comes_twice_is_not_called_the_same_record():
     kit = JobKit().run()
     kit.fail("OSError: disk", "")
@@ -471,6 +523,11 @@ def test_storage_that_is_away_is_waited_for_and_no_older_checkpoint_taken():
     assert kit.reports()[-1] == (
         "checkpoint 2 cannot be read: s3://lake: connection refused. Trying again in 10 s (restart 2 of 3)"
     )
+    said = "job 'pv' cannot restart: checkpoint 2 cannot be read: s3://lake: connection refused"
+    assert kit.job.overview().last_error.startswith(
+        f"{said}\nThe failure before it: job 'pv' failed: operator"
+    )
+    assert said in kit.job.waiting_for
     kit.verifies = True
     asked = len(kit.found(fe.VerifyCheckpoint))
     kit.pass_ms(9_900, beating=False)

@@ -7,11 +7,12 @@ import pytest
 
 from tests.unit.job_master_kit import MasterKit, address, registration
 from tidegate.core.errors import SlotsUnavailableError
-from tidegate.core.ids import OperatorId, SlotId, VertexId
+from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, VertexId
 from tidegate.core.states import ExecutionState as E
 from tidegate.core.states import JobStatus as J
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager import events as ev
+from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.slots import SlotState
 from tidegate.protocol import messages as m
 
@@ -132,9 +133,56 @@ def test_a_job_whose_slots_went_to_one_that_started_at_the_same_time_says_so_wit
     assert isinstance(report, ev.ReportWaiting)
     assert report.text.startswith("job 'pv' needs 2 slots but Spark offers 1 ")
     assert "(other jobs hold 2 of its 3)" in report.text
-    assert kit.pass_ms(10_000) == [], "that is not a slow start"
+    assert kit.pass_ms(10_000) == [ev.CountSlots()], "that is not a slow start"
     kit.do(registration(0), registration(1))
     assert kit.master.status is J.RUNNING
+
+
+def test_the_time_for_slots_counts_once_and_the_reason_that_is_known_is_given():
+    kit = MasterKit(slots_wait_timeout="15 s").to_waiting()
+    kit.do(ev.SlotsCounted(2))  # the other job has not taken them yet, so the gang is started
+    kit.pass_ms(4_000)
+    kit.do(ev.SlotsCounted(2, busy=1))
+    kit.pass_ms(10_900)
+    assert kit.ends() == []
+    kit.pass_ms(100)
+    kit.do(ev.GangEnded("cancelled"))
+    [end] = kit.ends()
+    assert end.error is SlotsUnavailableError
+    assert "needs 2 slots but Spark offers 1 (other jobs hold 1 of its 2) after 15 s" in end.message
+
+
+def test_slots_that_come_free_late_leave_only_what_is_left_of_the_time():
+    kit = MasterKit(slots_wait_timeout="40 s").to_waiting()
+    kit.do(ev.SlotsCounted(2, busy=1))
+    for _ in range(18):
+        kit.pass_ms(500)
+        kit.do(ev.SlotsCounted(2, busy=1))
+    kit.pass_ms(500)
+    assert kit.do(ev.SlotsCounted(2)) == [ev.StartGang(2)]
+    kit.pass_ms(30_400)
+    assert kit.master.status is J.WAITING_FOR_SLOTS
+    kit.pass_ms(200)
+    kit.do(ev.GangEnded("cancelled"))
+    assert "only 0 have registered within 40 s" in kit.ends()[0].message
+
+
+def test_slots_of_an_earlier_attempt_on_a_host_that_is_cut_off_are_said_to_be_its():
+    kit = MasterKit()
+    kit.master = JobMaster(
+        JobId("job"),
+        AttemptNumber(1),
+        kit.graph,
+        kit.options,
+        unreachable=["slot 1 (pid 7 on host n2)"],
+    )
+    kit.to_waiting()
+    assert kit.do(ev.SlotsCounted(2, busy=1, own=1)) == [ev.StartGang(2)], "they are told to end"
+    kit.pass_ms(1_000)
+    [report] = kit.do(ev.SlotsCounted(2, busy=1, own=1))
+    assert isinstance(report, ev.ReportWaiting)
+    assert "(tasks of an earlier attempt of this one that have not ended hold 1 of its 2)" in report.text
+    assert "slot 1 (pid 7 on host n2) did not answer: if the host is cut off, Spark keeps" in report.text
 
 
 @pytest.mark.parametrize(("counted", "after_ms"), [(None, 4_000), (2, 10_000)])

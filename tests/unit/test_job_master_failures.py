@@ -118,6 +118,20 @@ def test_a_lost_process_is_shown_with_pid_host_and_what_it_ran():
     )
 
 
+def test_what_spark_knows_of_a_lost_executor_takes_the_place_of_a_guess_also_when_it_comes_later():
+    kit = MasterKit().to_running()
+    kit.do(ev.SlotDisconnected(SlotId(1), "reset"))
+    kit.pass_ms(300)
+    assert kit.master.status is J.FAILING
+    kit.do(ev.SlotDisconnected(SlotId(0), ""))
+    said = "Spark lost its executor 1: worker lost: Not receiving heartbeat for 60 seconds"
+    kit.do(ev.GangEnded(said, ev.GangFault.EXECUTOR_LOST))
+    [end] = kit.ends()
+    assert "out of memory" not in end.message
+    assert end.message.startswith("job 'pv' failed: the process of slot 1 (pid 101 on host host1) ended")
+    assert end.message.endswith(f"; {said}")
+
+
 def test_a_process_that_goes_before_the_deployment_is_named():
     kit = MasterKit().to_starting()
     kit.do(registration(0), ev.SlotDisconnected(SlotId(0), "reset"))

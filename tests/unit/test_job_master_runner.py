@@ -22,6 +22,7 @@ from tidegate.core.states import JobStatus as J
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import build_stream_graph
+from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.job_client import LocalJobClient, run_job
 from tidegate.jobmanager.job_master import JobMaster
@@ -90,10 +91,10 @@ class FakeGang:
             raise count
         return count  # type: ignore[return-value]
 
-    def count_busy_slots(self) -> int:
-        return 0
+    def count_busy_slots(self) -> tuple[int, int]:
+        return 0, 0
 
-    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
+    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[ev.GangEnded], None]) -> None:
         self.bootstrap = bootstrap
         self.threads = [threading.Thread(target=self._run, args=(bootstrap, i)) for i in range(slots)]
         for thread in self.threads:
@@ -114,10 +115,10 @@ class FakeGang:
             except Cancelled:
                 slot.goodbye(E.CANCELED)
 
-    def _wait(self, on_end: Callable[[str | None], None]) -> None:
+    def _wait(self, on_end: Callable[[ev.GangEnded], None]) -> None:
         for thread in self.threads:
             thread.join()
-        on_end(None)
+        on_end(ev.GangEnded(None))
 
     def cancel(self) -> None:
         self.calls.append("cancel")

@@ -19,6 +19,7 @@ from tidegate.core.errors import JobFailedError
 from tidegate.core.ids import SlotId
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
+from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.job_client import LocalJobClient, run_job
 from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.metrics.snapshot import JobMetrics
@@ -42,10 +43,10 @@ class ThreadGang:
     def count_slots(self) -> int | None:
         return None
 
-    def count_busy_slots(self) -> int:
-        return 0
+    def count_busy_slots(self) -> tuple[int, int]:
+        return 0, 0
 
-    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
+    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[ev.GangEnded], None]) -> None:
         self._threads = [
             threading.Thread(target=self._run, args=(bootstrap, SlotId(i)), daemon=True) for i in range(slots)
         ]
@@ -66,10 +67,10 @@ class ThreadGang:
         with contextlib.suppress(Exception):  # the JobManager has heard of it
             run_slot(bootstrap, slot, "this process")
 
-    def _wait(self, slots: tuple[threading.Thread, ...], on_end: Callable[[str | None], None]) -> None:
+    def _wait(self, slots: tuple[threading.Thread, ...], on_end: Callable[[ev.GangEnded], None]) -> None:
         for slot in slots:
             slot.join()
-        on_end(None)
+        on_end(ev.GangEnded(None))
 
 
 @pytest.fixture(autouse=True)

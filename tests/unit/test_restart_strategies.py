@@ -69,6 +69,18 @@ def test_exponential_delays_grow_up_to_the_longest():
     assert delays(strategy, [0, 1_000, 3_000, 6_000, 9_000]) == [200, 400, 800, 1_000, 1_000]
 
 
+def test_a_delay_that_has_grown_says_why_and_which_options_shorten_it():
+    strategy = ExponentialDelay(1_000, 60_000, 2.0, 0.0, 3_600_000)
+    assert strategy.failed(0) == Restart(1_000, "restart 1 of an unlimited number")
+    second = strategy.failed(60_000)
+    assert isinstance(second, Restart)
+    assert second.allowance == (
+        "restart 2 of an unlimited number; the delay grows with every failure, whatever its cause, until 1 h pass "
+        "without one: restart_strategy.exponential_delay.max_backoff (1 min) and .reset_backoff_threshold (1 h) "
+        "shorten it"
+    )
+
+
 def test_a_quiet_time_makes_exponential_delays_start_small_again():
     strategy = ExponentialDelay(200, 60_000, 2.0, 0.0, 10_000)
     assert delays(strategy, [0, 1_000, 2_000]) == [200, 400, 800]

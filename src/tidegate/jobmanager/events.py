@@ -6,6 +6,7 @@ events and performs the actions, in their order.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from tidegate.core.errors import JobFailedError
@@ -27,7 +28,9 @@ class SlotsCounted:
 
     available: int | None
     busy: int = 0
-    """How many of them run tasks of other Spark jobs."""
+    """How many of them run other tasks than those of the attempt."""
+    own: int = 0
+    """How many of those are tasks of this job's earlier attempts that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,22 @@ class GangStarted:
     """The host has taken the gang; its slots will register."""
 
 
+class GangFault(enum.Enum):
+    """What kind of reason a host gives for the end of a gang."""
+
+    UNKNOWN = "unknown"
+    ENVIRONMENT = "environment"
+    """The host's processes cannot be slots as they are installed: a module is missing, another Python runs."""
+    EXECUTOR_LOST = "executor lost"
+    """A process that holds slots died or could not be reached, which explains why slots were lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class GangEnded:
     """All tasks of the gang are gone; `error` is the host's reason, None when they returned by themselves."""
 
     error: str | None
+    fault: GangFault = GangFault.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

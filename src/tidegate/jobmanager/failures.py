@@ -9,12 +9,14 @@ from __future__ import annotations
 import enum
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import JobFailedError, SlotsUnavailableError, StateCompatibilityError
 from tidegate.core.ids import OperatorId, SlotId
 from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.events import GangFault, SlotsCounted
 from tidegate.protocol.messages import PeerLost, SlotAddress, TaskFailed
 
 
@@ -47,6 +49,10 @@ class Failure:
     """The error alone: `ValueError: bad`."""
     permanent: bool = False
     """Whether no restart can help, whatever the restart strategy says."""
+    is_environment: bool = False
+    """Whether processes cannot be slots as the host runs them; no restart helps unless some could before."""
+    guess: str = ""
+    """What is shown after the text if nobody knows the reason."""
     is_cut: bool = False
     """Whether hosts cannot reach each other: a restart helps once they do, or where it gets other hosts."""
 
@@ -131,8 +137,8 @@ def slot_lost(name: str, operators: list[str]) -> Failure:
     """A process ended before it said that it had finished."""
     return Failure(
         FailureRank.SLOT_LOST,
-        f"the process of {name} ended without a word{_running(operators)}; "
-        f"it was killed (out of memory, perhaps) or called os._exit",
+        f"the process of {name} ended without a word{_running(operators)}",
+        guess="; it was killed (out of memory, perhaps) or called os._exit",
     )
 
 
@@ -141,8 +147,8 @@ def slot_silent(name: str, silent_ms: int, operators: list[str], inside: str) ->
     last = f"; when last heard it was inside {inside!r}" if inside else ""
     return Failure(
         FailureRank.SLOT_SILENT,
-        f"{name} has been silent for {silent_ms / 1000:.3g} s{_running(operators)}{last}; "
-        f"its process is stopped or cut off",
+        f"{name} has been silent for {silent_ms / 1000:.3g} s{_running(operators)}{last}",
+        guess="; its process is stopped or cut off",
     )
 
 
@@ -162,12 +168,17 @@ def peer_lost(reporter: str, peer: str, report: PeerLost) -> Failure:
     )
 
 
-def gang_ended(error: str | None) -> Failure:
+def gang_ended(error: str | None, fault: GangFault) -> Failure:
     """Spark ended the tasks; its own words, shortened to the first lines, when nobody else said why."""
     if error is None:
         return Failure(FailureRank.GANG_ENDED, "Spark's tasks returned before the job had finished")
     lines = [line for line in error.strip().splitlines() if not line.lstrip().startswith("at ")][:12]
-    return Failure(FailureRank.GANG_ENDED, "Spark ended the job's tasks: " + "\n  ".join(lines))
+    return Failure(
+        FailureRank.GANG_ENDED,
+        "Spark ended the job's tasks: " + "\n  ".join(lines),
+        reason=lines[0] if lines else "",
+        is_environment=fault is GangFault.ENVIRONMENT,
+    )
 
 
 def protocol_broken(name: str, detail: str) -> Failure:
@@ -191,10 +202,10 @@ def counting_failed(error: str) -> Failure:
 
 
 def waiting_text(
-    job: str, needed: int, available: int, busy: int, timeout_ms: int, *, maybe_own: bool = False
+    job: str, needed: int, counted: SlotsCounted, timeout_ms: int, unreachable: Sequence[str]
 ) -> str:
-    """What the user reads while slots are missing. `maybe_own`: an earlier attempt may hold some of them."""
-    offered, remedy = _offer(needed, available, busy, maybe_own)
+    """What the user reads while slots are missing. `unreachable`: slots of the attempt before that never answered."""
+    offered, remedy = _offer(needed, counted, unreachable)
     return (
         f"job {job!r} needs {needed} slots but Spark offers {offered}; "
         f"waiting up to {format_duration_ms(timeout_ms)}. {remedy}"
@@ -210,10 +221,12 @@ def starting_text(job: str, needed: int, came: int, timeout_ms: int) -> str:
     )
 
 
-def slots_unavailable(needed: int, available: int | None, busy: int, waited_ms: int) -> Failure:
+def slots_unavailable(
+    needed: int, counted: SlotsCounted, waited_ms: int, unreachable: Sequence[str]
+) -> Failure:
     """The slots did not come in time."""
-    offered, remedy = _offer(needed, available or 0, busy)
-    offers = "did not say how many it offers" if available is None else f"offers {offered}"
+    offered, remedy = _offer(needed, counted, unreachable)
+    offers = "did not say how many it offers" if counted.available is None else f"offers {offered}"
     return Failure(
         FailureRank.CAUSE,
         f"it needs {needed} slots but Spark {offers} after {format_duration_ms(waited_ms)} "
@@ -234,12 +247,21 @@ def slots_missing(needed: int, missing: list[SlotId], waited_ms: int) -> Failure
     )
 
 
-def _offer(needed: int, available: int, busy: int, maybe_own: bool = False) -> tuple[str, str]:
+def _offer(needed: int, counted: SlotsCounted, unreachable: Sequence[str]) -> tuple[str, str]:
     """How many slots there are for the job, and what can be done. Those of others matter if they would be enough."""
+    available, own = counted.available or 0, counted.own
     if available < needed:
         return str(available), "Add executors, or lower the parallelism"
-    who = "other jobs, or tasks of this one that are ending," if maybe_own else "other jobs"
-    offered = f"{available - busy} ({who} hold {busy} of its {available})"
+    others = counted.busy - own
+    held = [f"other jobs hold {others}"] if others or not own else []
+    if own:
+        held.append(f"tasks of an earlier attempt of this one that have not ended hold {own}")
+    offered = f"{available - counted.busy} ({' and '.join(held)} of its {available})"
+    if own and unreachable:
+        return offered, (
+            f"Of that attempt {', '.join(unreachable)} did not answer: if the host is cut off, Spark keeps its slots "
+            f"until it takes the host for lost (spark.network.timeout). Heal the host or its network, or add executors"
+        )
     return offered, "End other jobs, add executors, or lower the parallelism"
 
 

@@ -23,7 +23,6 @@ import msgspec
 
 from tidegate.core.errors import IllegalTransitionError, JobFailedError, ProtocolError
 from tidegate.core.ids import (
-    ATTEMPTS_PER_DRIVER,
     AttemptNumber,
     JobId,
     OperatorId,
@@ -59,7 +58,7 @@ class JobMaster:
     GANG_END_MS = 5_000
     STOP_EXTRA_MS = 3_000
     SHORTEST_START_MS = 30_000
-    """Slots that Spark has promised get at least this long to start, however short `slots.wait_timeout` is."""
+    """Slots that Spark has free get at least this long to start, however short `slots.wait_timeout` is."""
     SAY_TAKEN_AFTER_MS = 1_000
     """When to say that other jobs hold the slots: one that was just cancelled needs a moment to give them back."""
     SAY_UNKNOWN_AFTER_MS = 4_000
@@ -77,8 +76,12 @@ class JobMaster:
         *,
         restore: Restore | None = None,
         describe_storage: DescribeStorage | None = None,
+        unreachable: Sequence[str] = (),
     ) -> None:
-        """`restore` goes out with the deployment, and so does the storage, if the job has checkpoints."""
+        """`restore` goes out with the deployment, and so does the storage, if the job has checkpoints.
+
+        `unreachable` names the slots of the attempt before that did not answer when it ended.
+        """
         self.job_id = job_id
         self.attempt = attempt
         self.job_graph = job_graph
@@ -88,6 +91,8 @@ class JobMaster:
         self._options = options
         self._restore = restore
         self._describe_storage = describe_storage
+        self._unreachable = unreachable
+        self._host_says = ""
         self._machine: StateMachine[JobStatus] = StateMachine(
             f"job {job_graph.name!r}", _J.CREATED, JOB_TRANSITIONS
         )
@@ -95,8 +100,7 @@ class JobMaster:
         self._actions: list[Action] = []
         self._slots = SlotTable(self.graph.slots_needed)
         self._gang: Literal["none", "active", "cancelled", "ended"] = "none"
-        self._available: int | None = None
-        self._busy = 0
+        self._counted = ev.SlotsCounted(None)
         self._counting = False
         self._waiting_said = ""
         self._submitted_ms = self._counted_ms = self._gang_ms = 0
@@ -133,6 +137,16 @@ class JobMaster:
         """What failed, or seems to have, so far as is known."""
         return self._failures.best
 
+    @property
+    def silent_slots(self) -> list[str]:
+        """The slots, with their hosts, that were not heard of for too long."""
+        return [self._name(slot) for slot, record in self._slots if record.silent]
+
+    @property
+    def has_heard_a_slot(self) -> bool:
+        """Whether any process came up as a slot of this attempt."""
+        return len(self._slots.missing()) < self._slots.size
+
     def hears(self, slot: SlotId) -> bool:
         """Whether what a slot says counts: the job runs and the slot has not ended."""
         record = self._slots.get(slot)
@@ -159,15 +173,15 @@ class JobMaster:
         match event:
             case ev.SubmissionRequested():
                 self._submit(now_ms)
-            case ev.SlotsCounted(available, busy):
-                self._on_slots_counted(available, busy, now_ms)
+            case ev.SlotsCounted():
+                self._on_slots_counted(event, now_ms)
             case ev.CountingFailed(error):
                 if self._counting:
                     self._fail(failures.counting_failed(error), now_ms)
             case ev.GangStarted():
                 pass
-            case ev.GangEnded(error):
-                self._on_gang_ended(error, now_ms)
+            case ev.GangEnded():
+                self._on_gang_ended(event, now_ms)
             case ev.MessageReceived(slot, message):
                 self._on_message(slot, message, now_ms)
             case ev.MessageMalformed(slot, reason):
@@ -208,33 +222,37 @@ class JobMaster:
             self._counting = True
             self._do(ev.CountSlots())
 
-    def _on_slots_counted(self, available: int | None, busy: int, now_ms: int) -> None:
+    def _on_slots_counted(self, counted: ev.SlotsCounted, now_ms: int) -> None:
         if self.status is not _J.WAITING_FOR_SLOTS or self._gang not in ("none", "active"):
             return
         self._counting = False
         self._counted_ms = now_ms
-        needed = self.graph.slots_needed
-        if available is None or available - busy >= needed:
-            if self._gang == "none":
-                self._gang = "active"
-                self._gang_ms = now_ms
-                self._waiting_said = ""
-                self.graph.all_to(_E.SCHEDULED)
-                self._do(ev.StartGang(needed))
-        elif available < needed or now_ms - self._submitted_ms >= self.SAY_TAKEN_AFTER_MS:
-            timeout_ms = self._options.slots_wait_timeout
-            # Tasks of an attempt before this one may not know that they are over.
+        needed, available = self.graph.slots_needed, counted.available
+        told = self._counted.available
+        self._counted = counted
+        # Those of an attempt before this one are told to end, and Spark gives them to this one then.
+        if self._gang == "none" and (available is None or available - counted.busy + counted.own >= needed):
+            self._gang = "active"
+            self._gang_ms = now_ms
+            self._waiting_said = ""
+            self.graph.all_to(_E.SCHEDULED)
+            self._do(ev.StartGang(needed))
+        elif (
+            available is not None
+            and self._is_short
+            and (available < needed or now_ms - self._submitted_ms >= self.SAY_TAKEN_AFTER_MS)
+        ):
             text = failures.waiting_text(
-                self.job_graph.name,
-                needed,
-                available,
-                busy,
-                timeout_ms,
-                maybe_own=self.attempt % ATTEMPTS_PER_DRIVER > 0,
+                self.job_graph.name, needed, counted, self._options.slots_wait_timeout, self._unreachable
             )
             # How many slots others hold may change with each of their tasks: shown, but not told again.
-            self._say_waiting(text, tell=available != self._available or not self._waiting_said)
-        self._available, self._busy = available, busy
+            self._say_waiting(text, tell=available != told or not self._waiting_said)
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the host has said that it has too few free slots."""
+        available = self._counted.available
+        return available is not None and available - self._counted.busy < self.graph.slots_needed
 
     def _register(self, slot: SlotId, message: m.RegisterSlot, now_ms: int) -> None:
         known = self._slots.get(slot)
@@ -364,11 +382,13 @@ class JobMaster:
         self._slot_gone(slot)
         self._fail(failures.slot_lost(self._name(slot), running), now_ms)
 
-    def _on_gang_ended(self, error: str | None, now_ms: int) -> None:
+    def _on_gang_ended(self, end: ev.GangEnded, now_ms: int) -> None:
         if self._gang in ("none", "ended"):
             return
         self._gang = "ended"
-        self._fail(failures.gang_ended(error), now_ms)
+        if end.fault is ev.GangFault.EXECUTOR_LOST:
+            self._host_says = end.error or ""
+        self._fail(failures.gang_ended(end.error, end.fault), now_ms)
 
     def _on_cancel(self, reason: str, now_ms: int) -> None:
         if not self._is_going or self._finished_ms is not None or self._failures.best is not None:
@@ -411,28 +431,29 @@ class JobMaster:
 
     def _check_waiting(self, now_ms: int) -> None:
         needed, timeout_ms = self.graph.slots_needed, self._options.slots_wait_timeout
-        if self._gang == "none":
-            waited_ms = now_ms - self._submitted_ms
-            if waited_ms >= timeout_ms and (
-                self._available is not None or waited_ms >= self.SHORTEST_START_MS
-            ):
-                self._fail(
-                    failures.slots_unavailable(needed, self._available, self._busy, timeout_ms), now_ms
-                )
-            elif now_ms - self._counted_ms >= self.COUNT_EVERY_MS:
+        waited_ms = now_ms - self._submitted_ms
+        is_known = self._counted.available is not None
+        is_short = self._is_short or self._gang == "none"
+        if is_short and waited_ms >= timeout_ms and (is_known or waited_ms >= self.SHORTEST_START_MS):
+            unavailable = failures.slots_unavailable(needed, self._counted, timeout_ms, self._unreachable)
+            self._fail(unavailable, now_ms)
+        elif self._gang == "none":
+            if now_ms - self._counted_ms >= self.COUNT_EVERY_MS:
                 self._ask_for_slots()
         elif self._gang == "active":
-            waited_ms = now_ms - self._gang_ms
-            patience_ms = max(timeout_ms, self.SHORTEST_START_MS)
+            starting_ms = now_ms - self._gang_ms
             missing = self._slots.missing()
-            say_after_ms = self.SAY_UNKNOWN_AFTER_MS if self._available is None else self.SAY_SLOW_AFTER_MS
-            if waited_ms >= patience_ms and missing:
-                self._fail(failures.slots_missing(needed, missing, patience_ms), now_ms)
-            elif waited_ms >= say_after_ms and not self._waiting_said:
+            say_after_ms = self.SAY_SLOW_AFTER_MS if is_known else self.SAY_UNKNOWN_AFTER_MS
+            if waited_ms >= timeout_ms and starting_ms >= self.SHORTEST_START_MS and missing:
+                self._fail(failures.slots_missing(needed, missing, waited_ms), now_ms)
+            elif starting_ms >= say_after_ms and not self._waiting_said:
                 name, came = self.job_graph.name, needed - len(missing)
+                patience_ms = max(timeout_ms, self._gang_ms - self._submitted_ms + self.SHORTEST_START_MS)
                 self._say_waiting(failures.starting_text(name, needed, came, patience_ms))
-            elif self._available is not None and (
-                self._counted_ms - self._gang_ms < self.SAY_UNKNOWN_AFTER_MS <= waited_ms
+            elif (
+                is_known
+                and (self._is_short or starting_ms >= self.SAY_UNKNOWN_AFTER_MS)
+                and now_ms - self._counted_ms >= self.COUNT_EVERY_MS
             ):
                 self._ask_for_slots()
 
@@ -463,7 +484,7 @@ class JobMaster:
             failure = self._failures.decided(now_ms)
             if failure is not None:
                 self._machine.to(_J.FAILING)
-                self.message = f"job {self.job_graph.name!r} failed: {failure.text}"
+                self.message = f"job {self.job_graph.name!r} failed: {failure.text}{failure.guess}"
                 self._stop("the job has failed", now_ms)
         if self.status in (_J.FAILING, _J.CANCELLING):
             self._finish_stopping(now_ms)
@@ -490,6 +511,9 @@ class JobMaster:
         self._machine.to(status)
         self.graph.close()
         failure = self._failures.best
+        if failure is not None and failure.guess and self._host_says and status is _J.FAILED:
+            # Spark's own words come a moment later than the end of a connection, but they are no guess.
+            self.message = f"job {self.job_graph.name!r} failed: {failure.text}; {self._host_says}"
         self._do(ev.EndJob(status, self.message, failure.error if failure else JobFailedError))
 
     def _cancel_gang(self) -> None:

@@ -57,15 +57,17 @@ class GangHost(Protocol):
         """How many slots there are now, or None where that cannot be known. May be slow, may raise."""
         ...
 
-    def count_busy_slots(self) -> int:
-        """How many of them others hold. Called after a `count_slots` that knew. May be slow, may raise."""
+    def count_busy_slots(self) -> tuple[int, int]:
+        """How many of them others than the gang hold, and how many of those this job's earlier gangs hold.
+
+        Called after a `count_slots` that knew. May be slow, may raise.
+        """
         ...
 
-    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
+    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[ev.GangEnded], None]) -> None:
         """Start the gang and return at once.
 
-        `on_end` is called once, from any thread, when all its tasks are gone: with None when they returned by
-        themselves, else with the reason. Raising is the same as `on_end(reason)`.
+        `on_end` is called once, from any thread, when all its tasks are gone. Raising is the same.
         """
         ...
 
@@ -360,8 +362,8 @@ class _HostThread:
     def _count(self, post: Callable[[Event], None]) -> None:
         try:
             available = self._host.count_slots()
-            busy = 0 if available is None else self._host.count_busy_slots()
-            event: Event = ev.SlotsCounted(available, busy)
+            busy, own = (0, 0) if available is None else self._host.count_busy_slots()
+            event: Event = ev.SlotsCounted(available, busy, own)
         except Exception as e:  # noqa: BLE001 -- fails the job
             event = ev.CountingFailed(f"{type(e).__name__}: {e}")
         post(event)
@@ -369,7 +371,7 @@ class _HostThread:
     def _start_gang(self, slots: int, bootstrap: SlotBootstrap, post: Callable[[Event], None]) -> None:
         try:
             self._started = True
-            self._host.start(slots, bootstrap, lambda error: post(ev.GangEnded(error)))
+            self._host.start(slots, bootstrap, post)
             post(ev.GangStarted())
         except Exception as e:  # noqa: BLE001 -- fails the job
             post(ev.GangEnded(f"{type(e).__name__}: {e}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import re
 import shutil
 import tempfile
 import threading
@@ -21,7 +22,7 @@ _shipped: weakref.WeakSet[Any] = weakref.WeakSet()
 def ship_package(spark: Any) -> None:
     """Send this package to the executors of a session, once per session; a local master needs nothing."""
     classic = hasattr(spark, "_jsparkSession")
-    if classic and spark.sparkContext.master.startswith("local["):
+    if classic and re.fullmatch(r"local(\[.*\])?", spark.sparkContext.master):
         return
     with _lock:
         receiver = spark.sparkContext if classic else spark
@@ -31,7 +32,7 @@ def ship_package(spark: Any) -> None:
         folder = tempfile.mkdtemp(prefix="tidegate-package-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         archive = Path(folder) / "tidegate_package.zip"
-        _write_archive(archive)
+        write_archive(archive)
         if classic:
             receiver.addPyFile(str(archive))
         else:
@@ -39,7 +40,8 @@ def ship_package(spark: Any) -> None:
         _shipped.add(receiver)
 
 
-def _write_archive(target: Path) -> None:
+def write_archive(target: Path) -> None:
+    """Write the package as executors import it."""
     package = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(package.rglob("*")):

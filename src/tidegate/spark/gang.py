@@ -7,9 +7,9 @@ a failed barrier result stage is final. The JobManager decides what happens next
 from __future__ import annotations
 
 import functools
+import ipaddress
 import logging
 import os
-import re
 import socket
 import sys
 import threading
@@ -20,10 +20,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark import InheritableThread
 
+from tidegate.core.errors import ConfigurationError
 from tidegate.core.ids import SlotId
 from tidegate.core.options import Options
+from tidegate.jobmanager.events import GangEnded
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.spark.artifacts import ship_package
+from tidegate.spark.errors import explain_end
 from tidegate.spark.session import SessionUse
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,8 @@ class SparkGang:
         self._thread: threading.Thread | None = None
         self._earlier: list[threading.Thread] = []
         self._cancelled = threading.Event()
+        self._is_over = threading.Event()
+        self._tags: set[str] = set()
 
     @property
     def is_connect(self) -> bool:
@@ -62,51 +67,74 @@ class SparkGang:
         profile = scala_context.resourceProfileManager().defaultResourceProfile()
         return int(scala_context.maxNumConcurrentTasks(profile))
 
-    def count_busy_slots(self) -> int:
-        """Tasks of other Spark jobs that run now, and of this job's earlier attempts, if any have not ended.
+    def count_busy_slots(self) -> tuple[int, int]:
+        """Tasks beside the gang's that run now, and how many of them are of this job's earlier attempts.
 
         Asked of the scheduler itself: what Spark's status store says is late by as much as its event queue is long.
         """
         pools = [self._spark.sparkContext._jsc.sc().taskScheduler().rootPool()]
-        busy = 0
+        busy = own = 0
         while pools:
             for entry in pools.pop().schedulableQueue().toArray():
                 if entry.schedulableQueue() is not None:
                     pools.append(entry)
-                elif not self._is_own(entry.taskSet().properties()):
+                    continue
+                tag = _tag_of(entry.taskSet().properties())
+                if tag != self._tag or self._is_over.is_set():
                     busy += entry.runningTasks()
-        return busy
-
-    def _is_own(self, properties: Any) -> bool:
-        """Whether a Spark job with these local properties is the gang that was started last."""
-        return bool(self._tag) and properties is not None and properties.get("spark.jobGroup.id") == self._tag
+                    own += entry.runningTasks() if tag in self._tags else 0
+        return busy, own
 
     def control_host(self) -> tuple[str, str]:
-        """Where the JobManager listens, and the name under which executors reach it."""
-        bind = self._options.bind_host
-        if self.is_connect or self._spark.sparkContext.master.startswith("local"):
-            if bind not in ("0.0.0.0", "::"):
-                return bind or "127.0.0.1", bind or "127.0.0.1"
-            return bind, socket.gethostname() if self.is_connect else "localhost"
-        configuration = self._spark.sparkContext.getConf()
-        host = configuration.get("spark.driver.host", "127.0.0.1")
-        return bind or configuration.get("spark.driver.bindAddress", host), host
+        """Where the JobManager listens, and the name under which executors reach it.
 
-    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[str | None], None]) -> None:
-        """Submit the Spark job and return; `on_end` is called from its thread with Spark's error, or None."""
+        An address that they cannot reach is a `ConfigurationError`.
+        """
+        bind = self._options.bind_host
+        is_everywhere = bind in ("0.0.0.0", "::")
+        if self.is_connect:
+            server = self._spark.client.host
+            if not is_everywhere and is_loopback(bind or "127.0.0.1") and not is_loopback(server):
+                raise ConfigurationError(
+                    f"network.bind_host is {bind!r}, so the control port would be on this machine's loopback address, "
+                    f"which the executors of the Spark Connect server {server} cannot reach. Set network.bind_host to "
+                    f"an address of this machine that they reach, or to 0.0.0.0."
+                )
+            return bind or "127.0.0.1", socket.gethostname() if is_everywhere else bind or "127.0.0.1"
+        context = self._spark.sparkContext
+        if context.master.startswith("local"):
+            return bind or "127.0.0.1", "localhost" if is_everywhere else bind or "127.0.0.1"
+        configuration = context.getConf()
+        host = configuration.get("spark.driver.host", "127.0.0.1")
+        if not bind or is_everywhere:
+            return bind or configuration.get("spark.driver.bindAddress", host), host
+        if is_loopback(bind) and not is_loopback(host):
+            raise ConfigurationError(
+                f"network.bind_host is {bind!r}, a loopback address, which the executors of the master "
+                f"{context.master} cannot reach from other hosts. Leave it out (then the control port is at "
+                f"spark.driver.host, {host}), or set it to an address of the driver that they reach, or to 0.0.0.0."
+            )
+        return bind, bind
+
+    def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[GangEnded], None]) -> None:
+        """Submit the Spark job and return; `on_end` is called from its thread."""
         self._tag = f"tidegate-{bootstrap.job_id}-{bootstrap.attempt}"
+        self._tags.add(self._tag)
         log.info("asking Spark for %d slots for job %r (%s)", slots, bootstrap.job_name, self._tag)
         ship_package(self._spark)
         if self._thread is not None and self._thread.is_alive():
             self._earlier.append(self._thread)
-        self._cancelled = threading.Event()
-        run = functools.partial(self._run, slots, bootstrap, on_end, self._tag, self._cancelled)
+        self._cancelled, self._is_over = threading.Event(), threading.Event()
+        run = functools.partial(
+            self._run, slots, bootstrap, on_end, self._tag, self._cancelled, self._is_over
+        )
         self._thread = InheritableThread(target=run, session=self._spark, name="tidegate-gang", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:
         """Have Spark kill what is left of the gang; returns at once, repeated calls do no harm."""
         self._cancelled.set()
+        self._is_over.set()
         if self._tag:
             try:
                 # A classic session finds only tags that the calling thread has set; the context finds them all.
@@ -140,11 +168,12 @@ class SparkGang:
         self,
         slots: int,
         bootstrap: SlotBootstrap,
-        on_end: Callable[[str | None], None],
+        on_end: Callable[[GangEnded], None],
         tag: str,
         cancelled: threading.Event,
+        is_over: threading.Event,
     ) -> None:
-        error: str | None = None
+        end = GangEnded(None)
         try:
             if self.is_connect:
                 self._spark.addTag(tag)
@@ -157,8 +186,9 @@ class SparkGang:
             if not cancelled.is_set():
                 frame.collect()
         except BaseException as e:  # noqa: BLE001 -- on_end gets it
-            error = brief_spark_error(e)
-        on_end(error)
+            end = explain_end(e)
+        is_over.set()
+        on_end(end)
 
 
 def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -179,29 +209,24 @@ def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def use_python_of_driver(context: Any) -> None:
-    """Have a local master run its tasks with this very Python, unless PYSPARK_PYTHON says otherwise.
+    """Have a master on this machine run its tasks with this very Python, unless somebody says otherwise.
 
     PySpark would take the `python3` of the PATH, which need not be the one that tidegate is installed in.
     """
-    if context.master.startswith("local[") and "PYSPARK_PYTHON" not in os.environ:
+    chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if context.master.startswith("local") and not chosen:
         context.pythonExec = sys.executable
 
 
-def brief_spark_error(error: BaseException) -> str:
-    """The line of a Spark error that says something."""
-    text = str(error)
-    for pattern in (r"(tidegate\.[\w.]+(?:Error|Lost): .*)", r"(\w*(?:Exception|Error): .*)"):
-        found = re.findall(pattern, text)
-        if found:
-            return _with_remedy(str(found[-1]).strip()[:500])
-    first = text.strip().splitlines()
-    return (first[0] if first else type(error).__name__)[:500]
+def is_loopback(host: str) -> bool:
+    """Whether an address, or every address of a name, is on the loopback; a name without an address is not."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
 
 
-def _with_remedy(error: str) -> str:
-    if not error.startswith("ModuleNotFoundError"):
-        return error
-    return (
-        f"{error}. The Python of the executors lacks it: set PYSPARK_PYTHON (or spark.pyspark.python) to one "
-        f"that has tidegate's dependencies installed"
-    )
+def _tag_of(properties: Any) -> str | None:
+    """The gang that a Spark job with these local properties is, if it is one."""
+    return None if properties is None else properties.get("spark.jobGroup.id")

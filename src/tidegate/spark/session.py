@@ -38,7 +38,7 @@ GANG_SETTINGS = {
 }
 """For any session that tidegate starts."""
 
-_QUIET_LOGGING = Path(__file__).with_name("log4j2-quiet.properties").as_uri()
+_QUIET_LOGGING = Path(__file__).with_name("log4j2-quiet.properties")
 
 _lock = threading.Lock()
 _own: SparkSession | None = None
@@ -124,7 +124,7 @@ def start_session(master: str, **settings: str) -> SparkSession:
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         chosen.update(LOCAL_SETTINGS)
-        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOGGING}"
+        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOGGING.as_uri()}"
     chosen.update({key.replace("__", "."): value for key, value in settings.items()})
     builder = SparkSession.builder.appName("tidegate").master(master)
     for key, value in chosen.items():

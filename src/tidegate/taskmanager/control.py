@@ -169,7 +169,14 @@ class ControlClient:
         timeout_s = self._options.handshake_timeout / 1000
         deadline = time.monotonic() + timeout_s
         while True:
-            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+            try:
+                self._socket = socket.create_connection((host, port), timeout=timeout_s)
+            except OSError as e:
+                raise ControlLost(
+                    f"the JobManager's control port {host}:{port} cannot be reached from host "
+                    f"{socket.gethostname()}: {e}. Set network.bind_host to an address of the driver that the "
+                    f"executors reach (or to 0.0.0.0), and let them through to that port (network.control_port)"
+                ) from e
             try:
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return self._shake_hands(secret, hello)

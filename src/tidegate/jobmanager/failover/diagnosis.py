@@ -54,6 +54,8 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> Diagnosis:
             "it was raised by the program's own code without an outside cause: it will most likely come again "
             "at the same record"
         )
+    if failure.is_environment:
+        return Diagnosis("the processes of Spark's executors cannot run it as they are installed")
     if failure.is_cut:
         return Diagnosis(
             "hosts cannot reach each other: a restart helps once they can, or on other hosts. Check the network and "
@@ -67,6 +69,35 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> Diagnosis:
     ):
         return Diagnosis("a process or a connection was lost: a restart usually helps")
     return Diagnosis()
+
+
+class FailedStarts:
+    """Recognises an environment in which no attempt can start: all end alike, before any slot has ever come up.
+
+    Once a slot has, the environment is known to work, and whatever happens later may pass.
+    """
+
+    MOST = 3
+
+    def __init__(self) -> None:
+        self._came_up = False
+        self._kind = ""
+        self._count = 0
+
+    def attempt_ended(self, failure: Failure, came_up: bool) -> str | None:
+        """Why the job should be given up; None: it should not."""
+        self._came_up = self._came_up or came_up
+        if self._came_up or failure.rank is not FailureRank.GANG_ENDED:
+            self._count = 0
+            return None
+        if failure.is_environment:
+            return "no attempt can succeed in this environment"
+        kind = re.sub(r"\d+", "", failure.reason)  # ids of tasks and executors, ports
+        self._count = self._count + 1 if kind == self._kind else 1
+        self._kind = kind
+        if self._count < self.MOST:
+            return None
+        return f"{self._count} attempts in a row ended like this before any slot had come up"
 
 
 def _is_program_error(reason: str) -> bool:

@@ -38,7 +38,7 @@ from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
 from tidegate.jobmanager.events import Action, Event
 from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.failover.catch_up import CatchUpWatch, sample_of
-from tidegate.jobmanager.failover.diagnosis import Diagnosis, FailedAttempt, diagnose
+from tidegate.jobmanager.failover.diagnosis import Diagnosis, FailedAttempt, FailedStarts, diagnose
 from tidegate.jobmanager.failover.events import JobAction, JobEvent
 from tidegate.jobmanager.failover.restart_strategies import GiveUp, Restart, RestartStrategy, strategy_of
 from tidegate.jobmanager.fallback import refusal
@@ -119,7 +119,10 @@ class Job:
         """Why this driver may not run the job any more."""
         self._failed: FailedAttempt | None = None
         self._diagnosis = Diagnosis()
+        self._failed_starts = FailedStarts()
         self._last_error = ""
+        self._attempt_error = ""
+        """What the last attempt failed of; `_last_error` may be newer."""
         self._error: type[JobFailedError] = JobFailedError
         self._coordinated: Literal["begun", "started", "ended"] = "ended"
         self._actions: list[JobAction] = []
@@ -293,6 +296,8 @@ class Job:
         if isinstance(decision, GiveUp):
             self._fail(f"{text}{_because(decision)}", now_ms)
             return
+        before = f"\nThe failure before it: {self._attempt_error}" if self._attempt_error else ""
+        self._last_error = f"job {self.job_graph.name!r} cannot restart: {text}{before}"
         self._due_ms = now_ms + decision.delay_ms
         delay = format_duration_ms(decision.delay_ms)
         self._report(f"{text.rstrip('.')}. Trying again in {delay} ({decision.allowance})")
@@ -313,7 +318,7 @@ class Job:
         if again:
             self._attempt = AttemptNumber(self._attempt + 1)
             self._restarts += 1
-        self._master = master = self._new_master(restore)
+        self._master = master = self._new_master(restore, self._master.silent_slots if again else ())
         self._phase = "attempt"
         continue_sources = again and self._options.checkpoint_mode == "at_most_once"
         self._do(fe.BeginAttempt(self._attempt, restore, continue_sources))
@@ -326,7 +331,7 @@ class Job:
         self._tell_coordinator(ce.AttemptBegan(self._attempt, slots, names, restored), now_ms)
         self._tell_master(ev.SubmissionRequested(), now_ms)
 
-    def _new_master(self, restore: Restore | None) -> JobMaster:
+    def _new_master(self, restore: Restore | None, unreachable: Sequence[str] = ()) -> JobMaster:
         return JobMaster(
             self.job_id,
             self._attempt,
@@ -334,6 +339,7 @@ class Job:
             self._options,
             restore=restore,
             describe_storage=self._describe_storage,
+            unreachable=unreachable,
         )
 
     def _tell_master(self, event: Event, now_ms: int) -> None:
@@ -409,9 +415,12 @@ class Job:
         self._diagnosis = diagnose(failed, self._failed)
         self._failed, self._error = failed, end.error
         words = self._diagnosis.words
-        self._last_error = f"{end.message}\n{words}" if words else end.message
-        if failure.permanent or self._fenced:
-            decision: GiveUp | Restart = GiveUp("" if self._fenced in failure.text else self._fenced)
+        self._attempt_error = self._last_error = f"{end.message}\n{words}" if words else end.message
+        no_start = self._failed_starts.attempt_ended(failure, self._master.has_heard_a_slot)
+        if no_start is not None:
+            decision: GiveUp | Restart = GiveUp(no_start)
+        elif failure.permanent or self._fenced:
+            decision = GiveUp("" if self._fenced in failure.text else self._fenced)
         else:
             decision = self._strategy.failed(now_ms)
         if isinstance(decision, GiveUp):
@@ -449,7 +458,7 @@ class Job:
         """Fail between attempts."""
         if self.status is _J.CREATED:
             self._to(_J.FAILING)
-        before = f"\nThe failure before it: {self._last_error}" if self._last_error else ""
+        before = f"\nThe failure before it: {self._attempt_error}" if self._attempt_error else ""
         self._last_error = f"job {self.job_graph.name!r} failed: {text}{before}"
         self._error = JobFailedError
         self._end(_J.FAILED, self._last_error, now_ms)

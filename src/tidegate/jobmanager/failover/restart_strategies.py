@@ -146,7 +146,17 @@ class ExponentialDelay:
         self._backoff_ms = min(self._max_ms, self._backoff_ms * self._multiplier)
         self._restarted_ms = now_ms + delay_ms
         limit = f" of {self._max_attempts}" if self._max_attempts else " of an unlimited number"
-        return Restart(delay_ms, f"restart {self._restarts}{limit}")
+        return Restart(delay_ms, f"restart {self._restarts}{limit}{self._why_so_long()}")
+
+    def _why_so_long(self) -> str:
+        if self._restarts == 1:
+            return ""
+        reset, longest = format_duration_ms(self._reset_ms), format_duration_ms(self._max_ms)
+        return (
+            f"; the delay grows with every failure, whatever its cause, until {reset} pass without one: "
+            f"restart_strategy.exponential_delay.max_backoff ({longest}) and .reset_backoff_threshold ({reset}) "
+            f"shorten it"
+        )
 
     def describe(self) -> str:
         """Its name and numbers."""
