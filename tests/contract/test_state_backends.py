@@ -35,6 +35,7 @@ from tidegate.api.state import (
 )
 from tidegate.core.errors import ProgramError, SerializationError, StateCompatibilityError, TidegateError
 from tidegate.core.key_groups import KeyGroupRange, key_group_range
+from tidegate.records.decimals import PAIR, array_of_pairs, pairs_of
 from tidegate.records.hashing import hash_value
 from tidegate.state.backend import NO_KEY, ColumnArray
 from tidegate.storage.storage import StorageError
@@ -1106,6 +1107,24 @@ def test_column_table_is_redistributed_by_key_group(cluster: Cluster) -> None:
     table = whole.backend.columns("count", COUNTS)
     ids, _, (totals,) = table.begin([pa.array(keys)])
     assert totals[ids].tolist() == [3, 2] * 250
+
+
+def test_column_table_of_decimals_survives_checkpoints_and_restores(cluster: Cluster) -> None:
+    money = pa.decimal128(38, 2)
+    declared = [ColumnArray("sum", PAIR, np.zeros(1, PAIR)[0], money)]
+    values = [Decimal("-0.01"), Decimal("99999999999999999999.99"), Decimal(0)]
+    task = cluster.subtask()
+    table = task.backend.columns("sum", declared)
+    ids, _, (totals,) = table.begin([pa.array(["a", "b", "c"])])
+    totals[ids] = pairs_of(pa.array(values, money))
+    table.commit()
+    restored = cluster.subtask(restore=[task.checkpoint(1)])
+    table = restored.backend.columns("sum", declared)
+    ids, _, (totals,) = table.begin([pa.array(["c", "b", "a", "new"])])
+    assert array_of_pairs(totals[ids], money).to_pylist() == [*reversed(values), Decimal(0)]
+    other = [ColumnArray("sum", PAIR, np.zeros(1, PAIR)[0], pa.decimal128(38, 3))]
+    with pytest.raises(StateCompatibilityError, match=r"decimal128\(38, 2\)"):
+        cluster.subtask(restore=[task.checkpoint(2)]).backend.columns("sum", other)
 
 
 def test_column_table_with_composite_keys_nulls_and_several_arrays(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import math
 import re
 from collections.abc import Callable
@@ -26,6 +27,10 @@ KEYS = {
     "text": (pa.string(), st.sampled_from(["a", "b", "", "é", None])),
     "number": (pa.int64(), st.integers(-2, 2) | st.none()),
     "float": (pa.float64(), st.sampled_from([0.0, -0.0, 1.5, math.nan, None])),
+    "price": (
+        pa.decimal128(9, 2),
+        st.sampled_from([decimal.Decimal("1.50"), decimal.Decimal("-0.01"), None]),
+    ),
     "day": (pa.date32(), st.sampled_from([dt.date(2024, 1, 1), dt.date(2024, 1, 2), None])),
 }
 VALUES = {
@@ -37,9 +42,22 @@ VALUES = {
         pa.timestamp("us"),
         st.integers(0, 10**9).map(lambda s: MIDNIGHT + dt.timedelta(seconds=s)) | st.none(),
     ),
+    "money": (
+        pa.decimal128(12, 2),
+        st.integers(-(10**12) + 1, 10**12 - 1).map(lambda n: exact(n, 2)) | st.none(),
+    ),
+    "wide": (
+        pa.decimal128(36, 6),
+        st.integers(-(10**36) + 1, 10**36 - 1).map(lambda n: exact(n, 6)) | st.none(),
+    ),
     "date": (pa.date32(), st.dates(dt.date(2000, 1, 1), dt.date(2030, 1, 1)) | st.none()),
 }
+EXACT = decimal.Context(prec=100, traps=[decimal.Inexact])
 KINDS = ["count", "sum", "min", "max"]
+
+
+def exact(unscaled: int, scale: int) -> decimal.Decimal:
+    return decimal.Decimal(unscaled).scaleb(-scale, EXACT)
 
 
 def combine(kind: str, so_far: Any, value: Any) -> Any:
@@ -51,7 +69,7 @@ def combine(kind: str, so_far: Any, value: Any) -> Any:
     if so_far is None:
         return value
     if kind == "sum":
-        return so_far + value
+        return EXACT.add(so_far, value) if isinstance(value, decimal.Decimal) else so_far + value
     ordered = sorted([so_far, value], key=lambda v: (v != v, v if v == v else 0))
     return ordered[0] if kind == "min" else ordered[1]
 
@@ -89,7 +107,7 @@ def cut(records: list[Any], borders: list[int]) -> list[list[Any]]:
 def streams(draw: st.DrawFn) -> tuple[str, pa.Schema, list[list[tuple[Any, Any]]], bool]:
     kind = draw(st.sampled_from(KINDS))
     key_type, keys = KEYS[draw(st.sampled_from(sorted(KEYS)))]
-    names = ["float64", "int64", "int8", "uint64"] if kind == "sum" else sorted(VALUES)
+    names = ["float64", "int64", "int8", "money", "uint64", "wide"] if kind == "sum" else sorted(VALUES)
     value_type, values = VALUES[draw(st.sampled_from(names))]
     records = draw(st.lists(st.tuples(keys, values), max_size=30))
     borders = draw(st.lists(st.integers(0, 30), max_size=4))
@@ -300,7 +318,7 @@ def test_sum_that_leaves_int64_is_an_error_that_names_the_sum(emit: str) -> None
             h.push([("a", 2**62)])
     assert caught.value.operator == "total"
     assert isinstance(caught.value.__cause__, OverflowError)
-    assert "sum('v')" in str(caught.value.__cause__)
+    assert "sum('v') of key 'a'" in str(caught.value.__cause__)
     assert "does not fit an int64" in str(caught.value.__cause__)
 
 

@@ -10,6 +10,7 @@ from tidegate.api.functions import function_name, result_type
 from tidegate.api.operations import Key
 from tidegate.api.signatures import check_arguments
 from tidegate.core.errors import ProgramError
+from tidegate.records.decimals import sum_type
 from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, StructType
 
 
@@ -74,11 +75,13 @@ def aggregate_type(
 
 def _aggregate_value_type(kind: str, field: pa.Field) -> pa.DataType:
     t = field.type
+    if pa.types.is_decimal128(t):
+        return sum_type(t) if kind == "sum" else t
     if pa.types.is_boolean(t) or not (pa.types.is_integer(t) or pa.types.is_floating(t)):
         if kind != "sum" and pa.types.is_temporal(t):
             return t
-        needed = "an integer or a float" if kind == "sum" else "an integer, a float or a time"
-        raise ProgramError(f"{kind}({field.name!r}): the column is {t}, but must be {needed}")
+        needed = "a float or a decimal128" if kind == "sum" else "a float, a decimal128 or a time"
+        raise ProgramError(f"{kind}({field.name!r}): the column is {t}, but must be an integer, {needed}")
     if kind != "sum":
         return t
     return pa.float64() if pa.types.is_floating(t) else pa.int64()

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidegate.api.keys import _aggregate_value_type
 from tidegate.api.windows import check_count
 from tidegate.core.errors import ProgramError
+from tidegate.records.decimals import average_type
 from tidegate.records.types import RecordType
 
 WindowAggregateKind = Literal["count", "sum", "min", "max", "avg", "first", "last", "count_distinct", "top_n"]
@@ -78,12 +79,15 @@ class _OfColumn(WindowAggregate):
 
 @dataclass(frozen=True)
 class Sum(_OfColumn):
-    """The sum of a column: an int64 (an overflow is an error), or a float64."""
+    """The sum of a column: an int64, a float64, or of decimals a decimal of 38 digits, exactly.
+
+    An int64 or a decimal that overflows is an error.
+    """
 
     kind = "sum"
 
     def result_field(self, output: str, record_type: RecordType) -> pa.Field:
-        """An int64 or a float64."""
+        """An int64, a float64 or a decimal128(38, s)."""
         return pa.field(output, _aggregate_value_type("sum", self._field(self.column, record_type)), True)
 
 
@@ -111,18 +115,24 @@ class Max(_OfColumn):
 
 @dataclass(frozen=True)
 class Avg(_OfColumn):
-    """The mean of a column of numbers, a float64."""
+    """The mean of a column of numbers, a float64.
+
+    Of a decimal(p, s) it is a decimal(p + 4, s + 4), or as much more as 38 digits allow, made from the exact sum; a
+    half is rounded away from zero.
+    """
 
     kind = "avg"
 
     def result_field(self, output: str, record_type: RecordType) -> pa.Field:
-        """A float64."""
+        """A float64, or a decimal."""
         field = self._field(self.column, record_type)
+        if pa.types.is_decimal128(field.type):
+            return pa.field(output, average_type(field.type), True)
         if pa.types.is_boolean(field.type) or not (
             pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         ):
             raise ProgramError(
-                f"avg({self.column!r}): the column is {field.type}, but must be an integer or a float"
+                f"avg({self.column!r}): the column is {field.type}, but must be an integer, a float or a decimal128"
             )
         return pa.field(output, pa.float64(), True)
 

@@ -14,6 +14,7 @@ from tidegate.api.windows import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
+from tidegate.records.decimals import sum_type
 from tidegate.records.types import RecordType, RowType
 
 SLICE_END: Final = "$slice_end"
@@ -57,7 +58,9 @@ def _partial_types(aggregate: WindowAggregate, record_type: RecordType) -> list[
     if kind in ("sum", "min", "max"):
         return [stored_number(result), pa.bool_()]
     if kind == "avg":
-        return [pa.float64(), pa.int64()]
+        if not pa.types.is_decimal(result):
+            return [pa.float64(), pa.int64()]
+        return [sum_type(record_type.schema.field(aggregate.columns()[0]).type), pa.int64()]
     if kind in ("first", "last"):
         return [pa.int64(), result]
     if isinstance(aggregate, TopN):

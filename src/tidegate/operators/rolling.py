@@ -17,19 +17,23 @@ from collections.abc import Callable
 from operator import add
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.api.operations import RollingAggregate
 from tidegate.core.errors import SchemaError
+from tidegate.operators.decimal_totals import totals_of
 from tidegate.operators.failures import OperatorError, blame
 from tidegate.operators.latest_values import MemoryValues
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
-from tidegate.operators.totals import Totals, distinct
+from tidegate.operators.totals import distinct
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes, is_bytes_like
+from tidegate.records.decimals import exact_sum, overflow_advice
 from tidegate.records.key_index import KeyIndex
+from tidegate.records.rolling import Ids, SumOverflow
 from tidegate.records.types import column_values
 
 STATE_NAME: Final = "total"
@@ -77,12 +81,15 @@ class AggregateOperator(RowOperator):
             self._schema = pa.schema(fields)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def overflow(self, error: OverflowError) -> OverflowError:
-        """Say which sum does not fit its type, and what to do."""
+    def overflow(self, error: OverflowError, keys: list[pa.Array], ids: Ids) -> OverflowError:
+        """Say which sum of which key does not fit its type, and what to do."""
         operation = self.operation
-        return OverflowError(
-            f"{operation.aggregate}({operation.column!r}): {error}. Cast the column to float before it is summed"
-        )
+        what = f"{operation.aggregate}({operation.column!r})"
+        if isinstance(error, SumOverflow):
+            row = int(np.flatnonzero(ids == error.id)[0])
+            what += f" of key {', '.join(repr(k[row].as_py()) for k in keys)}"
+        of_decimals = pa.types.is_decimal(self.output_type.schema.types[-1])
+        return OverflowError(f"{what}: {error}. {overflow_advice(of_decimals=of_decimals)}")
 
 
 class ColumnAggregateOperator(AggregateOperator):
@@ -93,7 +100,7 @@ class ColumnAggregateOperator(AggregateOperator):
         super().open()
         operation: RollingAggregate = self.operation
         value_type = self.output_type.schema.types[-1]
-        self._totals = Totals(operation.aggregate, value_type, merges=operation.stage == "merge")
+        self._totals = totals_of(operation.aggregate, value_type, merges=operation.stage == "merge")
         backend = self.context.states.keyed(operation.key.record_type)
         self._table = backend.columns(STATE_NAME, self._totals.columns)
 
@@ -118,7 +125,7 @@ class ColumnAggregateOperator(AggregateOperator):
                 results = self._totals.latest(ids, arrays, values, touched)
                 keys = [k.take(pa.array(rows)) for k in keys]
         except OverflowError as e:
-            raise OperatorError(self.name, batch_position(batch)) from self.overflow(e)
+            raise OperatorError(self.name, batch_position(batch)) from self.overflow(e, keys, ids)
         self._table.commit(touched)
         out = self.result(keys, results)
         if self.operation.emit == "each":
@@ -145,7 +152,7 @@ class LocalAggregateOperator(AggregateOperator):
         columns = batch.columns
         keys = [columns.column(i) for i in self._key_positions]
         values = self.values(columns)
-        totals = Totals(self.operation.aggregate, self.output_type.schema.types[-1])
+        totals = totals_of(self.operation.aggregate, self.output_type.schema.types[-1])
         if len(keys) == 1 and is_bytes_like(_value_type(keys[0])):
             keys = [_compact(keys[0])]
             ids, count = dictionary_codes(keys[0]), len(keys[0].dictionary) + 1
@@ -158,7 +165,7 @@ class LocalAggregateOperator(AggregateOperator):
         try:
             results = totals.latest(ids, totals.fresh(count), values, touched)
         except OverflowError as e:
-            raise OperatorError(self.name, batch_position(batch)) from self.overflow(e)
+            raise OperatorError(self.name, batch_position(batch)) from self.overflow(e, keys, ids)
         chosen = pa.array(rows)
         out = self.result([k.take(chosen) for k in keys], results)
         self.context.emit(Batch.of_columns(self.output_type, out))
@@ -213,7 +220,12 @@ def _larger(so_far: Any, value: Any) -> Any:
     return value if value > so_far or value != value else so_far
 
 
-_COMBINE: dict[str, Callable[[Any, Any], Any]] = {"count": add, "sum": add, "min": _smaller, "max": _larger}
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "count": add,
+    "sum": exact_sum,
+    "min": _smaller,
+    "max": _larger,
+}
 
 
 def _value_type(array: pa.Array) -> pa.DataType:

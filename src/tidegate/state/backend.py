@@ -22,6 +22,7 @@ from tidegate.api.state import KeyedState
 from tidegate.core.clock import Clock
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.core.options import Options
+from tidegate.records.decimals import array_of_pairs, pairs_of
 from tidegate.records.types import RecordType
 from tidegate.snapshot.handles import KeyedStateHandle
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
@@ -89,11 +90,28 @@ class ColumnTable(ABC):
 
 @dataclass(frozen=True)
 class ColumnArray:
-    """One value array of a `ColumnTable`."""
+    """One value array of a `ColumnTable`; decimals are arrays of `PAIR` and say which decimals."""
 
     name: str
     dtype: np.dtype[Any]
     initial: Any
+    decimal: pa.Decimal128Type | None = None
+
+    @property
+    def type_name(self) -> str:
+        """What the schema of the state says."""
+        return str(self.dtype if self.decimal is None else self.decimal)
+
+    def to_arrow(self, values: npt.NDArray[Any]) -> pa.Array:
+        """Values as files have them."""
+        return pa.array(values) if self.decimal is None else array_of_pairs(values, self.decimal)
+
+    def to_numpy(self, column: pa.Array) -> npt.NDArray[Any]:
+        """The way back."""
+        if self.decimal is not None:
+            return pairs_of(column)
+        values: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return values
 
 
 @dataclass(frozen=True)

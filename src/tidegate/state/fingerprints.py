@@ -47,7 +47,7 @@ def state_schema(
 
 
 def column_schema(name: str, key_type: RecordType, arrays: Sequence[tuple[str, str]]) -> StateSchema:
-    """The schema of a column table whose arrays have these names and numpy types."""
+    """The schema of a column table whose arrays have these names and types."""
     words = ", ".join(f"{array}: {dtype}" for array, dtype in arrays)
     return StateSchema(
         name=name,

@@ -4,8 +4,9 @@ A partial result is one or more columns. Those of counts, sums, averages and ext
 arrays that merge element by element (`merging`), so whole slices of a window merge at the speed of memory; the others
 (see `value_accumulators`) are Arrow arrays that merge by group. Nulls are left out; what has seen nulls only is null.
 
-A sum of integers that leaves 64 bits raises `OverflowError`. Sums of floats are added in the order of arrival within a
-batch and then batch by batch, so their last bits depend on where batches are cut.
+A sum of integers that leaves 64 bits, or of decimals that has more than 38 digits, raises `OverflowError`. Sums of
+floats are added in the order of arrival within a batch and then batch by batch, so their last bits depend on where
+batches are cut.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pyarrow as pa
 from tidegate.api.window_partials import stored_number
 from tidegate.operators.window.groups import Groups
 from tidegate.records.column_bits import null_mask
+from tidegate.records.decimals import check_digits, unscaled
 from tidegate.records.rolling import empty_totals, running_sums
 
 Longs = npt.NDArray[np.int64]
@@ -40,7 +42,7 @@ class Accumulator(ABC):
     merging: list[np.ufunc] | None = None
     """For each column what merges two of its elements; None: merge by group only."""
     may_overflow: bool = False
-    """Whether the first column is a sum that may leave 64 bits; counts of records do not."""
+    """Whether the first column is a sum that may leave its type; counts of records do not."""
     initial: Sequence[Any] = ()
     """For each column that has a `merging` the element that changes no other."""
 
@@ -128,17 +130,7 @@ class Total(NumberAccumulator):
         """Reduce."""
         assert values is not None
         numbers, valid = numbers_of(values)
-        if valid is None:
-            total = reduce_numbers(groups, numbers, self._ufunc, self._initial)
-            return [total, np.ones(len(groups), np.bool_)]
-        rows = np.flatnonzero(valid)
-        seen = np.zeros(groups.space, np.bool_)
-        seen[groups.codes[rows]] = True
-        seen = seen[groups.present]
-        total = np.full(len(groups), self._initial)
-        if len(rows):
-            total[seen] = reduce_numbers(groups.subset(rows), numbers[rows], self._ufunc, self._initial)
-        return [total, seen]
+        return list(reduce_seen(groups, numbers, valid, self._ufunc, self._initial))
 
     def result(self, columns: list[Column], records: Longs) -> pa.Array:
         """The number, null where none was seen."""
@@ -173,10 +165,26 @@ class Average(NumberAccumulator):
 # ---- numbers ----
 
 
+def reduce_seen(
+    groups: Groups, numbers: npt.NDArray[Any], valid: Mask | None, ufunc: np.ufunc, initial: Any
+) -> tuple[npt.NDArray[Any], Mask]:
+    """One number for each present group of those that are `valid` (None: all are), and which groups have one."""
+    if valid is None:
+        return reduce_numbers(groups, numbers, ufunc, initial), np.ones(len(groups), np.bool_)
+    rows = np.flatnonzero(valid)
+    seen = np.zeros(groups.space, np.bool_)
+    seen[groups.codes[rows]] = True
+    seen = seen[groups.present]
+    total = np.full(len(groups), initial)
+    if len(rows):
+        total[seen] = reduce_numbers(groups.subset(rows), numbers[rows], ufunc, initial)
+    return total, seen
+
+
 def reduce_numbers(
     groups: Groups, numbers: npt.NDArray[Any], ufunc: np.ufunc, initial: Any
 ) -> npt.NDArray[Any]:
-    """One number for each present group. Raises `OverflowError` where a sum leaves int64."""
+    """One number for each present group. Raises `OverflowError` where a sum leaves int64, or 38 digits."""
     dtype = np.asarray(initial).dtype if ufunc is np.add else numbers.dtype
     if ufunc is np.add and dtype.kind == "i":
         numbers = _as_longs(numbers)
@@ -184,7 +192,7 @@ def reduce_numbers(
             totals = np.zeros(groups.space, np.int64)
             running_sums(groups.codes, numbers, totals)  # finds out exactly
             return totals[groups.present]
-    elif ufunc is np.add:
+    elif ufunc is np.add and dtype.kind == "f":
         numbers = numbers.astype(np.float64, copy=False)
     if len(groups) == len(groups.codes) and groups.space <= 4 * len(
         groups.codes
@@ -193,7 +201,10 @@ def reduce_numbers(
     totals = np.full(groups.space, initial, numbers.dtype)
     with np.errstate(invalid="ignore"):  # NaN is a number like any other, the largest
         ufunc.at(totals, groups.codes, numbers)
-    return totals[groups.present]
+    found = totals[groups.present]
+    if ufunc is np.add and dtype.kind == "O":
+        check_digits(found)
+    return found
 
 
 def count_values(groups: Groups, values: pa.Array) -> Longs:
@@ -211,8 +222,10 @@ def merge_numbers(
         with np.errstate(invalid="ignore"):
             merged: npt.NDArray[Any] = ufunc(into, other)
         return merged
-    sums: Longs = into + other
-    if (
+    sums: npt.NDArray[Any] = into + other
+    if sums.dtype == np.object_:
+        check_digits(sums)
+    elif (
         len(sums) and int(((sums ^ into) & (sums ^ other)).min()) < 0
     ):  # both terms have the sign that the sum has not
         raise OverflowError("the sum of a window does not fit an int64")
@@ -220,7 +233,9 @@ def merge_numbers(
 
 
 def numbers_of(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
-    """The numbers that Arrow stores, and which of them are not null (None: all)."""
+    """The numbers that Arrow stores (of decimals the whole numbers), and which are not null (None: all)."""
+    if pa.types.is_decimal128(values.type):
+        return unscaled(values), ~null_mask(values) if values.null_count else None
     storage = stored_number(values.type)
     if storage != values.type:
         values = values.view(storage)

@@ -32,6 +32,7 @@ from tidegate.operators.row_operator import RowOperator, batch_position
 from tidegate.operators.window.declared import column_readers, window_aggregates
 from tidegate.operators.window.parts import Columns, take
 from tidegate.records.batch import Batch
+from tidegate.records.decimals import DecimalOverflow, overflow_advice
 from tidegate.records.hashing import hash_columns
 from tidegate.records.key_index import KeyIndex
 from tidegate.records.keying import key_groups
@@ -127,10 +128,9 @@ class ColumnWindowOperator(RowOperator):
         """What went wrong in words: for a sum that does not fit also what to do."""
         if not isinstance(error, OverflowError):
             return error
-        sums = [a.describe() for _, a in self.operation.aggregates if a.kind == "sum"]
-        return OverflowError(
-            f"{', '.join(sums) or 'windows'}: {error}. Cast the column to float before it is summed"
-        )
+        sums = [a.describe() for _, a in self.operation.aggregates if a.kind in ("sum", "avg")]
+        advice = overflow_advice(of_decimals=isinstance(error, DecimalOverflow))
+        return OverflowError(f"{', '.join(sums) or 'windows'}: {error}. {advice}")
 
     # ---- out ----
 

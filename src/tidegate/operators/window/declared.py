@@ -9,6 +9,7 @@ import pyarrow as pa
 from tidegate.api.window_aggregates import Count, TopN, WindowAggregate
 from tidegate.api.window_operations import AggregateWindow
 from tidegate.operators.window.accumulators import Accumulator, Average, CountRecords, CountValues, Total
+from tidegate.operators.window.decimal_accumulators import DecimalAverage, DecimalTotal
 from tidegate.operators.window.parts import WindowAggregates
 from tidegate.operators.window.value_accumulators import BestRecords, DistinctValues, EdgeValue
 from tidegate.records.types import RecordType
@@ -33,9 +34,11 @@ def _accumulator(aggregate: WindowAggregate, record_type: RecordType) -> Accumul
     if isinstance(aggregate, Count):
         return CountRecords() if aggregate.column is None else CountValues()
     if kind == "sum" or kind == "min" or kind == "max":
-        return Total(kind, result)
+        return DecimalTotal(kind, result) if pa.types.is_decimal(result) else Total(kind, result)
     if kind == "avg":
-        return Average()
+        if not pa.types.is_decimal(result):
+            return Average()
+        return DecimalAverage(record_type.schema.field(aggregate.columns()[0]).type, result)
     if kind == "first" or kind == "last":
         return EdgeValue(result, latest=kind == "last")
     if isinstance(aggregate, TopN):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidegate.operators.window.accumulators import Accumulator, Column, merge_numbers, reduce_numbers
 from tidegate.operators.window.groups import Groups, grouped
+from tidegate.records.decimals import decimals, unscaled
 
 Longs = npt.NDArray[np.int64]
 Columns = list[Column]
@@ -65,7 +66,7 @@ class WindowAggregates:
 
     def to_arrow(self, columns: Columns) -> list[pa.Array]:
         """Partial results as checkpoints and exchanges have them."""
-        return [c if isinstance(c, pa.Array) else pa.array(c) for c in columns]
+        return [_arrow(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
 
     def from_arrow(self, arrays: Sequence[pa.Array]) -> Columns:
         """The way back."""
@@ -184,6 +185,14 @@ def concat(columns: Sequence[Column]) -> Column:
     return np.concatenate(columns)
 
 
+def _arrow(column: Column, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return decimals(column, kind) if pa.types.is_decimal(kind) else pa.array(column)
+
+
 def _numpy(array: pa.Array) -> npt.NDArray[Any]:
+    if pa.types.is_decimal(array.type):
+        return unscaled(array).astype(object)
     numbers: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return numbers

@@ -6,6 +6,7 @@ A value here is the tuple of the columns that the aggregates read. `columns/` do
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from decimal import Decimal
 from math import nan
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ from tidegate.api.window_aggregates import (
 )
 from tidegate.operators.window.row_accumulators import Accumulators
 from tidegate.records.batch import Batch
+from tidegate.records.decimals import MOST_DIGITS, exact_average, exact_sum, overflow_advice, sum_type
 from tidegate.records.types import RecordType, RowType, column_values
 
 _INT64: Final = 1 << 63
@@ -120,6 +122,9 @@ class BuiltInAccumulators(Accumulators):
         match aggregate:
             case Count(column):
                 return _Count(None if column is None else place(column))
+            case Sum(column) | Avg(column) if pa.types.is_decimal(type_of(column)):
+                result = aggregate.result_field("", record_type).type
+                return _DecimalSum(aggregate, place(column), type_of(column), result)
             case Sum(column):
                 return _Sum(column, place(column), aggregate.result_field("", record_type).type)
             case Min(column):
@@ -189,6 +194,48 @@ class _Sum(RowAggregate):
 
     def result(self, kept: Any) -> Any:
         return kept
+
+
+class _DecimalSum(RowAggregate):
+    """The exact sum of decimals, or the mean made from it. What is kept is (sum, count)."""
+
+    def __init__(
+        self, aggregate: Sum | Avg, place: int, value_type: pa.Decimal128Type, result_type: pa.Decimal128Type
+    ) -> None:
+        self._name = f"{aggregate.kind}({aggregate.column!r})"
+        self._is_sum = isinstance(aggregate, Sum)
+        self._place = place
+        self._type = sum_type(value_type)
+        self._limit = Decimal(10) ** (MOST_DIGITS - value_type.scale)
+        self._result = result_type
+        self.fields = [("sum", self._type), ("count", pa.int64())]
+
+    def start(self) -> Any:
+        return Decimal(0), 0
+
+    def add(self, kept: Any, values: tuple[Any, ...], timestamp_ms: int) -> Any:
+        value = values[self._place]
+        return kept if value is None else self.merge(kept, (value, 1))
+
+    def merge(self, left: Any, right: Any) -> Any:
+        total = exact_sum(left[0], right[0])
+        if abs(total) >= self._limit:
+            raise OverflowError(
+                f"{self._name}: {total} does not fit a {self._type}. {overflow_advice(of_decimals=True)}"
+            )
+        return total, left[1] + right[1]
+
+    def result(self, kept: Any) -> Any:
+        total, count = kept
+        if not count:
+            return None
+        return total if self._is_sum else exact_average(total, count, self._result.scale)
+
+    def dump(self, kept: Any) -> tuple[Any, ...]:
+        return tuple(kept)
+
+    def load(self, stored: tuple[Any, ...]) -> Any:
+        return stored
 
 
 class _Extreme(RowAggregate):

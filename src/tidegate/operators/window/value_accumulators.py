@@ -208,7 +208,9 @@ def lists_of(items: pa.Array, lengths: Longs, kind: pa.DataType) -> pa.ListArray
 
 
 def sortable(numbers: npt.NDArray[Any]) -> Longs:
-    """64-bit integers in the order of the numbers; NaN is the largest, and -0.0 is 0.0."""
+    """64-bit integers in the order of the numbers, and equal where these are; NaN is the largest, and -0.0 is 0.0."""
+    if numbers.dtype == np.object_:
+        return np.unique(numbers, return_inverse=True)[1]
     if numbers.dtype.kind == "f":
         doubles = numbers.astype(np.float64) + 0.0
         bits = doubles.view(np.int64).copy()

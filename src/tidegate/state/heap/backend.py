@@ -120,7 +120,7 @@ class HeapBackend(KeyedStateBackend):
         context = self.context
         if self._keys is None:
             raise self._untyped_keys()
-        schema = column_schema(name, context.key_type, [(a.name, str(a.dtype)) for a in arrays])
+        schema = column_schema(name, context.key_type, [(a.name, a.type_name) for a in arrays])
         store = ColumnStore(schema, arrays, self._keys, context.max_parallelism)
         self._adopt(name, store, store.restore)
         return store

@@ -109,7 +109,9 @@ class ColumnStore(ColumnTable):
             end = min(start + _PORTION, count)
             key = self._keys.join(index.keys(np.arange(start, end) if ids is None else ids[start:end]))
             groups = self._keys.key_groups(key, self._max_parallelism).astype(np.int32)
-            value = pa.StructArray.from_arrays([pa.array(v[start:end]) for v in values], names=names)
+            value = pa.StructArray.from_arrays(
+                [a.to_arrow(v[start:end]) for a, v in zip(self._arrays, values, strict=True)], names=names
+            )
             deleted = pa.array(np.zeros(len(key), np.bool_))
             yield pa.record_batch({"key_group": groups, "key": key, "value": value, "deleted": deleted})
 
@@ -122,5 +124,5 @@ class ColumnStore(ColumnTable):
                 rows = pa.Table.from_batches([batch])
                 ids, _, arrays = self.begin(self._keys.split(one_array(rows.column("key"))))
                 columns = one_array(rows.column("value")).flatten()
-                for array, column in zip(arrays, columns, strict=True):
-                    array[ids] = column.to_numpy(zero_copy_only=False)
+                for declared, array, column in zip(self._arrays, arrays, columns, strict=True):
+                    array[ids] = declared.to_numpy(column)

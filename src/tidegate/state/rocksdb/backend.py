@@ -142,7 +142,7 @@ class RocksDBBackend(KeyedStateBackend):
         """The live column table of this name."""
         self.claimed.add(name)
         self._refuse_untyped_keys()
-        schema = column_schema(name, self.context.key_type, [(a.name, str(a.dtype)) for a in arrays])
+        schema = column_schema(name, self.context.key_type, [(a.name, a.type_name) for a in arrays])
         context = self._state_context(schema, None)
         if name not in self._live:
             self._live[name] = RocksDBColumnTable(

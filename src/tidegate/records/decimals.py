@@ -1,0 +1,150 @@
+"""Decimals as whole numbers: a column of `decimal128(p, s)` is its values times 10**s, and is added up as these.
+
+Exactly: nothing is rounded, and what has more digits than its type raises `DecimalOverflow`. In numpy the numbers are
+int64 where all of them fit, so that money is added at the speed of integers, and Python's integers where they do not.
+A table of state keeps them as `PAIR`: Arrow's own 16 bytes.
+"""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[Any]
+"""Of int64, or of Python's integers."""
+
+PAIR: Final = np.dtype([("low", "<u8"), ("high", "<i8")])
+"""128 bits, the low half first."""
+
+MOST_DIGITS: Final = 38
+_INT64: Final = np.iinfo(np.int64)
+_LOW: Final = (1 << 64) - 1
+_EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation])
+
+
+class DecimalOverflow(OverflowError):
+    """A decimal has more digits than its type."""
+
+
+def sum_type(kind: pa.Decimal128Type) -> pa.DataType:
+    """The type of a sum: as many digits as there are, after the point those of the values. As Flink has it."""
+    return pa.decimal128(MOST_DIGITS, kind.scale)
+
+
+def average_type(kind: pa.Decimal128Type) -> pa.DataType:
+    """The type of a mean: four digits more after the point, as Spark has it, as far as there are 38.
+
+    Where there are not, Spark gives up digits before the point; then a mean of values that fit need not fit.
+    """
+    more = min(4, MOST_DIGITS - kind.precision)
+    return pa.decimal128(kind.precision + more, kind.scale + more)
+
+
+def averages(sums: Numbers, counts: npt.NDArray[np.int64], scale: int, result: pa.Decimal128Type) -> Numbers:
+    """The quotients in the scale of the result, a half rounded away from zero. No count is 0."""
+    factor = 10 ** (result.scale - scale)
+    return np.array(
+        [_half_up(int(s) * factor, int(n)) for s, n in zip(sums.tolist(), counts.tolist(), strict=True)],
+        object,
+    )
+
+
+def _half_up(dividend: int, divisor: int) -> int:
+    quotient = (2 * abs(dividend) + divisor) // (2 * divisor)
+    return quotient if dividend >= 0 else -quotient
+
+
+def exact_sum(one: Any, other: Any) -> Any:
+    """The sum of two Python numbers; of two decimals without the rounding of the current context."""
+    return _EXACT.add(one, other) if isinstance(one, Decimal) else one + other
+
+
+def exact_average(total: Decimal, count: int, scale: int) -> Decimal:
+    """The quotient with so many digits after the point, a half rounded away from zero."""
+    return Decimal(_half_up(int(_EXACT.scaleb(total, scale)), count)).scaleb(-scale, _EXACT)
+
+
+def overflow_advice(*, of_decimals: bool) -> str:
+    """What to do about a sum that does not fit its type."""
+    if of_decimals:
+        return "Look at the values, or cast the column to a decimal128 with fewer digits after the point"
+    return "Cast the column to float before it is summed"
+
+
+# ---- from and to Arrow ----
+
+
+def unscaled(values: pa.Array) -> Numbers:
+    """The whole numbers of a column of decimals; 0 for nulls."""
+    if values.null_count:
+        values = values.fill_null(pa.scalar(0, values.type))
+    return numbers_of_pairs(pairs_of(values))
+
+
+def decimals(numbers: Numbers, kind: pa.Decimal128Type, null: Mask | None = None) -> pa.Array:
+    """The way back. Raises `DecimalOverflow` where a number that is not null has more digits than the type."""
+    if null is not None:
+        numbers = np.where(null, 0, numbers)
+    return array_of_pairs(pairs_of_numbers(numbers, kind), kind, null)
+
+
+def pairs_of(values: pa.Array) -> npt.NDArray[Any]:
+    """The 128 bits of each value of a column of decimals; those of nulls mean nothing."""
+    if not len(values):
+        return np.empty(0, PAIR)
+    return np.frombuffer(values.buffers()[1], PAIR, len(values), values.offset * PAIR.itemsize)
+
+
+def array_of_pairs(pairs: npt.NDArray[Any], kind: pa.Decimal128Type, null: Mask | None = None) -> pa.Array:
+    """A column of decimals with these bits."""
+    validity = None if null is None or not null.any() else pa.array(~null).buffers()[1]
+    return pa.Array.from_buffers(
+        kind, len(pairs), [validity, pa.py_buffer(np.ascontiguousarray(pairs).view(np.uint8))]
+    )
+
+
+def numbers_of_pairs(pairs: npt.NDArray[Any]) -> Numbers:
+    """The numbers that these bits are."""
+    low, high = pairs["low"], pairs["high"]
+    small = low.view(np.int64)
+    if bool((high == small >> 63).all()):
+        return small.copy()
+    wide: Numbers = (high.astype(object) << 64) + low.astype(object)
+    return wide
+
+
+def pairs_of_numbers(numbers: Numbers, kind: pa.Decimal128Type) -> npt.NDArray[Any]:
+    """The bits of numbers. Raises `DecimalOverflow` where one has more digits than the type."""
+    check_digits(numbers, kind.precision)
+    pairs = np.empty(len(numbers), PAIR)
+    if numbers.dtype == object:
+        pairs["low"] = (numbers & _LOW).astype(np.uint64)
+        pairs["high"] = (numbers >> 64).astype(np.int64)
+    else:
+        pairs["low"] = numbers.view(np.uint64)
+        pairs["high"] = numbers >> 63
+    return pairs
+
+
+def check_digits(numbers: Numbers, digits: int = MOST_DIGITS) -> None:
+    """Raise `DecimalOverflow` where a number has more digits."""
+    limit = 10**digits
+    if not len(numbers) or (numbers.dtype != object and limit > _INT64.max):
+        return
+    if int(numbers.max()) >= limit or int(numbers.min()) <= -limit:
+        raise DecimalOverflow(f"a sum has more than the {digits} digits of its type")
+
+
+def may_leave_int64(numbers: Numbers, largest_total: int = 0) -> bool:
+    """Whether a sum of these on top of a total may leave int64, as far as the sizes alone tell."""
+    if numbers.dtype == object:
+        return True
+    if not len(numbers):
+        return False
+    largest = max(abs(int(numbers.min())), abs(int(numbers.max())))
+    return largest_total + largest * len(numbers) > _INT64.max
