@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from tests.unit.checkpoint_kit import FakeStorage, completed_checkpoint, snapshot_of
 from tests.unit.job_master_kit import address, job_graph
 from tidegate.api.restart_strategies import RestartStrategies
+from tidegate.core.errors import JobFencedError
 from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import JOB_TRANSITIONS, ExecutionState, JobStatus
@@ -52,12 +53,25 @@ class JobKit:
     """A job, its clock, its slots and its storage; a driver in miniature that answers at once unless told otherwise."""
 
     def __init__(
-        self, *, found: tuple[CompletedCheckpoint, ...] = (), commits: bool = False, **options: object
+        self,
+        *,
+        found: tuple[CompletedCheckpoint, ...] = (),
+        commits: bool = False,
+        claimed: bool = False,
+        **options: object,
     ) -> None:
         given = {"checkpoint_interval": "1 s", "cancel_grace": "1 s", **options}
         self.options = Options().with_keywords(**given).checked()
         graph = committing(job_graph(2)) if commits else job_graph(2)
-        self.job = Job(JobId("job"), graph, self.options, found=found, describe_storage=self.describe)
+        self.job = Job(
+            JobId("job"),
+            graph,
+            self.options,
+            found=found,
+            describe_storage=self.describe,
+            claimed=claimed,
+        )
+        self.fenced = ""
         self.storage = FakeStorage()
         self.now_ms = 1_000
         self.actions: list[fe.JobAction] = []
@@ -94,6 +108,8 @@ class JobKit:
                 if id in self.damaged:
                     return [fe.CheckpointDamaged(id, (f"shared/c{id}-x has another checksum.",))]
                 return [fe.CheckpointVerified(id, restore_of(id))]
+            case fe.CheckClaim():
+                return [fe.DriverFenced(self.fenced) if self.fenced else fe.ClaimChecked()]
             case ev.CountSlots():
                 return [self.of(ev.SlotsCounted(2))]
             case ev.StartGang():
@@ -600,6 +616,49 @@ def test_answers_about_other_checkpoints_and_repeated_ones_change_nothing():
 
 
 # ---- cancellation ----
+
+
+TAKEN = "another driver has taken the job over"
+
+
+def test_the_claim_is_looked_at_before_each_attempt_and_after_each_failure():
+    kit = JobKit(claimed=True).run()
+    kit.checkpoint()
+    kit.fail()
+    kit.restart()
+    kinds = [type(a) for a in kit.actions if isinstance(a, (fe.CheckClaim, fe.BeginAttempt, fe.EndAttempt))]
+    check, begin, end = fe.CheckClaim, fe.BeginAttempt, fe.EndAttempt
+    assert kinds == [check, begin, end, check, check, begin]
+
+
+def test_a_job_that_was_taken_over_while_it_waited_for_its_restart_starts_no_attempt():
+    kit = JobKit(claimed=True, restart_strategy=RestartStrategies.fixed_delay(3, "10 s")).run()
+    kit.fail()
+    kit.fenced = TAKEN
+    kit.pass_ms(11_000, beating=False)
+    assert len(kit.began) == 1
+    assert (kit.end.status, kit.end.error) == (J.FAILED, JobFencedError)
+
+
+def test_what_fails_because_another_driver_deleted_it_is_reported_as_the_takeover():
+    kit = JobKit(claimed=True).run()
+    kit.checkpoint()
+    kit.fenced = TAKEN
+    kit.fail("CorruptFileError: checkpoint file shared/c1-x is missing")
+    assert (kit.end.status, kit.end.error) == (J.FAILED, JobFencedError)
+    assert kit.end.message.startswith(f"job 'pv' failed: {TAKEN}\nThe failure before it: ")
+    assert "CorruptFileError" in kit.end.message
+    assert kit.reports() == [], "no restart is announced"
+
+
+def test_a_job_that_is_cancelled_while_its_claim_is_looked_at_is_not_restarted():
+    kit = JobKit(claimed=True).run()
+    kit.perform = lambda action: []  # type: ignore[method-assign] -- no answer yet
+    kit.fail()
+    kit.do(ev.CancelRequested("enough"))
+    assert kit.found(ev.EndJob) == []
+    kit.do(fe.ClaimChecked())
+    assert kit.end.status is J.CANCELED
 
 
 @pytest.mark.parametrize("moment", ["delay", "verification"])

@@ -12,7 +12,7 @@ from tests.unit.job_master_kit import job_graph
 from tidegate.core.ids import AttemptNumber, JobId
 from tidegate.core.options import Options
 from tidegate.jobmanager.checkpoint import events as ce
-from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
+from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
 from tidegate.jobmanager.checkpoint.storage_thread import StorageOrders
 from tidegate.jobmanager.claiming import DriverClaim, claim_job
 from tidegate.jobmanager.failover import events as fe
@@ -209,3 +209,31 @@ def test_the_directory_of_a_job_with_a_checkpoint_stays_at_its_end(tmp_path):
     driver.orders.perform(ce.ReleaseStorage())
     assert driver.storage.completed() == [1]
     assert len(driver.storage.claims()) == 1
+
+
+def test_a_driver_whose_checkpoint_another_one_replaced_hears_of_that_one_and_not_of_damage(tmp_path):
+    asleep = Driver(tmp_path)
+    asleep.complete(1)
+    read_manifest = asleep.storage.read_manifest
+
+    def stopped_in_the_middle(checkpoint_id: int) -> bytes:
+        other = resumed(tmp_path)
+        other.complete(other.first)
+        other.orders.perform(ce.DiscardCheckpoint(1, NONE))
+        return read_manifest(checkpoint_id)
+
+    asleep.storage.read_manifest = stopped_in_the_middle  # type: ignore[method-assign]
+    found = CompletedCheckpoint(1, AttemptNumber(0), "chk-1", NONE)
+    answer = asleep.orders.perform(fe.VerifyCheckpoint(found))
+    assert isinstance(answer, fe.DriverFenced)
+
+
+def test_a_claim_is_checked_and_storage_that_is_away_fences_nobody(tmp_path):
+    driver = Driver(tmp_path)
+    driver.complete(1)
+    assert driver.orders.perform(fe.CheckClaim()) == fe.ClaimChecked()
+    (tmp_path / JOB).rename(tmp_path / "away")
+    assert driver.orders.perform(fe.CheckClaim()) == fe.ClaimChecked()
+    (tmp_path / "away").rename(tmp_path / JOB)
+    resumed(tmp_path)
+    assert isinstance(driver.orders.perform(fe.CheckClaim()), fe.DriverFenced)

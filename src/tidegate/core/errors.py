@@ -59,6 +59,10 @@ class SlotsUnavailableError(JobFailedError):
     """The cluster did not offer the slots that the job needs within `slots.wait_timeout`."""
 
 
+class JobFencedError(JobFailedError):
+    """Another driver has taken the job over: this one has ended and left everything to the other."""
+
+
 class JobCanceledError(JobError):
     """A job was cancelled before it finished."""
 

@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.core.durations import format_duration_ms
-from tidegate.core.errors import JobFailedError, SlotsUnavailableError, StateCompatibilityError
+from tidegate.core.errors import (
+    JobFailedError,
+    JobFencedError,
+    SlotsUnavailableError,
+    StateCompatibilityError,
+)
 from tidegate.core.ids import OperatorId, SlotId
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.events import GangFault, SlotsCounted
@@ -193,7 +198,7 @@ def checkpoints_failed(reason: str) -> Failure:
 
 def driver_fenced(reason: str) -> Failure:
     """Another driver runs the job: whatever this one did would be done twice."""
-    return Failure(FailureRank.CAUSE, reason, permanent=True)
+    return Failure(FailureRank.CAUSE, reason, JobFencedError, permanent=True)
 
 
 def counting_failed(error: str) -> Failure:

@@ -107,6 +107,7 @@ class JobRunner:
             first_checkpoint_id=begin.first_checkpoint_id,
             first_attempt=begin.first_attempt,
             describe_storage=None if begin.storage is None else self._describe_storage,
+            claimed=begin.claim is not None,
             seed=random.SystemRandom().randrange(1 << 32),
         )
         self._clock = clock or SystemClock()

@@ -105,6 +105,8 @@ def _take(
             f"replaced it? Run the program again"
         )
     checkpoints, unreadable = read_all(storage, completed)
+    if unreadable and claim is not None:
+        claim.check(to_read=True)  # another driver may have deleted them
     if checkpoints:
         newest = checkpoints[-1]
         _refuse_fallback(options, job_name, job_graph, Found(newest, tuple(unreadable)))

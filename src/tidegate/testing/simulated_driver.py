@@ -63,6 +63,7 @@ class SimulatedDriver:
             first_checkpoint_id=begin.first_checkpoint_id,
             first_attempt=begin.first_attempt,
             describe_storage=None if begin.storage is None else self._describe_storage,
+            claimed=begin.claim is not None,
             seed=seed,
         )
         self._graph = job_graph

@@ -28,8 +28,8 @@ from tidegate.storage.storage import CheckpointStorage, CorruptFileError, Fenced
 
 logger = logging.getLogger(__name__)
 
-StorageOrder = ce.StorageAction | fe.VerifyCheckpoint
-Answer = ce.StorageAnswer | fe.Verification | fe.DriverFenced
+StorageOrder = ce.StorageAction | fe.VerifyCheckpoint | fe.CheckClaim
+Answer = ce.StorageAnswer | fe.Verification | fe.ClaimChecked | fe.DriverFenced
 Deletion = ce.DiscardCheckpoint | ce.Sweep
 
 
@@ -78,7 +78,13 @@ class StorageOrders:
             case ce.ReleaseStorage():
                 self._release()
             case fe.VerifyCheckpoint(checkpoint):
-                return self._verify(checkpoint)
+                answer = self._verify(checkpoint)
+                if not isinstance(answer, fe.CheckpointVerified):
+                    self._refuse_if_fenced()  # then the other driver deleted what is missing
+                return answer
+            case fe.CheckClaim():
+                self._refuse_if_fenced()
+                return fe.ClaimChecked()
         return None
 
     def _write(self, checkpoint: AcknowledgedCheckpoint) -> ce.StorageAnswer:
@@ -142,6 +148,15 @@ class StorageOrders:
     def _check_claim(self, *, to_read: bool = False) -> None:
         if self._claim is not None:
             self._claim.check(to_read=to_read)
+
+    def _refuse_if_fenced(self) -> None:
+        """Raise if another driver is seen to have the job; nothing if nobody can know."""
+        try:
+            self._check_claim(to_read=True)
+        except FencedError:
+            raise
+        except StorageError as e:
+            logger.debug("the claim on the job cannot be looked at: %s", e)
 
     # ---- deletion ----
 
@@ -260,4 +275,6 @@ def _failed(order: StorageOrder, error: Exception) -> Answer | None:
             return ce.ManifestFailed(id, str(error) or type(error).__name__)
         case fe.VerifyCheckpoint(checkpoint):
             return fe.CheckpointUnavailable(checkpoint.checkpoint_id, str(error) or type(error).__name__)
+        case fe.CheckClaim():
+            return fe.ClaimChecked()
     return None

@@ -71,6 +71,11 @@ class CheckpointIncompatible:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimChecked:
+    """The answer to `CheckClaim`: no driver is seen that has taken the job over."""
+
+
+@dataclass(frozen=True, slots=True)
 class DriverFenced:
     """An answer to any storage action: another driver has taken the job over. Nothing is written any more."""
 
@@ -86,6 +91,7 @@ JobEvent = (
     | EnumeratorAnswer
     | StorageAnswer
     | Verification
+    | ClaimChecked
     | DriverFenced
 )
 
@@ -97,6 +103,14 @@ class VerifyCheckpoint:
     """Read the manifest and every file of a checkpoint and deal it out; answered by a `Verification`."""
 
     checkpoint: CompletedCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class CheckClaim:
+    """See whether another driver has taken the job over; answered by `ClaimChecked` or `DriverFenced`.
+
+    If the storage is away nobody can see it, and the job goes on: what it writes is preceded by a check of its own.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +139,7 @@ JobAction = (
     | StorageAction
     | ReportTrouble
     | VerifyCheckpoint
+    | CheckClaim
     | BeginAttempt
     | EndAttempt
 )

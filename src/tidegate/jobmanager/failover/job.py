@@ -4,7 +4,8 @@ No socket, thread, clock or file: a driver makes the events and performs the act
 `handle` come from one thread; the properties may be read from any. It holds the JobMaster of the attempt, the
 CheckpointCoordinator and the restart strategy.
 
-1. The newest completed checkpoint, if there is one, is verified; then an attempt begins from it.
+1. The newest completed checkpoint, if there is one, is verified, and that no other driver has taken the job over; then
+   an attempt begins from it.
 2. The attempt runs: the JobMaster decides about it, the coordinator about its checkpoints.
 3. It fails: its pending checkpoints are aborted at once, and when it has ended the restart strategy is asked.
    RESTARTING lasts for the delay; the checkpoint is verified meanwhile. A damaged one is reported and the one before it
@@ -23,7 +24,7 @@ from typing import Literal
 import msgspec
 
 from tidegate.core.durations import format_duration_ms
-from tidegate.core.errors import JobFailedError
+from tidegate.core.errors import JobFailedError, JobFencedError
 from tidegate.core.ids import AttemptNumber, JobId, attempt_name
 from tidegate.core.options import Options
 from tidegate.core.states import JOB_TRANSITIONS, JobStatus, StateMachine
@@ -85,11 +86,13 @@ class Job:
         first_checkpoint_id: int = 1,
         first_attempt: AttemptNumber = AttemptNumber(0),  # noqa: B008 -- a number
         describe_storage: DescribeStorage | None = None,
+        claimed: bool = False,
         seed: int = 0,
     ) -> None:
         """`found`: the checkpoints of an earlier run to resume from; the newest sound one is taken.
 
-        `first_checkpoint_id` and `first_attempt` must be above all that an earlier run may have used.
+        `first_checkpoint_id` and `first_attempt` must be above all that an earlier run may have used. `claimed`:
+        another driver may take the job over, so the claim is looked at before each attempt and after one that failed.
         """
         self.job_id = job_id
         self.job_graph = job_graph
@@ -106,7 +109,8 @@ class Job:
         )
         self._attempt = first_attempt
         self._master = self._new_master(None)
-        self._phase: Literal["new", "waiting", "attempt", "ended"] = "new"
+        self._phase: Literal["new", "waiting", "attempt", "failed", "ended"] = "new"
+        """`failed`: the attempt has ended, and whether this driver still has the job is being looked at."""
         self._restarts = 0
         self._due_ms = 0
         """When the next attempt may begin."""
@@ -115,12 +119,14 @@ class Job:
         self._restore: Restore | None = None
         self._catch_up = CatchUpWatch()
         self._cancel_reason: str | None = None
+        self._claimed = claimed
+        self._claim: Literal["unknown", "asked", "checked"] = "unknown"
         self._fenced = ""
         """Why this driver may not run the job any more."""
         self._failed: FailedAttempt | None = None
         self._diagnosis = Diagnosis()
         self._failed_starts = FailedStarts()
-        self._last_error = ""
+        self._last_error = self._failed_text = ""
         self._attempt_error = ""
         """What the last attempt failed of; `_last_error` may be newer."""
         self._error: type[JobFailedError] = JobFailedError
@@ -225,12 +231,19 @@ class Job:
             case fe.CheckpointIncompatible(id, reason):
                 if self._is_asked(id):
                     self._fail(f"checkpoint {id} cannot be restored: {reason}", now_ms)
+            case fe.ClaimChecked():
+                if self._phase == "failed":
+                    self._judge(now_ms)
+                elif self._claim == "asked":
+                    self._claim = "checked"
             case fe.DriverFenced(reason):
                 self._fenced = reason
                 if self._phase == "attempt":
                     self._tell_master(ev.DriverFenced(reason), now_ms)
+                elif self._phase == "failed":
+                    self._judge(now_ms)
                 else:
-                    self._fail(reason, now_ms)
+                    self._fail(reason, now_ms, JobFencedError)
             case _:
                 self._tell_coordinator(event, now_ms)
         self._begin_if_due(now_ms)
@@ -306,7 +319,11 @@ class Job:
         if self._phase != "waiting" or now_ms < self._due_ms:
             return
         if self._is_ready:
-            self._begin(now_ms)
+            if not self._claimed or self._claim == "checked":
+                self._begin(now_ms)
+            elif self._claim == "unknown":
+                self._claim = "asked"
+                self._do(fe.CheckClaim())
         elif self._verifying is None:  # the storage was away
             self._choose(now_ms)
 
@@ -314,6 +331,7 @@ class Job:
 
     def _begin(self, now_ms: int) -> None:
         restore, self._restore, self._is_ready = self._restore, None, False
+        self._claim = "unknown"
         again = self._failed is not None
         if again:
             self._attempt = AttemptNumber(self._attempt + 1)
@@ -415,17 +433,33 @@ class Job:
         self._diagnosis = diagnose(failed, self._failed)
         self._failed, self._error = failed, end.error
         words = self._diagnosis.words
+        self._failed_text = end.message
         self._attempt_error = self._last_error = f"{end.message}\n{words}" if words else end.message
+        self._phase = "failed"
+        if self._claimed and not self._fenced:
+            # What another driver deletes looks like damage here: whose job it is comes first.
+            self._do(fe.CheckClaim())
+        else:
+            self._judge(now_ms)
+
+    def _judge(self, now_ms: int) -> None:
+        """Decide what follows the attempt that failed."""
+        assert self._failed is not None
+        failure = self._failed.failure
+        if self._fenced:
+            if self._fenced in failure.text:
+                self._end(_J.FAILED, self._failed_text, now_ms)
+            else:
+                self._fail(self._fenced, now_ms, JobFencedError)
+            return
         no_start = self._failed_starts.attempt_ended(failure, self._master.has_heard_a_slot)
         if no_start is not None:
             decision: GiveUp | Restart = GiveUp(no_start)
-        elif failure.permanent or self._fenced:
-            decision = GiveUp("" if self._fenced in failure.text else self._fenced)
         else:
-            decision = self._strategy.failed(now_ms)
+            decision = GiveUp("") if failure.permanent else self._strategy.failed(now_ms)
         if isinstance(decision, GiveUp):
             # Who has not asked for restarts is not told about them.
-            text = self._last_error if decision.reason or self._restarts else end.message
+            text = self._last_error if decision.reason or self._restarts else self._failed_text
             self._end(_J.FAILED, f"{text}{_because(decision)}", now_ms)
         elif self._cancel_reason is not None:
             self._end(_J.CANCELED, self._cancelled_text(self._cancel_reason), now_ms)
@@ -449,18 +483,20 @@ class Job:
         if self._phase == "attempt":
             self._cancel_reason = reason  # in case the attempt is failing: then it is not restarted
             self._tell_master(ev.CancelRequested(reason), now_ms)
+        elif self._phase == "failed":
+            self._cancel_reason = reason
         else:
             if self.status is _J.CREATED:
                 self._to(_J.CANCELLING)
             self._end(_J.CANCELED, self._cancelled_text(reason), now_ms)
 
-    def _fail(self, text: str, now_ms: int) -> None:
+    def _fail(self, text: str, now_ms: int, error: type[JobFailedError] = JobFailedError) -> None:
         """Fail between attempts."""
         if self.status is _J.CREATED:
             self._to(_J.FAILING)
         before = f"\nThe failure before it: {self._attempt_error}" if self._attempt_error else ""
         self._last_error = f"job {self.job_graph.name!r} failed: {text}{before}"
-        self._error = JobFailedError
+        self._error = error
         self._end(_J.FAILED, self._last_error, now_ms)
 
     # ---- 4. the end ----
