@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from tidegate import (
     Environment,
     EventTimeSessionWindows,
     EventTimeTrigger,
+    FileSource,
     First,
     Last,
     Max,
@@ -291,3 +293,58 @@ def test_without_records_of_a_column_results_are_none_and_counts_zero():
         "top": [],
         "low": [],
     }
+
+
+# ---- which columns are read: some, none or all ----
+
+BEST = Reading("s", 2, 0.5, "b")
+FEW = [Reading("s", 1, 0.5, "a"), BEST]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 100])
+@pytest.mark.parametrize(
+    ("aggregate", "wanted"),
+    [
+        (TopN(1, by="n"), [BEST._asdict()]),
+        (TopN(1, by="n", select="word"), [{"word": "b"}]),
+        (Count(), 2),
+        (Count("n"), 2),
+        (Sum("n"), 3),
+    ],
+)
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda s, w: s.window_all(w),
+        lambda s, w: s.key_by(lambda r: r.sensor, returns=str).window(w),
+        lambda s, w: s.key_by(lambda r: r.sensor).window(w),
+        lambda s, w: s.key_by("sensor").window(w),
+        lambda s, w: s.window_all(w).trigger(PurgingTrigger(EventTimeTrigger())),
+    ],
+    ids=["window_all", "typed key function", "untyped key function", "key column", "by rows"],
+)
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_an_aggregate_of_all_columns_of_some_or_of_none_works_however_the_stream_is_cut(
+    cut: Any, aggregate: Any, wanted: Any, as_rows: bool, batch_rows: int
+) -> None:
+    env = Environment(runtime="in-process", parallelism=1, batch_rows=batch_rows)
+    stream = env.from_collection(FEW) if as_rows else env.from_collection([r._asdict() for r in FEW])
+    stamped = stream.assign_timestamps_and_watermarks(WatermarkStrategy.bounded("1 s", "n"))
+    (result,) = cut(stamped, TumblingEventTimeWindows("10 s")).aggregate(it=aggregate).execute_and_collect()
+    assert result[-1] == wanted
+
+
+def test_a_source_of_columns_is_asked_for_all_of_them_where_one_aggregate_reads_all(tmp_path: Any) -> None:
+    pq.write_table(pa.table({"s": ["a", "a"], "n": [1, 2], "x": [3, 4]}), tmp_path / "part.parquet")
+    env = Environment(runtime="in-process", parallelism=1)
+    strategy = WatermarkStrategy.bounded("1 s", "n")
+    for aggregates, wanted in (
+        ({"best": TopN(1, by="n")}, [[{"s": "a", "n": 2, "x": 4}]]),
+        ({"n": Count(), "best": TopN(1, by="n", select="n")}, [2, [{"n": 2}]]),
+        ({"n": Count()}, [2]),
+    ):
+        windows = env.from_source(FileSource(tmp_path, format="parquet"), strategy).window_all(
+            TumblingEventTimeWindows("10 s")
+        )
+        (row,) = windows.aggregate(**aggregates).execute_and_collect()
+        assert list(row)[2:] == wanted

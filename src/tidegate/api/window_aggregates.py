@@ -30,14 +30,14 @@ class WindowAggregate(ABC):
 
     kind: ClassVar[WindowAggregateKind]
 
-    def columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that it reads; None: all of them."""
         column = getattr(self, "column", None)
         return () if column is None else (column,)
 
     def default_output(self) -> str:
         """The name of the result where the user gives none."""
-        return "_".join((self.kind, *self.columns()))
+        return "_".join((self.kind, *(self.columns() or ())))
 
     @abstractmethod
     def result_field(self, output: str, record_type: RecordType) -> pa.Field:
@@ -45,7 +45,7 @@ class WindowAggregate(ABC):
 
     def describe(self) -> str:
         """A few words for the plan."""
-        return f"{self.kind}({', '.join(self.columns())})"
+        return f"{self.kind}({', '.join(self.columns() or ())})"
 
     def _field(self, column: str, record_type: RecordType) -> pa.Field:
         if not isinstance(column, str):
@@ -205,9 +205,9 @@ class TopN(WindowAggregate):
         for name, value in (("n", n), ("by", by), ("select", chosen), ("largest", largest)):
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
-    def columns(self) -> tuple[str, ...]:
-        """The columns that it reads where they are chosen; none here means all."""
-        return () if self.select is None else tuple(dict.fromkeys((self.by, *self.select)))
+    def columns(self) -> tuple[str, ...] | None:
+        """Those that are chosen, and `by`."""
+        return None if self.select is None else tuple(dict.fromkeys((self.by, *self.select)))
 
     def default_output(self) -> str:
         """The name of the result where the user gives none."""

@@ -13,7 +13,7 @@ from tidegate.api.functions import Function, function_name
 from tidegate.api.operations import Key, Operation
 from tidegate.api.state import StateDeclaration, declared_states
 from tidegate.api.triggers import EventTimeTrigger, Trigger
-from tidegate.api.window_aggregates import TopN, WindowAggregate
+from tidegate.api.window_aggregates import WindowAggregate
 from tidegate.api.windows import (
     CumulativeEventTimeWindows,
     EventTimeSessionWindows,
@@ -155,9 +155,10 @@ class AggregateWindow(WindowOperation):
             return None
         mine: set[str] = set()
         for _, aggregate in self.aggregates:
-            if isinstance(aggregate, TopN) and aggregate.select is None:
+            columns = aggregate.columns()
+            if columns is None:
                 return None
-            mine.update(aggregate.columns())
+            mine.update(columns)
         key = frozenset[str]() if self.key is None else self.key.required_columns()
         reads_records = self.trigger is not None or self.evictor is not None or self.late_tag is not None
         if key is None or reads_records or callable(getattr(self.assigner, "gap", None)):

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidegate.api.window_aggregates import TopN, WindowAggregate
+from tidegate.api.window_aggregates import Avg, CountDistinct, TopN, WindowAggregate
 from tidegate.api.window_operations import AggregateWindow, key_fields
 from tidegate.api.windows import (
     CumulativeEventTimeWindows,
@@ -57,18 +57,17 @@ def _partial_types(aggregate: WindowAggregate, record_type: RecordType) -> list[
         return [pa.int64()] if aggregate.columns() else []
     if kind in ("sum", "min", "max"):
         return [stored_number(result), pa.bool_()]
-    if kind == "avg":
+    if isinstance(aggregate, Avg):
         if not pa.types.is_decimal(result):
             return [pa.float64(), pa.int64()]
-        return [sum_type(record_type.schema.field(aggregate.columns()[0]).type), pa.int64()]
+        return [sum_type(record_type.schema.field(aggregate.column).type), pa.int64()]
     if kind in ("first", "last"):
         return [pa.int64(), result]
     if isinstance(aggregate, TopN):
         by = record_type.schema.field(record_type.field_index(aggregate.by, kind)).type
         return [pa.list_(pa.field("item", best_record_type(by, list(result.value_type)), False))]
-    (column,) = aggregate.columns()
-    value = record_type.schema.field(record_type.field_index(column, kind)).type
-    return [pa.list_(pa.field("item", value, False))]
+    assert isinstance(aggregate, CountDistinct)
+    return [pa.list_(pa.field("item", record_type.schema.field(aggregate.column).type, False))]
 
 
 def stored_number(kind: pa.DataType) -> pa.DataType:

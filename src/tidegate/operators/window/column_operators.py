@@ -68,7 +68,9 @@ class ColumnWindowOperator(RowOperator):
             self._key_positions = [input_type.field_index(c, "the key") for c in key.columns]
         self.aggregates = window_aggregates(operation, self.record_type())
         self._readers = [] if operation.stage == "merge" else column_readers(operation, input_type)
-        self._needs_columns = bool(self._key_positions) or any(a.columns() for _, a in operation.aggregates)
+        self._needs_columns = bool(self._key_positions) or any(
+            a.columns() != () for _, a in operation.aggregates
+        )
         self._late = LateRecords(self)
         self._windows = self.context.gauge("windows")
         self._encoded: tuple[KeyIndex, int, pa.Array] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from tidegate.api.window_aggregates import Count, TopN, WindowAggregate
+from tidegate.api.window_aggregates import Avg, Count, CountDistinct, TopN, WindowAggregate
 from tidegate.api.window_operations import AggregateWindow
 from tidegate.operators.window.accumulators import Accumulator, Average, CountRecords, CountValues, Total
 from tidegate.operators.window.decimal_accumulators import DecimalAverage, DecimalTotal
@@ -35,18 +35,17 @@ def _accumulator(aggregate: WindowAggregate, record_type: RecordType) -> Accumul
         return CountRecords() if aggregate.column is None else CountValues()
     if kind == "sum" or kind == "min" or kind == "max":
         return DecimalTotal(kind, result) if pa.types.is_decimal(result) else Total(kind, result)
-    if kind == "avg":
+    if isinstance(aggregate, Avg):
         if not pa.types.is_decimal(result):
             return Average()
-        return DecimalAverage(record_type.schema.field(aggregate.columns()[0]).type, result)
+        return DecimalAverage(record_type.schema.field(aggregate.column).type, result)
     if kind == "first" or kind == "last":
         return EdgeValue(result, latest=kind == "last")
     if isinstance(aggregate, TopN):
         by = record_type.schema.field(record_type.field_index(aggregate.by, kind))
         return BestRecords(aggregate.n, by.type, list(result.value_type), largest=aggregate.largest)
-    if kind == "count_distinct":
-        (column,) = aggregate.columns()
-        return DistinctValues(record_type.schema.field(record_type.field_index(column, kind)).type)
+    if isinstance(aggregate, CountDistinct):
+        return DistinctValues(record_type.schema.field(aggregate.column).type)
     raise TypeError(f"no accumulator performs {aggregate!r}")
 
 
