@@ -18,6 +18,8 @@ from tidegate import (
     ProcessFunction,
     ValueState,
 )
+from tidegate.api.restart_strategies import RestartStrategies
+from tidegate.api.sequences import CollectionSource
 from tidegate.api.sink import Sink, SinkWriter
 from tidegate.connectors.datagen import DataGeneratorSource, sequence
 from tidegate.core.states import ExecutionState
@@ -203,3 +205,39 @@ def test_a_failed_attempt_is_restarted_from_the_latest_checkpoint_and_the_client
     assert "RESTARTING" in [s.name for s in client.status_history()]
     rows = [line for part in (tmp_path / "out").iterdir() for line in part.read_text().splitlines()[1:]]
     assert sorted(rows) == sorted(f"{k},{i}" for k in range(5) for i in range(1, 9))
+
+
+class ForgetfulSource(CollectionSource):
+    """One whose enumerator cannot say where it is."""
+
+    def create_enumerator(self, context):
+        enumerator = super().create_enumerator(context)
+
+        def snapshot():
+            raise RuntimeError("no position")
+
+        enumerator.snapshot = snapshot
+        return enumerator
+
+
+def fail_at_seven(n: int) -> int:
+    if n == 7:
+        raise ValueError("seven")
+    return n
+
+
+def test_at_most_once_fails_where_nobody_knows_how_far_the_source_was_and_reads_nothing_twice(tmp_path):
+    env = in_process(
+        parallelism=1,
+        batch_rows=1,
+        checkpoint_mode="at_most_once",
+        restart_strategy=RestartStrategies.fixed_delay(3, "1 ms"),
+    )
+    numbers = env.from_source(ForgetfulSource(range(20))).map(fail_at_seven, returns=int)
+    numbers.sink_to(FileSink(tmp_path, roll_size=1))
+    with pytest.raises(
+        JobFailedError, match="did not say how far it was, so the job cannot go on from there"
+    ):
+        env.execute()
+    written = [line for part in tmp_path.glob("part-*") for line in part.read_text().splitlines()]
+    assert len(written) == len(set(written)) == 7

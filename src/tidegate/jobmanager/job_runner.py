@@ -32,7 +32,11 @@ from tidegate.jobmanager.failover.events import JobAction, JobEvent, OfAttempt
 from tidegate.jobmanager.failover.job import Job
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.resuming import Beginning, beginning
-from tidegate.jobmanager.source_coordinator import EnumeratorThread, make_coordinators
+from tidegate.jobmanager.source_coordinator import (
+    EnumeratorThread,
+    coordinators_of_attempt,
+    make_coordinators,
+)
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.handshake import new_secret
 from tidegate.protocol.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
@@ -242,16 +246,13 @@ class JobRunner:
                 self._storing.do(action)
 
     def _begin_attempt(self, attempt: AttemptNumber, restore: Restore | None, continue_sources: bool) -> None:
-        states: dict[OperatorId, bytes] = {}
-        if restore is not None:
-            states = {operator: bytes(state) for operator, state in restore.enumerators.items()}
-        elif continue_sources and self._enumerators is not None:
-            states = self._enumerators.final_states()
-            if not states:  # beginning anew would read everything twice
-                reason = "its enumerator did not say how far it was, so the job cannot go on from there"
-                source = next(iter(self.records_expected))
-                self.post(OfAttempt(attempt, ev.EnumeratorFailed(source, reason, "")))
-        coordinators = make_coordinators(self.job_graph, self._clock, states)
+        ended_with = None
+        if restore is None and continue_sources and self._enumerators is not None:
+            ended_with = self._enumerators.final_states()
+        restored = {} if restore is None else restore.enumerator_states
+        coordinators, failed = coordinators_of_attempt(self.job_graph, self._clock, restored, ended_with)
+        for failure in failed:
+            self.post(OfAttempt(attempt, failure))
         self._enumerators = EnumeratorThread(
             coordinators, partial(self._post_enumerator, attempt), self._clock
         )

@@ -183,6 +183,27 @@ def make_coordinators(
     return made
 
 
+def coordinators_of_attempt(
+    job_graph: JobGraph,
+    clock: Clock,
+    restored: Mapping[OperatorId, bytes],
+    ended_with: Mapping[OperatorId, bytes] | None,
+) -> tuple[list[SourceCoordinator], list[EnumeratorFailed]]:
+    """The coordinators that an attempt begins with, and what fails it at once.
+
+    `ended_with`: where those of the attempt before were, for one that goes on from there instead of from a checkpoint;
+    empty if they did not say. Then there are none: beginning again would read everything twice, and so would the
+    attempt after this one, if there was something here that it could go on from.
+    """
+    if ended_with is None:
+        return make_coordinators(job_graph, clock, restored), []
+    if ended_with:
+        return make_coordinators(job_graph, clock, ended_with), []
+    sources = [o.id for v in job_graph.vertices for o in v.operators if o.kind == "source"]
+    reason = "its enumerator did not say how far it was, so the job cannot go on from there"
+    return [], [EnumeratorFailed(source, reason, "") for source in sources[:1]]
+
+
 def snapshot_all(
     coordinators: Sequence[SourceCoordinator], checkpoint_id: int, clock: Clock
 ) -> EnumeratorAnswer:

@@ -70,6 +70,11 @@ class Restore(msgspec.Struct, frozen=True):
     left_behind: tuple[str, ...] = ()
     """Operators whose state is not restored, because that was allowed."""
 
+    @property
+    def enumerator_states(self) -> dict[OperatorId, bytes]:
+        """The states of the enumerators, as JSON."""
+        return {operator: bytes(state) for operator, state in self.enumerators.items()}
+
 
 # JSON, because it holds raw JSON values: inside MessagePack they would be bytes of the wrong format.
 _decoder = msgspec.json.Decoder(SubtaskRestore)

@@ -21,7 +21,7 @@ from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.failover.events import JobAction, JobEvent, OfAttempt
 from tidegate.jobmanager.failover.job import Job
 from tidegate.jobmanager.resuming import Beginning
-from tidegate.jobmanager.source_coordinator import SourceCoordinator, make_coordinators, snapshot_all
+from tidegate.jobmanager.source_coordinator import SourceCoordinator, coordinators_of_attempt, snapshot_all
 from tidegate.snapshot.assignment import Restore
 from tidegate.snapshot.handles import StateFile
 from tidegate.storage.memory import MemoryStorage
@@ -204,19 +204,17 @@ class SimulatedDriver:
                 self._orders.append(action)
 
     def _begin_attempt(self, attempt: AttemptNumber, restore: Restore | None, continue_sources: bool) -> None:
-        states: dict[OperatorId, bytes] = {}
         before = list(self._coordinators.values())
-        if restore is not None:
-            states = {operator: bytes(state) for operator, state in restore.enumerators.items()}
-        elif continue_sources:
+        ended_with = None
+        if restore is None and continue_sources:
             answer = snapshot_all(before, 0, self._world.clock)
-            if isinstance(answer, ce.EnumeratorsSnapshotted):
-                states = dict(answer.states)
+            ended_with = answer.states if isinstance(answer, ce.EnumeratorsSnapshotted) else {}
         for coordinator in before:
             coordinator.close()
-        self._coordinators = {
-            c.operator: c for c in make_coordinators(self._graph, self._world.clock, states)
-        }
+        restored = {} if restore is None else restore.enumerator_states
+        made, failed = coordinators_of_attempt(self._graph, self._world.clock, restored, ended_with)
+        self._coordinators = {c.operator: c for c in made}
+        self._post_all(attempt, failed)
 
     def _ask(self, call: Callable[[], list[ev.EnumeratorEvent]]) -> None:
         attempt = self.job.attempt
