@@ -13,7 +13,7 @@ from tidegate.formats.common_dictionary import CommonDictionary
 WORDS = [f"word-{i}" for i in range(12)]
 parts_of_a_column = st.lists(
     st.tuples(
-        st.lists(st.sampled_from(WORDS), min_size=1, max_size=8, unique=True),
+        st.lists(st.sampled_from(WORDS), max_size=8, unique=True),
         st.lists(st.none() | st.integers(0, 7), max_size=6),
     ),
     max_size=8,
@@ -22,7 +22,7 @@ parts_of_a_column = st.lists(
 
 def part(values: list[str], codes: list[int | None], repeat: int = 40) -> pa.DictionaryArray:
     """A column with a dictionary of its own, long enough to be worth a common one."""
-    indices = [None if c is None else c % len(values) for c in codes] + list(range(len(values)))
+    indices = [None if c is None or not values else c % len(values) for c in codes] + list(range(len(values)))
     return pa.DictionaryArray.from_arrays(
         pa.array(indices * repeat, pa.int32()), pa.array(values, pa.string())
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -384,6 +385,33 @@ def test_a_column_of_few_values_becomes_a_dictionary_that_grows():
     again = texts.read([None, "NONE", "", "x"] * 1000)
     assert again.dictionary.to_pylist() == ["a", "b", "", "ü\n", "NONE", "x"]
     assert texts.read(["x"] * 5000).dictionary is not None
+
+
+def test_a_column_without_a_value_so_far_is_learned_when_its_values_come():
+    texts = Texts()
+    texts.read([None] * 20_000)
+    texts.read([None] * 20_000)
+    assert texts.is_dictionary(["a", "", None] * 1000)
+    assert texts.is_dictionary([None] * 2000)
+    assert not texts.is_dictionary([f"v{i}" for i in range(8000)])
+
+
+@pytest.mark.parametrize(
+    "phases", list(itertools.permutations(["missing", "null", "one", "few", "empty"], 2))
+)
+def test_a_text_column_may_change_what_it_holds_from_file_to_file(phases):
+    values = {"missing": [], "null": [None], "one": ["a"], "few": ["b", "c", None, "d"], "empty": [""]}
+    schema = pa.schema([pa.field("s", pa.string()), pa.field("n", pa.int64())])
+    decoder = JsonLinesFormat().decoder(schema, schema.names)
+    for phase in phases:
+        texts = values[phase] or [None]
+        rows = [{"s": texts[n % len(texts)], "n": n} for n in range(17_000)]
+        written = [{"n": row["n"]} for row in rows] if phase == "missing" else rows
+        chunk = b"".join(json.dumps(row).encode() + b"\n" for row in written)
+        decoded = decode_lines(decoder, chunk, pa.RecordBatch.from_pylist([], schema=schema))
+        decoded.columns.validate(full=True)
+        assert decoded.bad == []
+        assert decoded.columns.column("s").to_pylist() == [row["s"] for row in rows]
 
 
 def test_few_rows_come_without_a_dictionary():

@@ -51,6 +51,8 @@ class LearnedDictionary:
         """Whether a value had no room: the column is no longer to be read with this dictionary."""
         for value in values:
             self._add(value)
+        if not self._values:
+            self._add("")  # the parser takes no empty table, and a value that no row has does no harm
         self._array: pa.Array = pa.array(self._values, pa.string())
         self.hint = self._enum()
         """The type that the parser decodes a value to."""
