@@ -74,7 +74,8 @@ class When:
 class _State:
     """A window of one key that is open."""
 
-    values: list[int] = field(default_factory=list)
+    values: list[tuple[int, int]] = field(default_factory=list)
+    """Each with the number of its arrival."""
     counted: int = 0
     timers: set[float] = field(default_factory=set)
     next_fire: float | None = None
@@ -91,6 +92,7 @@ class Reference:
         self.panes: list[Pane] = []
         self.late: list[Event] = []
         self._open: dict[str, dict[Window, _State]] = defaultdict(dict)
+        self._arrived = 0
 
     def run(self, batches: list[list[Event]], delay: int) -> Reference:
         """All batches, with a watermark behind each, and the end."""
@@ -106,6 +108,7 @@ class Reference:
     def add(self, event: Event) -> None:
         """One event."""
         taken, belongs = False, False
+        self._arrived += 1
         for window in self.windows.of(event.ts):
             belongs = True
             if self.windows.kind == "session":
@@ -114,7 +117,7 @@ class Reference:
                 continue
             taken = True
             state = self._open[event.key].setdefault(window, _State())
-            state.values.append(event.value)
+            state.values.append((self._arrived, event.value))
             self._on_element(event, window, state)
         if belongs and not taken:
             self.late.append(event)
@@ -130,7 +133,7 @@ class Reference:
             together = _State()
             for w in sorted(touched):
                 old = self._open[key].pop(w)
-                together.values += old.values
+                together.values = sorted(together.values + old.values)
                 together.counted += old.counted
             if merged[1] - 1 > self.clock:
                 together.timers.add(merged[1] - 1)
@@ -191,7 +194,7 @@ class Reference:
 
     def _fire(self, key: str, window: Window, state: _State) -> None:
         if state.values:
-            self.panes.append(Pane(key, window[0], window[1], tuple(state.values)))
+            self.panes.append(Pane(key, window[0], window[1], tuple(value for _, value in state.values)))
         if self.when.purging:
             state.values = []
 

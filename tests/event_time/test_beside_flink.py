@@ -103,7 +103,7 @@ def test_the_cases_have_late_records_and_results_that_are_computed_again(flink: 
 
 
 def comparable(case: Case, found: Counter[Found]) -> Counter[Found]:
-    """When sessions become one, whose elements come first is not the same (docs/design/0007-event-time.md)."""
+    """When sessions become one, elements stay in the order of arrival here; in Flink a session's come together."""
     same: Counter[Found] = Counter()
     for pane, n in found.items():
         branch = case.branches[pane.branch]

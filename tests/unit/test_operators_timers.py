@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.state_backend_kit import MemoryStorage
+from tests.unit.operators_kit import next_attempt as restored_at_its_clock
 from tidegate import (
     BroadcastContext,
     BroadcastState,
@@ -212,6 +213,31 @@ class TestEventTime:
             h.advance_watermark(100)
             assert stamped(h) == [(i, i) for i in range(10) for _ in range(1000)]
             assert len(h.batches) == 2
+
+
+def test_a_timer_that_was_due_when_it_was_registered_fires_at_a_restore_or_with_the_next_watermark() -> None:
+    """In Flink only with the next watermark, as there is no clock after a restore."""
+    made = pairs(Environment()).key_by("f0").process(Past(), returns=int)
+    with harness(made) as h:
+        h.advance_watermark(100)
+        h.push([("a", 1)], timestamps=[150])
+        assert h.rows == []
+        following = restored_at_its_clock(made, h, MemoryStorage(), 1)
+        assert following.rows == [50]
+        following.advance_watermark(101)
+        assert following.rows == [50], "once"
+        following.operator.close()
+        following.states.close()
+
+
+class Past(KeyedProcessFunction):
+    """Registers a timer for a time that has passed."""
+
+    def process(self, value: Any, context: ProcessContext) -> None:
+        context.timer_service.register_event_time_timer(50)
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[int]:
+        yield timestamp
 
 
 class TestProcessingTime:

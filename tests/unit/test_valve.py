@@ -56,6 +56,30 @@ def test_an_idle_channel_is_left_out_until_it_is_active_and_holds_the_clock_unti
     assert valve.watermark_received(P[0], 5) == [AdvanceClock(5)]
 
 
+def test_a_channel_that_wakes_up_makes_no_more_records_late_than_were_when_it_did():
+    """In Flink the others would take the clock to 9, and what this one has between 6 and 9 would be late."""
+    valve = WatermarkValve(P[:2])
+    valve.watermark_received(P[0], 2)
+    valve.watermark_received(P[1], 6)
+    assert valve.status_received(P[0], idle=True) == [AdvanceClock(6)]
+    assert valve.status_received(P[0], idle=False) == []
+    assert valve.watermark_received(P[1], 9) == []
+    assert valve.watermark_received(P[0], 6) == []
+    assert valve.watermark_received(P[0], 8) == [AdvanceClock(8)]
+
+
+def test_a_watermark_of_an_idle_channel_is_a_promise_all_the_same():
+    valve = WatermarkValve(P[:2])
+    valve.watermark_received(P[1], 6)
+    assert valve.status_received(P[0], idle=True) == [AdvanceClock(6)]
+    assert valve.watermark_received(P[0], 7) == []
+    assert valve.watermark_received(P[1], 9) == [AdvanceClock(9)]
+    assert valve.status_received(P[1], idle=True) == [ChangeStatus(True)]
+    assert valve.watermark_received(P[0], 12) == [AdvanceClock(12)], "where all are idle, too"
+    assert valve.status_received(P[0], idle=False) == [ChangeStatus(False)]
+    assert valve.holding() == [P[0]]
+
+
 def test_all_idle_is_said_once_and_the_clock_is_then_the_maximum():
     valve = seeds_example()
     for channel in P[1:]:

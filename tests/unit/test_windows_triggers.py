@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +105,37 @@ def test_a_continuous_event_time_trigger_gives_early_results(backend: str):
         assert h.take_rows() == [[1, 2]]
         assert left_in_state(h) == {}
         assert h.gauges == {"windows": 0, "timers": 0}
+
+
+def test_a_continuous_event_time_trigger_fires_at_multiples_before_1970_too():
+    """Flink rounds negative times up: it would leave out the multiple at 0."""
+    made = windowed(TumblingEventTimeWindows("1 s"), ContinuousEventTimeTrigger("10 ms")).process(Amounts())
+    with harness(made) as h:
+        push(h, ("a", 1, -15))
+        h.advance_watermark(-11)
+        assert h.take_rows() == []
+        h.advance_watermark(-10)
+        assert h.take_rows() == [[1]]
+
+
+def test_a_continuous_event_time_trigger_waits_for_a_multiple_that_is_still_to_come():
+    """In Flink a record that the watermark has passed fires with the next watermark, wherever that is."""
+    with harness(windowed(TEN, ContinuousEventTimeTrigger("1 s")).process(Amounts())) as h:
+        h.advance_watermark(5_100)
+        push(h, ("a", 1, 500))
+        h.advance_watermark(5_999)
+        assert h.take_rows() == []
+        h.advance_watermark(6_000)
+        assert h.take_rows() == [[1]]
+
+
+def test_a_continuous_processing_time_trigger_fires_once_for_all_intervals_that_have_passed():
+    with harness(windowed(TEN, ContinuousProcessingTimeTrigger("1 s")).process(Amounts())) as h:
+        push(h, ("a", 1, 500))
+        h.advance_clock(5_000)
+        assert h.take_rows() == [[1]]
+        h.advance_clock(1_000)
+        assert h.take_rows() == [[1]]
 
 
 def test_early_results_have_the_timestamp_of_the_window():
@@ -360,3 +393,62 @@ def test_a_user_evictor_sees_timestamps_the_window_and_the_time():
         h.advance_watermark(9_999)
         assert sorted(h.rows) == [[], [2]]
         assert left_in_state(h) == {}
+
+
+# ---- the order of elements ----
+
+SESSIONS = EventTimeSessionWindows("10 ms")
+
+
+@BACKENDS
+def test_a_count_evictor_goes_by_arrival_also_when_sessions_have_merged(backend: str):
+    with harness(windowed(SESSIONS, None, CountEvictor(3), backend).process(Amounts())) as h:
+        push(h, ("a", 1, 115), ("a", 2, 100))
+        push(h, ("a", 3, 116), ("a", 4, 101), ("a", 5, 108))  # the last makes one of two
+        h.finish()
+        assert h.rows == [[3, 4, 5]]
+        assert left_in_state(h) == {}
+
+
+@BACKENDS
+def test_the_elements_of_merged_sessions_come_in_the_order_of_arrival_whatever_it_was(
+    backend: str, tmp_path: Path
+):
+    made = windowed(SESSIONS, backend=backend).process(Amounts())
+    for seed in range(20):
+        chance = random.Random(seed)
+        spots = [chance.randrange(0, 60) for _ in range(30)]  # in the end they are nearly one session
+        checkpoints = Checkpoints(tmp_path / str(seed))
+        with harness(made) as before:
+            push(before, *(("a", n, spot) for n, spot in enumerate(spots[:15])))
+            h = checkpoints.restored(before, made)
+        for n, spot in enumerate(spots[15:], 15):
+            push(h, ("a", n, spot))
+        h.finish()
+        rows = h.rows
+        assert left_in_state(h) == {}
+        h.__exit__(None, None, None)
+        assert sorted(n for row in rows for n in row) == list(range(30)), f"seed {seed}"
+        assert all(row == sorted(row) for row in rows), f"seed {seed}: {rows}"
+
+
+def test_what_an_evictor_leaves_keeps_its_place_among_what_came_meanwhile():
+    made = windowed(SESSIONS, CountTrigger(2), CountEvictor(2, after=True)).process(Amounts())
+    with harness(made) as h:
+        push(h, ("a", 1, 100), ("a", 2, 115))
+        push(h, ("a", 3, 101), ("a", 4, 116))  # either session fires and keeps its two
+        assert h.take_rows() == [[1, 3], [2, 4]]
+        push(h, ("a", 5, 107), ("a", 6, 107))
+        assert h.take_rows() == [[1, 2, 3, 4, 5, 6]]
+
+
+def test_elements_that_an_evictor_makes_or_puts_in_another_order_are_held_as_it_gave_them():
+    class Backwards(Evictor):
+        def evict_after(
+            self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
+        ) -> Sequence[TimestampedValue]:
+            return [TimestampedValue(Click("a", -1), elements[0].timestamp_ms), *reversed(elements)]
+
+    with harness(windowed(SESSIONS, CountTrigger(2), Backwards()).process(Amounts())) as h:
+        push(h, ("a", 1, 100), ("a", 2, 101), ("a", 3, 102), ("a", 4, 103))
+        assert h.rows == [[1, 2], [-1, 2, 1, 3, 4]]

@@ -57,7 +57,7 @@ class Evictor(ABC):  # noqa: B024 - each of the two methods may be left as it is
 
 
 class CountEvictor(Evictor):
-    """Keeps the last `count` elements, in the order in which they came."""
+    """Keeps the last `count` elements, in the order in which they came, also into sessions that have become one."""
 
     def __init__(self, count: int, *, after: bool = False) -> None:
         check_count("CountEvictor", count)

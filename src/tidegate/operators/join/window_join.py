@@ -138,9 +138,10 @@ class SidedContents(Contents):
     def __init__(self, backend: KeyedStateBackend, operator: WindowJoinOperator) -> None:
         super().__init__(backend)
         left, right = operator.input_types
+        merging = operator.operation.assigner.is_merging
         self._sides = (
-            ListedContents(backend, left, timestamped=False, side=".left"),
-            ListedContents(backend, right, timestamped=False, side=".right"),
+            ListedContents(backend, left, timestamped=False, merging=merging, side=".left"),
+            ListedContents(backend, right, timestamped=False, merging=merging, side=".right"),
         )
         self.records = 0
         """How many records wait."""

@@ -52,7 +52,12 @@ class WindowComputation:
 
     def _make_contents(self) -> Contents:
         if self._accumulators is None or self._evictor is not None:
-            return ListedContents(self._backend, self._record_type, timestamped=self._evictor is not None)
+            return ListedContents(
+                self._backend,
+                self._record_type,
+                timestamped=self._evictor is not None,
+                merging=self._operation.assigner.is_merging,
+            )
         return AccumulatedContents(self._backend, self._accumulators)
 
     def _make_results(self, operator: RowOperator) -> None:
@@ -106,7 +111,7 @@ class WindowComputation:
             self._emit(window, self._result_of(self._accumulators, left), timestamp_ms)
         left = list(self._evictor.evict_after(left, window, self._evictor_context))
         if len(left) != len(elements) or any(a is not b for a, b in zip(left, elements, strict=True)):
-            self.contents.replace(place, left)
+            self.contents.replace(place, elements, left)
 
     def clear(self, window: TimeWindow, place: TimeWindow) -> None:
         """The window is over: forget everything of it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
 
 from tidegate.api.evictors import TimestampedValue
@@ -156,116 +157,184 @@ class ElementPlace(NamedTuple):
     number: int
 
 
-class Extent(NamedTuple):
-    """The numbers of a window's elements: from `first` up to, not including, `end`."""
-
-    first: int
-    end: int
+Runs = list[int]
+"""The numbers of a window's elements, in order: first and end (exclusive) of each run, one after the other."""
 
 
 class ListedContents(Contents):
-    """All elements of each window, in the order in which they came; with timestamps for evictors."""
+    """All elements of each window, in the order in which they came; with timestamps for evictors.
+
+    Where windows merge, the elements of a key are numbered over all its windows, so that those of several windows that
+    become one come in the order of arrival too.
+    """
 
     def __init__(
-        self, backend: KeyedStateBackend, element_type: RecordType, timestamped: bool, side: str = ""
+        self,
+        backend: KeyedStateBackend,
+        element_type: RecordType,
+        *,
+        timestamped: bool,
+        merging: bool,
+        side: str = "",
     ) -> None:
         """`side` tells the two sides of a join apart, in the names of their states."""
         super().__init__(backend)
         self._store = _Store(element_type)
         self.name = CONTENTS + side
-        self._extents: Any = backend.state(MapState(TimeWindow, Extent, name=self.name))
+        self._runs: Any = backend.state(MapState(TimeWindow, list[int], name=self.name))
         self._elements = self._store.state(backend, ElementPlace, ELEMENTS + side)
         self._timestamps: Any = None
         if timestamped:
             self._timestamps = backend.state(MapState(ElementPlace, int, name=TIMESTAMPS))
-        self._live: dict[tuple[Any, TimeWindow], Extent] = {}
+        self._live: dict[tuple[Any, TimeWindow], Runs] = {}
+        self._next: dict[Any, int] | None = {} if merging else None
+        """By key, the number of the next element; None: each window counts for itself."""
 
     def add(self, window: TimeWindow, value: Any, timestamp_ms: int) -> bool:
         """Append an element."""
-        extent = self._extent(window)
-        is_new = extent is None
-        if extent is None:
+        runs = self._runs_of(window)
+        is_new = runs is None
+        if runs is None:
             self.open_windows += 1
-            extent = Extent(0, 0)
-        place = ElementPlace(*window, extent.end)
+            runs = self._live[(self._backend.current_key, window)] = []
+        if self._next is None:
+            number = runs[-1] if runs else 0
+        else:
+            number = self._next_number(self._next)
+            self._next[self._backend.current_key] = number + 1
+        place = ElementPlace(*window, number)
         self._elements.put(place, self._store.box(value))
         if self._timestamps is not None:
             self._timestamps.put(place, timestamp_ms)
-        self._live[(self._backend.current_key, window)] = Extent(extent.first, extent.end + 1)
+        if runs and runs[-1] == number:
+            runs[-1] = number + 1
+        else:
+            runs += (number, number + 1)
         return is_new
 
     def get(self, window: TimeWindow) -> Any:
         """The elements."""
-        extent = self._extent(window)
-        if extent is None:
+        runs = self._runs_of(window)
+        if runs is None:
             return NOTHING
         get, unbox = self._elements.get, self._store.unbox
-        return [unbox(get(ElementPlace(*window, i))) for i in range(*extent)]
+        return [unbox(get(ElementPlace(*window, i))) for i in _numbers(runs)]
 
     def timestamped(self, window: TimeWindow) -> list[TimestampedValue]:
         """The elements with their timestamps."""
-        extent = self._extent(window)
-        values = self.get(window)
-        if extent is None:
+        runs = self._runs_of(window)
+        if runs is None:
             return []
-        times = [self._timestamps.get(ElementPlace(*window, i)) for i in range(*extent)]
-        return list(map(TimestampedValue, values, times))
+        times = [self._timestamps.get(ElementPlace(*window, i)) for i in _numbers(runs)]
+        return list(map(TimestampedValue, self.get(window), times))
 
     def count(self, window: TimeWindow) -> int:
         """How many elements a window holds."""
-        extent = self._extent(window)
-        return 0 if extent is None else extent.end - extent.first
+        runs = self._runs_of(window)
+        return 0 if runs is None else sum(runs[1::2]) - sum(runs[::2])
 
-    def replace(self, window: TimeWindow, elements: Iterable[TimestampedValue]) -> None:
-        """Hold just these elements."""
-        self.clear(window)
-        for element in elements:
-            self.add(window, element.value, element.timestamp_ms)
+    def replace(
+        self, window: TimeWindow, held: Sequence[TimestampedValue], left: Sequence[TimestampedValue]
+    ) -> None:
+        """Hold what is left of `held`, which `timestamped` gave; if it has others, or another order, as it is."""
+        runs = self._runs_of(window)
+        assert runs is not None
+        numbers = {id(element): number for element, number in zip(held, _numbers(runs), strict=True)}
+        stays = [numbers.get(id(element), -1) for element in left]
+        if not stays or stays[0] < 0 or any(b <= a for a, b in pairwise(stays)):
+            self.clear(window)
+            for element in left:
+                self.add(window, element.value, element.timestamp_ms)
+            return
+        for number in set(numbers.values()).difference(stays):
+            self._remove(ElementPlace(*window, number))
+        self._live[(self._backend.current_key, window)] = _as_runs(stays)
 
     def clear(self, window: TimeWindow) -> None:
         """Forget the elements."""
-        extent = self._extent(window)
-        if extent is None:
+        runs = self._runs_of(window)
+        if runs is None:
             return
-        for i in range(*extent):
-            place = ElementPlace(*window, i)
-            self._elements.remove(place)
-            if self._timestamps is not None:
-                self._timestamps.remove(place)
+        for number in _numbers(runs):
+            self._remove(ElementPlace(*window, number))
         self._live.pop((self._backend.current_key, window), None)
-        if self._extents.contains(window):
-            self._extents.remove(window)
+        if self._runs.contains(window):
+            self._runs.remove(window)
         self.open_windows -= 1
 
     def merge(self, window: TimeWindow, others: Sequence[TimeWindow]) -> None:
-        """Append what the others hold."""
+        """Put what the others hold among the elements of a window, by arrival."""
+        assert self._next is not None
+        self._next_number(self._next)  # before the highest number leaves its window
+        own = self._runs_of(window)
+        numbers = [] if own is None else list(_numbers(own))
         for other in others:
-            if self._timestamps is not None:
-                for element in self.timestamped(other):
-                    self.add(window, element.value, element.timestamp_ms)
-            else:
-                found = self.get(other)
-                for value in () if found is NOTHING else found:
-                    self.add(window, value, 0)
+            runs = self._runs_of(other)
+            if runs is None:
+                continue
+            for number in _numbers(runs):
+                self._move(ElementPlace(*other, number), ElementPlace(*window, number))
+                numbers.append(number)
             self.clear(other)
+        if numbers:
+            self.open_windows += own is None
+            self._live[(self._backend.current_key, window)] = _as_runs(sorted(numbers))
 
     def flush(self) -> None:
-        """Put the extents into the state."""
-        backend, put = self._backend, self._extents.put
-        for (backend.current_key, window), extent in self._live.items():
-            put(window, extent)
+        """Put the numbers of the elements into the state."""
+        backend, put = self._backend, self._runs.put
+        for (backend.current_key, window), runs in self._live.items():
+            put(window, runs)
         self._live.clear()
+        if self._next is not None:
+            self._next.clear()
 
     def windows(self) -> list[TimeWindow]:
         """The windows that have elements."""
-        return [TimeWindow(*w) for w, _ in self._extents.items()]
+        return [TimeWindow(*w) for w, _ in self._runs.items()]
 
-    def _extent(self, window: TimeWindow) -> Extent | None:
-        found = self._live.get((self._backend.current_key, window))
+    def _runs_of(self, window: TimeWindow) -> Runs | None:
+        """The numbers of a window's elements, to be changed in place; None: it has none."""
+        place = (self._backend.current_key, window)
+        found = self._live.get(place)
         if found is None:
-            stored = self._extents.get(window)
-            found = None if stored is None else Extent(*stored)
+            stored = self._runs.get(window)
+            if stored is not None:
+                found = self._live[place] = list(stored)
         return found
+
+    def _next_number(self, following: dict[Any, int]) -> int:
+        """The number of the key's next element; looked for once between two flushes."""
+        key = self._backend.current_key
+        number = following.get(key)
+        if number is None:
+            number = following[key] = max((runs[-1] for _, runs in self._runs.items()), default=0)
+        return number
+
+    def _move(self, old: ElementPlace, new: ElementPlace) -> None:
+        self._elements.put(new, self._elements.get(old))
+        if self._timestamps is not None:
+            self._timestamps.put(new, self._timestamps.get(old))
+
+    def _remove(self, place: ElementPlace) -> None:
+        self._elements.remove(place)
+        if self._timestamps is not None:
+            self._timestamps.remove(place)
+
+
+def _numbers(runs: Runs) -> Iterable[int]:
+    return chain.from_iterable(map(range, runs[::2], runs[1::2]))
+
+
+def _as_runs(numbers: Sequence[int]) -> Runs:
+    """The runs of numbers that go up.
+
+    >>> _as_runs([3, 4, 7, 9, 10])
+    [3, 5, 7, 8, 9, 11]
+    """
+    breaks = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
+    firsts, lasts = [0, *breaks], [*breaks, len(numbers)]
+    return [n for i, j in zip(firsts, lasts, strict=True) for n in (numbers[i], numbers[j - 1] + 1)]
 
 
 class _Store:
