@@ -41,10 +41,10 @@ class QueueHandler(logging.Handler):
 class Rig:
     """A control server whose handler answers every heartbeat with one of the same number."""
 
-    def __init__(self, num_slots: int = 2, handshake_timeout_ms: int = 60_000) -> None:
+    def __init__(self, num_slots: int = 2, handshake_timeout_ms: int = 60_000, tls=None) -> None:
         self.events: queue.Queue[ev.Event] = queue.Queue()
         self.exits: queue.Queue[BaseException | None] = queue.Queue()
-        self.server = ControlServer("127.0.0.1", SECRET, "job", 3, num_slots, handshake_timeout_ms)
+        self.server = ControlServer("127.0.0.1", SECRET, "job", 3, num_slots, handshake_timeout_ms, tls=tls)
         self.server.start(self.handle, self.exits.put)
         self.log = QueueHandler()
         for logger in (control_server.logger, refusals.logger):

@@ -19,17 +19,19 @@ from tidegate.core.ids import ChannelId, EdgeId, SlotId
 from tidegate.protocol.frames import BATCH, CREDIT, DATA_HEADER, EVENT, DataHeader, data_header
 from tidegate.protocol.handshake import GREETING_BYTES, MAC_BYTES, ClientHandshake, Hello
 from tidegate.protocol.messages import SlotAddress
+from tidegate.protocol.tls import TlsIdentity, new_identity
 from tidegate.taskmanager.network.data_plane import MAX_STRANGERS, DataPlane, PeerUnreachable
 
 SECRET = b"s" * 32
 CHANNEL = ChannelId(EdgeId(0), 0, 1)
+IDENTITY = new_identity("job")
 
 
 class Plane(DataPlane):
     """A data plane that keeps what it hears."""
 
-    def __init__(self, slot: int, secret: bytes = SECRET, job: str = "job", clock=None) -> None:
-        super().__init__("127.0.0.1", secret, job, 0, SlotId(slot), clock or SystemClock(), 1_000)
+    def __init__(self, slot: int, secret: bytes = SECRET, job: str = "job", clock=None, tls=None) -> None:
+        super().__init__("127.0.0.1", secret, job, 0, SlotId(slot), clock or SystemClock(), 1_000, tls=tls)
         self.frames: list[tuple[int, DataHeader, bytes]] = []
         self.lost: list[tuple[int, str]] = []
         self.on_frame = lambda peer, header, body: self.frames.append((peer, header, bytes(body)))
@@ -63,9 +65,14 @@ def planes() -> Iterator[Callable[..., Plane]]:
         plane.close()
 
 
+@pytest.fixture(params=[None, IDENTITY], ids=["plain", "tls"])
+def tls(request) -> TlsIdentity | None:
+    return request.param
+
+
 @pytest.fixture
-def pair(planes) -> tuple[Plane, Plane]:
-    low, high = planes(0), planes(1)
+def pair(planes, tls) -> tuple[Plane, Plane]:
+    low, high = planes(0, tls=tls), planes(1, tls=tls)
     connect(low, high)
     return low, high
 
@@ -91,6 +98,21 @@ def send(plane: DataPlane, peer: int, body: bytes, kind: int = BATCH) -> None:
 def stranger(plane: Plane) -> socket.socket:
     made = socket.create_connection(("127.0.0.1", plane.port), timeout=5)
     made.settimeout(0.001)
+    return made
+
+
+def secured(sock: socket.socket, plane: Plane, tls: TlsIdentity | None) -> socket.socket:
+    """The same connection after the handshake of TLS, if there is any."""
+    if tls is None:
+        return sock
+    made = tls.client_context().wrap_socket(sock, do_handshake_on_connect=False)
+    deadline = time.monotonic() + 5
+    done = False
+    while not done:
+        assert time.monotonic() < deadline
+        plane.poll(0.001)
+        with contextlib.suppress(TimeoutError):
+            done = made.shake()
     return made
 
 
@@ -259,14 +281,14 @@ def test_a_peer_that_leaves_together_with_its_handshake_is_reported_all_the_same
         (b"TIDEGATE\x01\x02\x00ab" + b"n" * 16 + b"m" * 32, "does not hold the job's secret"),
     ],
 )
-def test_a_stranger_is_refused_and_the_job_does_not_notice(pair, nonsense, said, caplog):
+def test_a_stranger_is_refused_and_the_job_does_not_notice(pair, tls, nonsense, said, caplog):
     low, high = pair
     with caplog.at_level(logging.WARNING):
         sock = stranger(high)
         sock.sendall(nonsense)
         assert is_closed(sock, low, high)
     sock.close()
-    assert said in caplog.text
+    assert (said if tls is None else "does not speak TLS with this job's certificate") in caplog.text
     send(low, 1, b"still here")
     until(lambda: high.bodies == [b"still here"], low, high)
     assert not low.lost
@@ -283,11 +305,11 @@ def test_a_stranger_is_refused_and_the_job_does_not_notice(pair, nonsense, said,
         ({"slot": 0}, "slot 0 connected twice"),
     ],
 )
-def test_a_slot_with_the_secret_that_has_no_business_here_is_refused(pair, changes, said, caplog):
+def test_a_slot_with_the_secret_that_has_no_business_here_is_refused(pair, tls, changes, said, caplog):
     low, high = pair
     until(lambda: high._peers and not high._strangers, low, high)
     with caplog.at_level(logging.WARNING):
-        sock = stranger(high)
+        sock = secured(stranger(high), high, tls)
         hello = Hello(**{"role": "data", "job": "job", "attempt": 0, "slot": 0, **changes})
         sock.sendall(ClientHandshake(SECRET, hello).feed(receive(sock, high, GREETING_BYTES)))
         assert is_closed(sock, low, high)

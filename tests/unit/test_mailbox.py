@@ -113,6 +113,12 @@ def test_a_first_record_may_take_longer_than_a_peer_waits_for_a_handshake():
     assert records_in(start(env, numbers).result(WAIT_S)) == 100
 
 
+def test_a_job_runs_over_encrypted_connections_and_ports_that_were_told():
+    env = Environment(parallelism=2, tls="on", control_port="20000-25000", data_ports="25001-32000")
+    numbers = env.from_sequence(1, 200_000).rebalance().map(lambda n: n, returns=int)
+    assert records_in(start(env, numbers).result(WAIT_S)) == 200_000
+
+
 class Counting(MapFunction):
     """Counts its records with numbers of a given kind."""
 

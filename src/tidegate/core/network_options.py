@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.core.option import Option
-from tidegate.core.option_types import DURATION, SIZE, TEXT, at_least, integer
+from tidegate.core.option_types import DURATION, PORTS, SIZE, TEXT, at_least, choice, integer
 
 
 class NetworkOptions:
@@ -43,6 +43,38 @@ class NetworkOptions:
         TEXT,
         "",
         "Address that the control port binds to; 0.0.0.0 or :: also for data ports; empty: chosen automatically.",
+    )
+    control_port = Option(
+        "network.control_port",
+        PORTS,
+        "",
+        "Port of the driver's control port, or a range of which it takes the first free one; empty: any.",
+        aliases=["jobmanager.rpc.port"],
+    )
+    data_ports = Option(
+        "network.data_ports",
+        PORTS,
+        "",
+        "Range of ports for the slots' data ports; each slot of a host needs one. Empty: any.",
+        aliases=["taskmanager.data.port"],
+    )
+    tls = Option(
+        "network.tls",
+        choice("auto", "on", "off"),
+        "auto",
+        "Encrypt control and data connections; auto: unless the control port is on the loopback address.",
+    )
+    tls_certificate = Option(
+        "network.tls_certificate",
+        TEXT,
+        "",
+        "PEM file, on the driver, of a certificate to use for TLS; empty: each job makes its own.",
+    )
+    tls_key = Option(
+        "network.tls_key",
+        TEXT,
+        "",
+        "PEM file, on the driver, of the private key for network.tls_certificate.",
     )
     handshake_timeout = Option(
         "network.handshake_timeout",

@@ -5,6 +5,7 @@ Used by the registry in `tidegate.core.options` and by modules that register opt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from tidegate.core.durations import (
     parse_duration_ms,
     parse_size_bytes,
 )
+from tidegate.core.uris import path_name
 
 T = TypeVar("T")
 
@@ -56,6 +58,10 @@ def _show_text(value: str) -> str:
 
 BOOLEAN: Final = OptionType("bool", "true or false", _parse_bool, lambda value: str(value).lower())
 TEXT: Final = OptionType("text", "a text", _parse_text, _show_text)
+LOCATION: Final = OptionType(
+    "text", "a path or a URI", _parse_text, lambda value: _show_text(path_name(value))
+)
+"""Shown without the credentials that a URI may carry."""
 DURATION: Final = OptionType("duration", DURATION_FORM, parse_duration_ms, format_duration_ms)
 SIZE: Final = OptionType("size", SIZE_FORM, parse_size_bytes, format_size_bytes)
 
@@ -76,6 +82,31 @@ def integer(at_least: int, at_most: int | None = None) -> OptionType[int]:
         return number
 
     return OptionType("int", f"a whole number {bounds}", parse)
+
+
+def port_range(text: str) -> range:
+    """The ports that a text of the type `PORTS` means; empty: the kernel chooses."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1) if text else range(1)
+
+
+def _parse_ports(value: object) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str):
+        raise ValueError
+    text = text.replace(" ", "")
+    if text and (not re.fullmatch(r"\d{1,5}(-\d{1,5})?", text) or not _are_ports(port_range(text))):
+        raise ValueError
+    return text
+
+
+def _are_ports(ports: range) -> bool:
+    return len(ports) > 0 and ports[0] > 0 and ports[-1] < 1 << 16
+
+
+PORTS: Final = OptionType(
+    "ports", "a port (40000) or a range of ports (40000-40010), from 1 to 65535", _parse_ports, _show_text
+)
 
 
 def choice(*words: str, also: Mapping[str, str] = MappingProxyType({})) -> OptionType[str]:

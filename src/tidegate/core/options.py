@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.network_options import NetworkOptions
 from tidegate.core.option import REGISTRY, SPELLINGS, Option, describe, find_option, plain, register
-from tidegate.core.option_types import BOOLEAN, DURATION, SIZE, TEXT, at_least, choice, integer
+from tidegate.core.option_types import BOOLEAN, DURATION, LOCATION, SIZE, TEXT, at_least, choice, integer
 from tidegate.core.recovery_options import LATEST, LATEST_OR_NEW, RecoveryOptions
 
 __all__ = [
@@ -157,7 +157,7 @@ class Options(NetworkOptions, RecoveryOptions):
     )
     spark_staging_dir = Option(
         "spark.staging_dir",
-        TEXT,
+        LOCATION,
         "",
         "Directory for DataFrames on their way in and out; empty: a temporary one on this machine.",
     )

@@ -14,8 +14,8 @@ from tidegate.core.option import Option
 from tidegate.core.option_types import (
     BOOLEAN,
     DURATION,
+    LOCATION,
     SIZE,
-    TEXT,
     at_least,
     choice,
     duration_or_off,
@@ -42,7 +42,7 @@ class RecoveryOptions:
     )
     checkpoint_dir = Option(
         "checkpoint.dir",
-        TEXT,
+        LOCATION,
         "",
         "Directory (a path or a URI) of the checkpoints of all jobs; empty: the memory of the JobManager.",
         aliases=["execution.checkpointing.dir", "state.checkpoints.dir"],
@@ -140,7 +140,7 @@ class RecoveryOptions:
     )
     resume = Option(
         "resume",
-        TEXT,
+        LOCATION,
         "",
         "Where the job starts: 'latest' (its last completed checkpoint), 'latest-or-new' (the same, or from nothing if "
         "there is none), the path of one; empty: from nothing.",

@@ -28,7 +28,9 @@ from tidegate.jobmanager.failover.events import JobEvent
 from tidegate.protocol.frames import ControlDecoder, control_frame
 from tidegate.protocol.handshake import ServerHandshake
 from tidegate.protocol.messages import MasterMessage, decode_slot_message, encode_message
+from tidegate.protocol.ports import listen
 from tidegate.protocol.refusals import RefusalLog
+from tidegate.protocol.tls import TlsIdentity, TlsSocket
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ class _Connection:
     decoder: ControlDecoder = field(default_factory=ControlDecoder)
     outgoing: collections.deque[memoryview] = field(default_factory=collections.deque)
     slot: SlotId | None = None
+    is_open: bool = True
+    """Whether bytes can go over it: not before the handshake of TLS, if there is one."""
     close_when_sent: bool = False
     closed: bool = False
 
@@ -68,8 +72,11 @@ class ControlServer:
         handshake_timeout_ms: int,
         *,
         clock: Clock | None = None,
+        ports: str = "",
+        tls: TlsIdentity | None = None,
     ) -> None:
         self._secret = secret
+        self._tls = None if tls is None else tls.server_context()
         self._job = (job_id, attempt)
         self._num_slots = num_slots
         self._handshake_timeout_ms = handshake_timeout_ms
@@ -84,7 +91,7 @@ class ControlServer:
         self._accept_again_ms = 0
         self._accepting = True
         self._thread: threading.Thread | None = None
-        self._listener = _listen(bind_host)
+        self._listener = listen(bind_host, ports, "network.control_port")
         self._selector = selectors.DefaultSelector()
         self._wake_receive, self._wake_send = socket.socketpair()
         for s in (self._wake_receive, self._wake_send, self._listener):
@@ -212,9 +219,16 @@ class ControlServer:
         accepted.setblocking(False)
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            try:
+                accepted = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+            except OSError:
+                accepted.close()  # it went away at once
+                return
         handshake = ServerHandshake(self._secret, *self._job)
         deadline_ms = self._now_ms() + self._handshake_timeout_ms
         connection = _Connection(accepted, f"{address[0]}:{address[1]}", handshake, deadline_ms)
+        connection.is_open = self._tls is None
         if len(self._unproven) >= MAX_UNPROVEN:
             oldest = next(iter(self._unproven))
             self._refuse(oldest, f"more than {MAX_UNPROVEN} connections wait to prove themselves")
@@ -224,6 +238,9 @@ class ControlServer:
 
     def _read(self, connection: _Connection) -> None:
         try:
+            if not connection.is_open:
+                self._shake(connection)
+                return
             data = connection.socket.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
@@ -236,6 +253,15 @@ class ControlServer:
             self._prove(connection, data)
         else:
             self._take(connection, connection.slot, data)
+
+    def _shake(self, connection: _Connection) -> None:
+        assert isinstance(connection.socket, TlsSocket)
+        try:
+            connection.is_open = connection.socket.shake()
+        except AuthenticationError as e:
+            self._refuse(connection, str(e))
+            return
+        self._flush(connection)
 
     def _prove(self, connection: _Connection, data: bytes) -> None:
         handshake = connection.handshake
@@ -284,7 +310,7 @@ class ControlServer:
 
     def _flush(self, connection: _Connection) -> None:
         """Send what the socket takes; ask to be called again for the rest."""
-        if connection.closed:
+        if connection.closed or not connection.is_open:
             return
         outgoing = connection.outgoing
         try:
@@ -351,15 +377,3 @@ class ControlServer:
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // 1_000_000
-
-
-def _listen(bind_host: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in bind_host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.bind((bind_host, 0))
-        listener.listen(256)
-    except OSError:
-        listener.close()
-        raise
-    return listener

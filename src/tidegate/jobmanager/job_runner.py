@@ -40,6 +40,7 @@ from tidegate.jobmanager.source_coordinator import (
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.handshake import new_secret
 from tidegate.protocol.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from tidegate.protocol.tls import identity_for
 from tidegate.snapshot.assignment import Restore
 from tidegate.snapshot.handles import StateFile
 from tidegate.storage.memory import MemoryStorage
@@ -133,6 +134,7 @@ class JobRunner:
         """How many records each source will give, where it knows."""
         self._enumerators: EnumeratorThread | None = None
         bind_host, self._advertised_host = host.control_host()
+        self._tls = identity_for(options, self.job_id, bind_host)
         self._server = ControlServer(
             bind_host,
             self._secret,
@@ -141,6 +143,8 @@ class JobRunner:
             self.master.graph.slots_needed,
             options.handshake_timeout,
             clock=self._clock,
+            ports=options.control_port,
+            tls=self._tls,
         )
         self._gang = _HostThread(host, self.post)
         self._storing: StorageThread | None = None
@@ -312,6 +316,7 @@ class JobRunner:
             self._server.port,
             self.master.graph.slots_needed,
             self.options.as_dict(),
+            self._tls,
         )
 
 

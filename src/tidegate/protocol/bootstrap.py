@@ -8,6 +8,7 @@ import msgspec
 
 from tidegate.core.ids import AttemptNumber, JobId
 from tidegate.core.options import Options
+from tidegate.protocol.tls import TlsIdentity
 
 
 class SlotBootstrap(msgspec.Struct, frozen=True):
@@ -22,6 +23,8 @@ class SlotBootstrap(msgspec.Struct, frozen=True):
     num_slots: int
     options: dict[str, Any]
     """`Options.as_dict()`: what was set, without the defaults."""
+    tls: TlsIdentity | None = None
+    """None: connections are not encrypted."""
 
     def job_options(self) -> Options:
         """The job's options, as the driver has them."""

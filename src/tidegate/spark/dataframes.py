@@ -17,6 +17,7 @@ from tidegate.connectors.files import FileSink, FileSource
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.options import Options
 from tidegate.records.types import RecordType
+from tidegate.storage.locations import resolve
 
 
 def new_staging_dir(options: Options) -> str:
@@ -123,8 +124,6 @@ def _no_way_out(field: pa.Field) -> SchemaError:
 
 def remove_staging(location: str) -> None:
     """Delete a staging directory, if it is still there."""
-    filesystem, path = (
-        fs.FileSystem.from_uri(location) if "://" in location else (fs.LocalFileSystem(), location)
-    )
-    if filesystem.get_file_info(path).type is fs.FileType.Directory:
-        filesystem.delete_dir(path)
+    place = resolve(location)
+    if place.filesystem.get_file_info(place.path).type is fs.FileType.Directory:
+        place.filesystem.delete_dir(place.path)

@@ -7,7 +7,6 @@ a failed barrier result stage is final. The JobManager decides what happens next
 from __future__ import annotations
 
 import functools
-import ipaddress
 import logging
 import os
 import socket
@@ -25,6 +24,7 @@ from tidegate.core.ids import SlotId
 from tidegate.core.options import Options
 from tidegate.jobmanager.events import GangEnded
 from tidegate.protocol.bootstrap import SlotBootstrap
+from tidegate.protocol.ports import is_loopback
 from tidegate.spark.artifacts import ship_package
 from tidegate.spark.errors import explain_end
 from tidegate.spark.session import SessionUse
@@ -216,15 +216,6 @@ def use_python_of_driver(context: Any) -> None:
     chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if context.master.startswith("local") and not chosen:
         context.pythonExec = sys.executable
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address, or every address of a name, is on the loopback; a name without an address is not."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
 
 
 def _tag_of(properties: Any) -> str | None:

@@ -1,19 +1,18 @@
-"""Locations: a path or a URI to a pyarrow filesystem and a path on it; and how one is written in messages.
-
-A URI may carry credentials and options (`s3://key:secret@bucket/dir?endpoint_override=...`); no message has them.
-"""
+"""Locations: a path or a URI to a pyarrow filesystem and a path on it. `core.uris` writes them in messages."""
 
 from __future__ import annotations
 
 import os
-import re
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 
-SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+from tidegate.core.uris import SCHEME, path_name, without_credentials
+
+__all__ = ["SCHEME", "Place", "absolute", "path_name", "resolve", "split_query"]
+
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
 
@@ -48,16 +47,6 @@ def absolute(path: str) -> str:
     return path if SCHEME.match(path) else os.path.abspath(os.path.expanduser(path))
 
 
-def path_name(path: str) -> str:
-    """A path or URI for messages: a URI without user, password and query."""
-    scheme = SCHEME.match(path)
-    if scheme is None:
-        return path
-    rest = path[scheme.end() :].partition("?")[0]
-    authority, slash, tail = rest.partition("/")
-    return f"{scheme[0]}{authority.rpartition('@')[2]}{slash}{tail}"
-
-
 def split_query(location: str) -> tuple[str, str]:
     """A URI without its options, and the options with their `?`; a plain path has none."""
     if SCHEME.match(location) is None or location.lower().startswith("file://"):
@@ -76,7 +65,7 @@ def resolve(location: str) -> Place:
         filesystem, path = _filesystem(location)
     except (pa.ArrowException, OSError, ValueError) as e:
         # The message may repeat the URI, and the URI may have a password; so no `from e` either.
-        raise ValueError(re.sub(r"//[^/@\s]*@", "//", str(e))) from None
+        raise ValueError(without_credentials(str(e), location)) from None
     return Place(filesystem, path, scheme[0])
 
 

@@ -11,6 +11,7 @@ import logging
 import os
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from tidegate.core.options import Options
 from tidegate.protocol import messages as m
 from tidegate.protocol.frames import ControlDecoder, control_frame
 from tidegate.protocol.handshake import ClientHandshake, Hello
+from tidegate.protocol.tls import TlsIdentity
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +37,17 @@ class ControlLost(TidegateError):
 class ControlClient:
     """Talks to the JobManager. `send` and `close` from the mailbox thread; `inbox` is filled by the own thread."""
 
-    def __init__(self, host: str, port: int, secret: bytes, hello: Hello, options: Options) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret: bytes,
+        hello: Hello,
+        options: Options,
+        tls: TlsIdentity | None = None,
+    ) -> None:
         self._options = options
+        self._tls = None if tls is None else tls.client_context()
         self._decoder = ControlDecoder()
         self._early = self._connect(host, port, secret, hello)
         self.local_host: str = self._socket.getsockname()[0]
@@ -179,8 +190,10 @@ class ControlClient:
                 ) from e
             try:
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    self._socket = self._tls.wrap_socket(self._socket)
                 return self._shake_hands(secret, hello)
-            except (ControlLost, ConnectionError):
+            except (ControlLost, ConnectionError, ssl.SSLError):
                 self._socket.close()
                 if time.monotonic() >= deadline:
                     raise

@@ -41,7 +41,9 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
     pa.array([0])  # imports what Arrow imports when it first meets a list; not while records wait
     options = Options().with_values(bootstrap.options, "the driver")
     hello = Hello("control", bootstrap.job_id, bootstrap.attempt, slot_id)
-    control = ControlClient(bootstrap.control_host, bootstrap.control_port, bootstrap.secret, hello, options)
+    control = ControlClient(
+        bootstrap.control_host, bootstrap.control_port, bootstrap.secret, hello, options, bootstrap.tls
+    )
     # `network.bind_host` is an address of the JobManager's machine, or all of a machine's. Data ports bind to all, or
     # to the one that this slot calls the JobManager from, which is also the one that peers get.
     everywhere = options.bind_host in ("0.0.0.0", "::")
@@ -54,6 +56,8 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
         SystemClock(),
         options.handshake_timeout,
         link_ms=options.link_timeout,
+        ports=options.data_ports,
+        tls=bootstrap.tls,
     )
     try:
         address = m.SlotAddress(slot_id, control.local_host, data.port, os.getpid())

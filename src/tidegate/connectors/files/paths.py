@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 
 from tidegate.core.errors import TidegateError
-from tidegate.storage.locations import SCHEME
+from tidegate.core.uris import SCHEME, without_credentials
 from tidegate.storage.locations import absolute as absolute
 from tidegate.storage.locations import path_name as path_name
 
@@ -89,7 +89,7 @@ def _locate_one(path: str) -> Location:
         filesystem, base = pa_fs.FileSystem.from_uri(plain[:cut] + options)
     except (pa.ArrowException, OSError, ValueError) as e:
         # The message may repeat the URI, and the URI may have a password; so no `from e` either.
-        message = re.sub(r"//[^/@\s]*@", "//", str(e))
+        message = without_credentials(str(e), path)
         raise InputFileError(f"cannot use {path_name(path)}: {message}") from None
     return Location(filesystem, (base + plain[cut:],), scheme[0])
 

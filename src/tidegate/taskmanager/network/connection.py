@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from tidegate.core.errors import AuthenticationError
 from tidegate.core.ids import SlotId
 from tidegate.protocol.frames import DATA_HEADER, DataHeader, parse_data_header
 from tidegate.protocol.handshake import ClientHandshake, Hello, ServerHandshake
+from tidegate.protocol.tls import TlsSocket
 
 OnFrame = Callable[[DataHeader, memoryview], None]
 
@@ -19,6 +21,7 @@ _MAX_VECTORS = 64
 _READ_BUDGET = 4 << 20
 """Bytes that one call of `read` takes at most, so that a fast peer does not starve the tasks."""
 _LARGE_FRAME = 64 << 10
+_HANDSHAKE_READ = 16 << 10
 
 
 class ConnectionClosed(Exception):
@@ -31,8 +34,6 @@ class Connection:
     def __init__(
         self, sock: socket.socket, handshake: ClientHandshake | ServerHandshake, peer: SlotId | None
     ) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.peer = peer
         self.established = False
@@ -41,6 +42,9 @@ class Connection:
         self.on_established: Callable[[], None] = _nothing
         """Called between the handshake and the first frame; may refuse the peer by raising `ProtocolError`."""
         self._shut = False
+        self._tls = sock if isinstance(sock, TlsSocket) else None
+        self._is_open = self._tls is None
+        """Whether bytes can go over it: not before the handshake of TLS, if there is one."""
         self._handshake: ClientHandshake | ServerHandshake | None = handshake
         self._out: deque[memoryview] = deque()
         self._frames_before: deque[memoryview] = deque()
@@ -51,6 +55,8 @@ class Connection:
         self._rest = b""
         if isinstance(handshake, ServerHandshake):
             self._out.append(memoryview(handshake.greeting))
+        else:
+            self._open()  # with TLS it is for the client to begin
 
     def fileno(self) -> int:
         """The socket's file descriptor."""
@@ -59,7 +65,7 @@ class Connection:
     @property
     def wants_write(self) -> bool:
         """Whether something waits for the socket to take it."""
-        return bool(self._out)
+        return bool(self._out) and self._is_open
 
     def send(self, header: bytes, body: object) -> None:
         """Queue a frame; it leaves when the handshake is done and the socket takes it."""
@@ -76,6 +82,8 @@ class Connection:
 
     def write(self) -> None:
         """Send what the socket takes now."""
+        if not self._is_open:
+            return
         out = self._out
         try:
             while out:
@@ -97,13 +105,15 @@ class Connection:
     def read(self, on_frame: OnFrame) -> None:
         """Read what is there and hand complete frames on, up to a budget."""
         try:
+            if not self._is_open and not self._open():
+                return
             if self._handshake is not None:
                 if not self._read_handshake():
                     return
                 self.on_established()
                 self._take(self._rest, on_frame)
             budget = _READ_BUDGET
-            while budget > 0:
+            while budget > 0 or (self._tls is not None and self._tls.pending()):
                 received = self.sock.recv_into(self._view[self._have :])
                 if not received:
                     raise ConnectionClosed("the peer closed the connection")
@@ -117,6 +127,13 @@ class Connection:
     def close(self) -> None:
         """Close the socket."""
         self.sock.close()
+
+    def _open(self) -> bool:
+        """Go on with the handshake of TLS, if there is one; whether bytes can go over the connection now."""
+        if self._tls is not None and not self._is_open:
+            self._is_open = self._tls.shake()
+            self.write()
+        return self._is_open
 
     def _finish_writing(self) -> None:
         if self._shut and self.established and not self._out and not self.sent_all:
@@ -149,7 +166,7 @@ class Connection:
         """Take handshake bytes one message at a time; returns whether frames may follow now."""
         handshake = self._handshake
         assert handshake is not None
-        data = self.sock.recv(1024)
+        data = self.sock.recv(_HANDSHAKE_READ)
         if not data:
             raise ConnectionClosed("the peer closed the connection during the handshake")
         reply = handshake.feed(data)
@@ -183,16 +200,25 @@ class Connection:
 
 
 def client_connection(
-    sock: socket.socket, secret: bytes, job: str, attempt: int, slot: SlotId, peer: SlotId
+    sock: socket.socket, secret: bytes, hello: Hello, peer: SlotId, tls: ssl.SSLContext | None = None
 ) -> Connection:
     """The connecting side of a data connection."""
-    hello = Hello("data", job, attempt, slot)
-    return Connection(sock, ClientHandshake(secret, hello), peer)
+    return Connection(_prepared(sock, tls, is_server=False), ClientHandshake(secret, hello), peer)
 
 
-def server_connection(sock: socket.socket, secret: bytes, job: str, attempt: int) -> Connection:
+def server_connection(
+    sock: socket.socket, secret: bytes, job: str, attempt: int, tls: ssl.SSLContext | None = None
+) -> Connection:
     """The accepting side of a data connection."""
-    return Connection(sock, ServerHandshake(secret, job, attempt), None)
+    return Connection(_prepared(sock, tls, is_server=True), ServerHandshake(secret, job, attempt), None)
+
+
+def _prepared(sock: socket.socket, tls: ssl.SSLContext | None, *, is_server: bool) -> socket.socket:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if tls is None:
+        return sock
+    return tls.wrap_socket(sock, server_side=is_server, do_handshake_on_connect=False)
 
 
 def _nothing() -> None:

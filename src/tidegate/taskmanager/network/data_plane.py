@@ -18,9 +18,12 @@ from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import SlotId
 from tidegate.protocol.frames import DataHeader
+from tidegate.protocol.handshake import Hello
 from tidegate.protocol.liveness import PathWatch
 from tidegate.protocol.messages import SlotAddress
+from tidegate.protocol.ports import listen
 from tidegate.protocol.refusals import RefusalLog
+from tidegate.protocol.tls import TlsIdentity
 from tidegate.taskmanager.network.connection import (
     Connection,
     ConnectionClosed,
@@ -60,6 +63,8 @@ class DataPlane:
         handshake_ms: int,
         *,
         link_ms: int = 15_000,
+        ports: str = "",
+        tls: TlsIdentity | None = None,
     ) -> None:
         self._secret = secret
         self._job = job
@@ -71,8 +76,9 @@ class DataPlane:
         self.on_frame: Callable[[SlotId, DataHeader, memoryview], None] = _unset
         self.on_lost: Callable[[SlotId, str, bool], None] = _unset
         """Told the peer, the reason, and whether the path between the hosts is dead."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=128)
+        self._server_tls = None if tls is None else tls.server_context()
+        self._client_tls = None if tls is None else tls.client_context()
+        self._listener = listen(host, ports, "network.data_ports", patience_s=handshake_ms / 1000)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -102,15 +108,16 @@ class DataPlane:
         for peer, address in peers.items():
             if peer < self._slot:
                 continue
+            hello = Hello("data", self._job, self._attempt, self._slot)
             try:
                 sock = socket.create_connection((address.host, address.port), timeout=self._link_ms / 1000)
+                connection = client_connection(sock, self._secret, hello, peer, self._client_tls)
             except OSError as e:
                 raise PeerUnreachable(
                     peer,
                     f"cannot connect to it at {address.host}:{address.port}: {e}. Check that the hosts reach each "
                     f"other at their data ports (network.data_ports)",
                 ) from e
-            connection = client_connection(sock, self._secret, self._job, self._attempt, self._slot, peer)
             self._peers[peer] = connection
             self._add(connection)
 
@@ -273,7 +280,11 @@ class DataPlane:
                 # The oldest goes, not the newest: that one may be a peer, who proves itself at once.
                 oldest = self._by_fd[next(iter(self._strangers))]
                 self._refuse(oldest, f"more than {len(self._strangers)} wait to prove themselves")
-            connection = server_connection(sock, self._secret, self._job, self._attempt)
+            try:
+                connection = server_connection(sock, self._secret, self._job, self._attempt, self._server_tls)
+            except OSError:
+                sock.close()  # it went away at once
+                continue
             self._add(connection)
             self._strangers[connection.fileno()] = self._clock.monotonic_ns() + self._handshake_ns
 

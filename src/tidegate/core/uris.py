@@ -1,0 +1,40 @@
+"""URIs in messages: a URI may carry credentials and options (`s3://key:secret@bucket/dir?...`); no message has them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_ANY_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+
+
+def path_name(path: str) -> str:
+    """A path or URI for messages: a URI without user, password and query."""
+    scheme = SCHEME.match(path)
+    if scheme is None:
+        return path
+    rest = path[scheme.end() :].partition("?")[0]
+    # A password may have a slash that nobody escaped: what is before the last @ is not shown.
+    return f"{scheme[0]}{rest.rpartition('@')[2]}"
+
+
+def without_credentials(message: str, uri: str) -> str:
+    """A library's message about a URI, with every URI in it as `path_name` writes it, also if it was shortened."""
+    told = message.replace(uri, path_name(uri)) if uri else message
+    shown = _ANY_URI.sub(lambda found: path_name(found[0]), told)
+    for part in _secret_parts(uri):
+        shown = shown.replace(part, "***")
+    return shown
+
+
+def _secret_parts(uri: str) -> list[str]:
+    """What a library may quote alone: the user info and the query of a URI, and their pieces."""
+    scheme = SCHEME.match(uri)
+    rest, _, query = uri[scheme.end() if scheme else 0 :].partition("?")
+    user_info = rest.rpartition("@")[0]
+    values = [pair.partition("=")[2] for pair in query.split("&")]
+    parts = {user_info, query, *user_info.split(":"), *values}
+    parts |= {unquote(part) for part in parts}
+    return sorted((part for part in parts if len(part) > 3), key=len, reverse=True)

@@ -1,0 +1,187 @@
+"""TLS for control and data connections: one certificate per job, which every process of it has and trusts alone.
+
+The driver makes the certificate (or reads the user's) and sends it with its key to the slots, in the bootstrap, where
+the job's secret goes too. A client takes exactly that certificate from a server, so nobody without the key can stand
+between two processes; who the client is, the handshake inside shows (`protocol/handshake.py`).
+
+A `TlsSocket` behaves as a plain non-blocking socket does where the two differ: it raises `BlockingIOError`, it has
+`sendmsg`, and one `recv` leaves nothing decrypted behind that the kernel cannot announce.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.core.errors import AuthenticationError, ConfigurationError
+from tidegate.core.options import Options
+from tidegate.protocol.ports import is_loopback
+
+_RECORD_BYTES = 16 << 10
+"""What a TLS record holds at most; smaller pieces are joined up to it."""
+_WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_VALID_FOR = datetime.timedelta(days=3650)
+_CLOCKS_DIFFER = datetime.timedelta(days=1)
+
+
+class TlsIdentity(msgspec.Struct, frozen=True):
+    """The certificate and the private key of a job, as PEM. The key is never shown, as the job's secret is not."""
+
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "TlsIdentity(...)"
+
+    def __rich_repr__(self) -> list[Any]:
+        return []
+
+    def server_context(self) -> ssl.SSLContext:
+        """For the accepting side of connections."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.num_tickets = 0
+        with _as_file(self.certificate) as certificate, _as_file(self.key) as key:
+            context.load_cert_chain(certificate, key)
+        return _of_ours(context)
+
+    def client_context(self) -> ssl.SSLContext:
+        """For the connecting side: trusts this one certificate, whatever the address of the server is."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(cadata=self.certificate.decode("ascii"))
+        return _of_ours(context)
+
+
+def identity_for(options: Options, job: str, bind_host: str) -> TlsIdentity | None:
+    """The identity of a job whose control port binds to this address; None: its connections are not encrypted."""
+    if options.tls == "off" or (options.tls == "auto" and is_loopback(bind_host)):
+        return None
+    certificate, key = options.tls_certificate, options.tls_key
+    if bool(certificate) != bool(key):
+        missing, given = ("network.tls_key", certificate) if certificate else ("network.tls_certificate", key)
+        raise ConfigurationError(f"{missing} is missing: {given} alone is not enough. Set both, or neither.")
+    return read_identity(certificate, key) if certificate else new_identity(job)
+
+
+def new_identity(job: str) -> TlsIdentity:
+    """A new key, and a certificate for it that it has signed itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"tidegate {job}"[:64])])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_after(now + _VALID_FOR)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+    return TlsIdentity(
+        certificate.public_bytes(pem), key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    )
+
+
+def read_identity(certificate: str, key: str) -> TlsIdentity:
+    """The user's own certificate and key, from PEM files; what cannot be used is a `ConfigurationError`."""
+    try:
+        identity = TlsIdentity(Path(certificate).read_bytes(), Path(key).read_bytes())
+        identity.server_context()
+        identity.client_context()
+    except (OSError, ValueError) as e:  # an SSLError is an OSError
+        raise ConfigurationError(
+            f"network.tls_certificate {certificate} and network.tls_key {key} cannot be used: {e}. They must be PEM "
+            f"files that belong together, the key without a pass phrase."
+        ) from e
+    return identity
+
+
+class TlsSocket(ssl.SSLSocket):
+    """A connected socket with TLS. While `shake` has not returned True nothing can be sent or received."""
+
+    def shake(self) -> bool:
+        """Go on with the handshake of TLS; whether it is done. What is no TLS of ours is an `AuthenticationError`."""
+        try:
+            self.do_handshake()
+        except _WOULD_BLOCK:
+            return False
+        except ssl.SSLError as e:
+            reason = e.reason or str(e)
+            raise AuthenticationError(
+                f"the peer does not speak TLS with this job's certificate: {reason}"
+            ) from e
+        return True
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """As a plain socket's; also what else of the last record fits."""
+        try:
+            data = super().recv(buflen, flags)
+        except _WOULD_BLOCK as e:
+            raise BlockingIOError from e
+        while data and (more := min(self.pending(), buflen - len(data))):
+            data += super().recv(more, flags)
+        return data
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        """As a plain socket's. See `pending` for what else of the last record is there."""
+        try:
+            return super().recv_into(buffer, nbytes, flags)
+        except _WOULD_BLOCK as e:
+            raise BlockingIOError from e
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """As a plain socket's; a call that raised must be repeated with the same bytes, more may follow them."""
+        try:
+            return super().send(data, flags)
+        except _WOULD_BLOCK as e:
+            raise BlockingIOError from e
+
+    def sendmsg(self, buffers: Sequence[memoryview], *args: Any) -> int:  # type: ignore[override]
+        """Send from the first buffers on, in one record if they are small."""
+        head = buffers[0]
+        if head.nbytes >= _RECORD_BYTES or len(buffers) == 1:
+            return self.send(head)
+        joined = bytearray()
+        for buffer in buffers:
+            joined += buffer[: _RECORD_BYTES - len(joined)]
+            if len(joined) == _RECORD_BYTES:
+                break
+        return self.send(joined)
+
+    def shutdown(self, how: int) -> None:
+        """End a direction of the connection, and leave the other as it is. The frames inside tell an end from a cut."""
+        socket.socket.shutdown(self, how)
+
+
+def _of_ours(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.sslsocket_class = TlsSocket
+    return context
+
+
+@contextlib.contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A path to bytes that are in memory alone: `load_cert_chain` takes nothing else, and a key is not for disks."""
+    fd = os.memfd_create("pem", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, data)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
