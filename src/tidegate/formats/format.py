@@ -45,6 +45,10 @@ class TextFormat(ABC):
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise `SchemaError` naming the first column that cannot be written in this format."""
 
+    def check_read_schema(self, schema: pa.Schema) -> None:
+        """Raise `SchemaError` naming the first column that cannot be read from files of this format."""
+        self.check_schema(schema)
+
     @abstractmethod
     def file_columns(self, first_line: bytes, declared: Sequence[str]) -> list[str]:
         """The columns of a file in their order, from its first line if that is a header, else as declared."""

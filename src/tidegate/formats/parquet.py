@@ -48,6 +48,9 @@ class ParquetFormat:
         if len(schema) == 0:
             raise SchemaError("Parquet cannot hold records without any column")
 
+    def check_read_schema(self, schema: pa.Schema) -> None:
+        """Accept any: each file says whether it has such columns."""
+
     def open_writer(self, stream: Any, schema: pa.Schema) -> FormatWriter:
         """Start a file in an open binary stream."""
         return _ParquetWriter(self, stream, schema)

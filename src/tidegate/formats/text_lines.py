@@ -34,9 +34,13 @@ class TextLinesFormat(TextFormat):
                 f"Use JSON, CSV or Parquet, or map them to str."
             )
 
+    def check_read_schema(self, schema: pa.Schema) -> None:
+        """Refuse a first column that is no string; others are not in the lines, but in the path of the file."""
+        self.check_schema(pa.schema(list(schema)[:1]))
+
     def file_columns(self, first_line: bytes, declared: Sequence[str]) -> list[str]:
-        """The declared column."""
-        return list(declared)
+        """The first of the declared columns."""
+        return list(declared)[:1]
 
     def decoder(
         self, schema: pa.Schema, columns: Sequence[str], dictionary_columns: Sequence[str] = ()

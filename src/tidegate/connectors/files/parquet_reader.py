@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.api.source import SourceSplit
+from tidegate.connectors.files.file_columns import ColumnTexts, FileColumns, file_columns, path_values
 from tidegate.connectors.files.paths import FoundFile, InputFileError, Location, check_unchanged
 from tidegate.connectors.files.reader import OpenSplit
 from tidegate.connectors.files.splits import INT96_UNIT, ParquetSplit
@@ -30,6 +31,9 @@ class ParquetReading:
 
     location: Location
     record_type: RecordType
+    declared_columns: tuple[str, ...]
+    """All columns of the records; `record_type` may name some of them only."""
+    texts: ColumnTexts = dataclasses.field(default_factory=ColumnTexts)
     dictionaries: defaultdict[str, CommonDictionary] = dataclasses.field(
         default_factory=partial(defaultdict, CommonDictionary)
     )
@@ -54,10 +58,10 @@ class OpenParquetSplit(OpenSplit):
         except (pa.ArrowException, OSError) as e:
             raise InputFileError(f"{self._name} cannot be read as Parquet: {e}") from e
         try:
-            self._check_schema(reader_schema(self._file.schema_arrow))
-        except SchemaError:
+            self._columns = self._check_schema(reader_schema(self._file.schema_arrow))
+        except SchemaError as e:
             self._file.close()
-            raise
+            raise SchemaError(f"{self._name}: {e}") from e
         self._batches = self._read(max_rows)
         self._rest: pa.RecordBatch | None = None
         """What was read already, but is more than one batch may have now."""
@@ -83,22 +87,26 @@ class OpenParquetSplit(OpenSplit):
         file.close()
         return pq.ParquetFile(path, read_dictionary=self._encoded, metadata=metadata, **options)
 
-    def _check_schema(self, found: pa.Schema) -> None:
-        for field in self._reading.record_type.schema:
-            index = found.get_field_index(field.name)
-            if index < 0:
+    def _check_schema(self, found: pa.Schema) -> FileColumns:
+        """Which columns to read; those that the file has must be of a kind with the declared ones."""
+        columns = file_columns(
+            self._reading.record_type.schema,
+            self._reading.declared_columns,
+            path_values(self._split.path),
+            found.names,
+            self._reading.texts,
+        )
+        for field in columns.stored:
+            if not _fits(found.field(field.name).type, field.type):
                 raise SchemaError(
-                    f"{self._name} has no column {field.name!r}; its columns are {', '.join(found.names)}"
+                    f"column {field.name!r} is {found.field(field.name).type}, but the source declares {field.type}. "
+                    f"Declare the file's type and convert it in a map."
                 )
-            if not _fits(found.field(index).type, field.type):
-                raise SchemaError(
-                    f"column {field.name!r} of {self._name} is {found.field(index).type}, "
-                    f"but the source declares {field.type}. Declare the file's type and convert it in a map."
-                )
+        return columns
 
     def _read(self, max_rows: int) -> Iterator[pa.RecordBatch]:
         """Batches from the position on. A large row group is several; small ones are read together."""
-        metadata, schema = self._file.metadata, self._reading.record_type.schema
+        metadata, schema = self._file.metadata, self._columns.stored
         groups = range(self._split.first_group, self._split.end_group)
         sizes = [group_size(metadata, group, schema, self._encoded) for group in groups]
         skip, first = self._position, self._split.first_row + self._position + 1
@@ -110,12 +118,12 @@ class OpenParquetSplit(OpenSplit):
                 if skip >= columns.num_rows:
                     skip -= columns.num_rows
                     continue
-                yield self._declare(columns.slice(skip), first)
+                yield self._columns.complete(self._declare(columns.slice(skip), first))
                 first += columns.num_rows - skip
                 skip = 0
 
     def _read_groups(self, groups: GroupSize, max_rows: int) -> Iterable[pa.Table | pa.RecordBatch]:
-        names, numbers = self._reading.record_type.names, list(groups.numbers)
+        names, numbers = self._columns.stored.names, list(groups.numbers)
         if not names:
             return _without_columns(groups.rows, max_rows)
         if not groups.is_one_batch(max_rows):
@@ -160,7 +168,7 @@ class OpenParquetSplit(OpenSplit):
     def _declare(self, columns: pa.Table | pa.RecordBatch, first: int) -> pa.RecordBatch:
         """The declared columns in the declared order and types; string dictionaries stay."""
         arrays, fields = [], []
-        for field in self._reading.record_type.schema:
+        for field in self._columns.stored:
             array = self._one_array(columns.column(field.name), field)
             if array.type != field.type and not _is_string_dictionary(array.type, field.type):
                 try:

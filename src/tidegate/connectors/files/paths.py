@@ -185,8 +185,11 @@ def _found(info: Any) -> FoundFile:
 
 
 def _is_hidden(relative: str) -> bool:
-    parts = relative.split("/")
-    return any(p.startswith((".", "_")) for p in parts) or parts[-1].lower().endswith(_IN_PROGRESS)
+    *directories, name = relative.split("/")
+    if name.startswith((".", "_")) or name.lower().endswith(_IN_PROGRESS):
+        return True
+    # A directory `_dt=1` is a column, as for Spark.
+    return any(d.startswith(".") or (d.startswith("_") and "=" not in d) for d in directories)
 
 
 def _glob_regex(pattern: str) -> str:

@@ -20,6 +20,7 @@ from tidegate.api.source import (
 )
 from tidegate.connectors.files.bad_records import BAD_RECORD_TYPE, FAIL, parse_policy, side_output_tag
 from tidegate.connectors.files.enumerator import FileEnumerator
+from tidegate.connectors.files.file_columns import infer_path_fields
 from tidegate.connectors.files.format_names import format_of
 from tidegate.connectors.files.parquet_reader import OpenParquetSplit, ParquetReading
 from tidegate.connectors.files.paths import (
@@ -151,10 +152,10 @@ class FileSource(Source):
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
         location, record_type = self._location, self.record_type
-        if isinstance(self.format, ParquetFormat):
-            parquet = ParquetReading(location, record_type)
-            return FileReader(context, partial(OpenParquetSplit, parquet, context.most_batch_rows))
         assert self._file_schema is not None
+        if isinstance(self.format, ParquetFormat):
+            parquet = ParquetReading(location, record_type, tuple(self._file_schema.names))
+            return FileReader(context, partial(OpenParquetSplit, parquet, context.most_batch_rows))
         self.format.prepare()
         reading = TextReading(
             location=location,
@@ -209,7 +210,7 @@ class FileSource(Source):
             raise SchemaError(
                 "FileSource needs a schema with columns: a dataclass or NamedTuple of known types, or a pyarrow.Schema"
             )
-        self.format.check_schema(record_type.schema)
+        self.format.check_read_schema(record_type.schema)
         for name in self._dictionary_columns:
             index = record_type.field_index(name, "FileSource(dictionary_columns=...)")
             if not pa.types.is_string(record_type.schema.field(index).type):
@@ -227,7 +228,11 @@ class FileSource(Source):
                 f"no schema can be inferred: there is nothing in {', '.join(map(path_name, self.paths))} yet. "
                 f"Give FileSource a schema."
             )
-        first = files[0]
+        in_path = {field.name: field for field in infer_path_fields(file.path for file in files)}
+        in_file = [field for field in self._infer_file(location, files[0]) if field.name not in in_path]
+        return pa.schema([*in_file, *in_path.values()])
+
+    def _infer_file(self, location: Location, first: FoundFile) -> pa.Schema:
         if isinstance(self.format, ParquetFormat):
             return reader_schema(read_footer(location, first.path).schema_arrow)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,6 +10,7 @@ import pyarrow as pa
 from tidegate.api.source import ReaderContext, SourceSplit
 from tidegate.connectors.files import bad_records
 from tidegate.connectors.files.bad_records import BadRecord
+from tidegate.connectors.files.file_columns import ColumnTexts, FileColumns, file_columns, path_values
 from tidegate.connectors.files.paths import FoundFile, Location, check_unchanged
 from tidegate.connectors.files.reader import OpenSplit
 from tidegate.connectors.files.splits import TextSplit
@@ -35,17 +35,22 @@ class TextReading:
     on_bad_record: str
     chunk_size: int
     max_line_size: int
-    decoders: dict[tuple[str, ...], LineDecoder] = field(default_factory=dict)
-    """By the columns of a file. One reader uses them for all its splits: they learn what the columns hold."""
+    decoders: dict[tuple[tuple[str, ...], ...], LineDecoder] = field(default_factory=dict)
+    """By the columns of a file and those that are read of them. One reader uses them for all its splits: they learn
+    what the columns hold."""
+    texts: ColumnTexts = field(default_factory=ColumnTexts)
 
-    def decoder(self, columns: Sequence[str]) -> LineDecoder:
-        """The decoder of a file with these columns."""
-        key = tuple(columns)
+    def columns_of(self, path: str, header: bytes) -> tuple[FileColumns, LineDecoder]:
+        """Which columns of a file to read, and with which decoder."""
+        in_path = path_values(path)
+        in_lines = [name for name in self.declared_columns if name not in in_path]
+        in_file = self.text_format.file_columns(header, in_lines)
+        columns = file_columns(self.record_type.schema, in_lines, in_path, in_file, self.texts)
+        key = (tuple(in_file), tuple(columns.stored.names))
         if key not in self.decoders:
-            self.decoders[key] = self.text_format.decoder(
-                self.record_type.schema, columns, self.dictionary_columns
-            )
-        return self.decoders[key]
+            dictionaries = [name for name in self.dictionary_columns if name in columns.stored.names]
+            self.decoders[key] = self.text_format.decoder(columns.stored, in_file, dictionaries)
+        return columns, self.decoders[key]
 
 
 class OpenTextSplit(OpenSplit):
@@ -66,16 +71,15 @@ class OpenTextSplit(OpenSplit):
         self._listed = FoundFile(split.path, split.size, split.mtime_ns)
         check_unchanged(reading.location, self._listed)
         self._file = TextFile(reading.location, split.path, split.size)
-        schema = reading.record_type.schema
         text_format = reading.text_format
         header = self._file.first_line()[0] if text_format.has_header else b""
         try:
-            columns = text_format.file_columns(header, reading.declared_columns)
-            self._decoder = reading.decoder(columns)
+            self._columns, self._decoder = reading.columns_of(split.path, header)
         except SchemaError as e:
             self._file.close()
             raise SchemaError(f"{self._file.name}: {e}") from e
-        self._empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+        stored = self._columns.stored
+        self._empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in stored], schema=stored)
         self._chunks = LineChunks(
             self._file,
             split.start,
@@ -165,7 +169,7 @@ class OpenTextSplit(OpenSplit):
         self._row = last
         if last == total:
             self._lines = None
-        return Batch.of_columns(self._reading.record_type, columns, origin)
+        return Batch.of_columns(self._reading.record_type, self._columns.complete(columns), origin)
 
     def _report_bad(self, lines: DecodedLines, bad: list[BadLine]) -> None:
         if not bad:
