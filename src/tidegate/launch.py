@@ -25,7 +25,7 @@ from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.event_time import event_time_warnings
 from tidegate.graph.explain import explain as explain_graph
-from tidegate.graph.explain_plan import Plan, plan_of
+from tidegate.graph.explain_plan import Plan, plan_of, untyped_records
 from tidegate.graph.guarantees import guarantees, keeps_state
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
@@ -120,7 +120,7 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     job_graph = build_job_graph(graph)
     _log_guarantees(graph)
     _warn_of_missing_uids(graph)
-    for words in event_time_warnings(graph):
+    for words in [*event_time_warnings(graph), *untyped_records(graph)]:
         _LOG.warning("job %r: %s", graph.name, words)
     begin = beginning(program.options, job_graph.name, job_graph)
     for node in graph.nodes:

@@ -254,3 +254,56 @@ def elsewhere(expression: str, *blobs: bytes) -> list[str]:
         timeout=60,
     )
     return done.stdout.decode().splitlines()
+
+
+TYPES = """
+from __future__ import annotations
+import enum
+import sys
+import uuid
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+import pydantic
+from tidegate.graph.blobs import dump_blob
+from tidegate.records.types import record_type_of
+
+class Color(enum.Enum):
+    RED = "red"
+
+class Place(TypedDict):
+    city: str
+    zip: NotRequired[int]
+
+class Model(pydantic.BaseModel):
+    id: uuid.UUID
+    color: Color
+
+def make():
+    return Model(id=uuid.UUID(int=1), color=Color.RED), {"city": "Oslo"}, Color.RED
+
+types = record_type_of(Model), record_type_of(Place), record_type_of(Color)
+assert not any(t.is_object for t in types)
+Path(sys.argv[1]).write_bytes(dump_blob((make, types), "map"))
+"""
+
+READS_TYPES = """
+import sys
+from pathlib import Path
+from tidegate.graph.blobs import load_blob
+
+make, types = load_blob(Path(sys.argv[1]).read_bytes())
+for value, record_type in zip(make(), types, strict=True):
+    assert record_type.to_rows(record_type.to_columns([value])) == [value], value
+model, place, color = make()
+assert model.color is color and type(color).RED is color
+print("arrived")
+"""
+
+
+def test_enums_typed_dicts_and_models_of_a_script_arrive_with_their_columns(tmp_path: Path) -> None:
+    blob = str(tmp_path / "blob")
+    for code in (TYPES, READS_TYPES):
+        done = subprocess.run([sys.executable, "-c", code, blob], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "arrived\n"

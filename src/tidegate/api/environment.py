@@ -22,6 +22,7 @@ from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 from tidegate.core.options import Options
+from tidegate.records.tables import as_table
 from tidegate.records.types import RecordType, brief
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         return self._read(source, source.describe(), settings, watermarks)
 
     def from_collection(self, values: Iterable[Any], *, type: Any = None, **settings: Any) -> DataStream:
-        """Read a list. Its record type is `type`, or found from the values: one class for all, else objects.
+        """Read a list, or the rows of a pandas or polars DataFrame or of an Arrow table.
+
+        Its record type is `type`, or found from the values: one class for all, else objects; the columns of a table.
 
         None may stand among plain values, and whole numbers among floats become floats if none is beyond 2**53:
         `[1, None]` is read as `int | None`, `[1, 2.5]` as `float`.
@@ -110,6 +113,9 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         >>> list(env.from_collection(["a", "b"]).execute_and_collect())
         ['a', 'b']
         """
+        table = as_table(values)
+        if table is not None:
+            return self._read(CollectionSource(table, type), "collection", settings)
         if not isinstance(values, Iterable):
             raise ProgramError(f"from_collection needs values to iterate over, got {values!r}")
         if isinstance(values, (str, bytes, bytearray, Mapping)):

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tidegate.api.elementwise import refuse_batch_dependent
 from tidegate.core.errors import ProgramError
+from tidegate.records.tables import canonical_type
 from tidegate.records.types import RecordType, RowType
 
 
@@ -43,18 +44,4 @@ def apply_expressions(frame: pl.DataFrame, form: str, expressions: tuple[Any, ..
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
     """The same schema with the Arrow types that tidegate declares: `string` and `binary`, not their variants."""
-    return pa.schema([pa.field(f.name, _canonical(f.type), True) for f in schema])
-
-
-def _canonical(t: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(t):
-        return _canonical(t.value_type)
-    if pa.types.is_large_string(t) or pa.types.is_string_view(t):
-        return pa.string()
-    if pa.types.is_large_binary(t) or pa.types.is_binary_view(t):
-        return pa.binary()
-    if pa.types.is_large_list(t) or pa.types.is_list(t):
-        return pa.list_(_canonical(t.value_type))
-    if pa.types.is_struct(t):
-        return pa.struct([pa.field(f.name, _canonical(f.type), True) for f in t])
-    return t
+    return pa.schema([pa.field(f.name, canonical_type(f.type), True) for f in schema])

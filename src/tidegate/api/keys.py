@@ -9,9 +9,9 @@ import pyarrow as pa
 from tidegate.api.functions import function_name, result_type
 from tidegate.api.operations import Key
 from tidegate.api.signatures import check_arguments
-from tidegate.core.errors import ProgramError
+from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.records.decimals import sum_type
-from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, StructType
+from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, StructType, brief
 
 
 def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: str = "key_by") -> Key:
@@ -35,9 +35,33 @@ def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: 
         check_arguments(key[0], ("value",), f"{role}: {function_name(key[0])}")
         key_type = result_type(key[0], "__call__", returns, many=False)
         _check_hashable(key_type, role, key[0])
+        if key_type.coded and role == "key_by":
+            return Key((), PlainKey(key[0], key_type), key_type.in_columns)
         return Key((), key[0], key_type)
     got = repr(key[0]) if len(key) == 1 else repr(key)
     raise ProgramError(f'{role} takes column names ({role}("a", "b")) or one function, got {got}')
+
+
+class PlainKey:
+    """A key function whose keys are what a column of them would hold: the value of an Enum, the text of a UUID.
+
+    So a key is the same wherever it is taken from and whatever hashes or stores it.
+    """
+
+    def __init__(self, function: Any, key_type: RecordType) -> None:
+        self._function = function
+        self._type = key_type
+        self.__name__ = function_name(function)
+
+    def __call__(self, value: Any) -> Any:
+        key = self._function(value)
+        try:
+            return self._type.as_in_columns(key)
+        except (TypeError, AttributeError) as e:
+            raise SchemaError(
+                f"the key function {self.__name__} returned a {type(key).__name__}, but {self._type.describe()} is "
+                f"declared: {brief(key)}"
+            ) from e
 
 
 def _check_hashable(key_type: RecordType, role: str, function: Any) -> None:

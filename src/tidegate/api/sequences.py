@@ -20,7 +20,8 @@ from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.records.batch import Batch, Origin
-from tidegate.records.types import RecordType, infer_record_type, record_type_of
+from tidegate.records.tables import records_of
+from tidegate.records.types import RecordType, RowType, ScalarType, infer_record_type, record_type_of
 
 _INT64_MAX = 2**63 - 1
 _SPLITS_PER_READER = 8
@@ -124,20 +125,14 @@ class CollectionSource(KnownSplitsSource):
     on_request = False
 
     def __init__(self, values: Iterable[Any], record_type: Any = None) -> None:
-        self._values = list(values)
-        super().__init__(
-            infer_record_type(self._values) if record_type is None else record_type_of(record_type)
-        )
-        if (
-            record_type is None
-            and self._type.schema.types == [pa.float64()]
-            and int in map(type, self._values)
-        ):
-            self._values = self._type.to_rows(self._type.to_columns(self._values))
+        self._values, found = records_of(values, record_type)
+        super().__init__(infer_record_type(self._values) if found is None else record_type_of(found))
         try:
             self._type.check_rows(self._values)
             if not self._type.is_object:  # such values are pickled only if they leave their process
-                self._type.to_columns(self._values)
+                columns = self._type.to_columns(self._values)
+                if record_type is None and isinstance(self._type, (RowType, ScalarType)):
+                    self._values = self._type.to_rows(columns)  # dicts are rows, and 1 among floats is 1.0
         except SchemaError as e:
             raise SchemaError(f"from_collection: {e}") from e
 

@@ -68,6 +68,10 @@ class OperatorSettings(FlinkNames):
         return self
 
 
+SETTINGS = frozenset(("uid", "name", "parallelism", "max_parallelism", "slot_sharing_group"))
+"""What may be given as a keyword argument of an operation."""
+
+
 def apply_settings(target: OperatorSettings, settings: dict[str, Any]) -> None:
     """Make the calls for settings that were given as keyword arguments."""
     calls: dict[str, Callable[[Any], Any]] = {
@@ -77,6 +81,7 @@ def apply_settings(target: OperatorSettings, settings: dict[str, Any]) -> None:
         "max_parallelism": target.set_max_parallelism,
         "slot_sharing_group": target.slot_sharing_group,
     }
+    assert calls.keys() == SETTINGS
     for key, value in settings.items():
         if key not in calls:
             raise ProgramError(f"unknown setting {key!r}; there are {', '.join(sorted(calls))}")

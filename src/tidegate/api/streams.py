@@ -36,7 +36,7 @@ from tidegate.api.operations import (
     Operation,
     WriteSink,
 )
-from tidegate.api.settings import OperatorSettings, apply_settings
+from tidegate.api.settings import SETTINGS, OperatorSettings, apply_settings
 from tidegate.api.signatures import check_arguments, check_function
 from tidegate.api.sink import FunctionSink, Sink
 from tidegate.api.state_checks import check_states, refuse_state_of_callable
@@ -107,8 +107,8 @@ class DataStream(OperatorSettings):
         out = result_type(function, "flat_map", returns, many=True)
         return self._apply("flat_map", FlatMapFunction, function, out, settings)
 
-    def filter(self, predicate: Any, **settings: Any) -> DataStream:
-        """Keep the records for which the function (or the polars expression) is true.
+    def filter(self, *predicates: Any, **settings: Any) -> DataStream:
+        """Keep the records for which the function (or each of the polars expressions) is true.
 
         >>> import polars as pl
         >>> from tidegate import Environment
@@ -116,10 +116,15 @@ class DataStream(OperatorSettings):
         >>> list(env.from_sequence(1, 6).filter(pl.col("value") % 2 == 0).execute_and_collect())
         [2, 4, 6]
         """
-        if isinstance(predicate, pl.Expr):
+        if predicates and all(isinstance(p, pl.Expr) for p in predicates):
             self._columnar("filter(expression)")
-            expression_result_type(self._type, "filter", (predicate,))
-            return self._then(ApplyExpressions("filter", (predicate,)), "filter", self._type, settings)
+            expression_result_type(self._type, "filter", predicates)
+            return self._then(ApplyExpressions("filter", predicates), "filter", self._type, settings)
+        if len(predicates) != 1:
+            raise ProgramError(
+                f"filter takes one function, or polars expressions, got {', '.join(map(repr, predicates)) or 'nothing'}"
+            )
+        (predicate,) = predicates
         check_callable(predicate, FilterFunction, "filter")
         return self._apply("filter", FilterFunction, predicate, self._type, settings)
 
@@ -196,17 +201,20 @@ class DataStream(OperatorSettings):
     def select(self, *expressions: Any, **settings: Any) -> DataStream:
         """Make new columns from polars expressions or column names; only these remain.
 
+        An expression with a keyword gets that name, as in polars. (`name="..."` and the other settings of an operator
+        are no expressions, so they stay what they are.)
+
         >>> import polars as pl
         >>> from tidegate import Environment
         >>> env = Environment(runtime="in-process")
-        >>> squares = env.from_sequence(1, 3).select(pl.col("value").pow(2).alias("square"))
+        >>> squares = env.from_sequence(1, 3).select("value", square=pl.col("value").pow(2))
         >>> list(squares.execute_and_collect())
-        [Row(square=1), Row(square=4), Row(square=9)]
+        [Row(value=1, square=1), Row(value=2, square=4), Row(value=3, square=9)]
         """
         return self._expressions("select", expressions, settings)
 
     def with_columns(self, *expressions: Any, **settings: Any) -> DataStream:
-        """Add or replace columns by polars expressions; the others remain."""
+        """Add or replace columns by polars expressions; the others remain. Keywords name them, as in `select`."""
         return self._expressions("with_columns", expressions, settings)
 
     # ---- event time ----
@@ -460,12 +468,22 @@ class DataStream(OperatorSettings):
         self, form: Literal["select", "with_columns"], expressions: Any, settings: dict[str, Any]
     ) -> DataStream:
         self._columnar(form)
-        if not expressions:
+        named = {key: value for key, value in settings.items() if isinstance(value, pl.Expr)}
+        settings = {key: value for key, value in settings.items() if key not in named}
+        for key, value in settings.items():
+            if key not in SETTINGS:
+                raise ProgramError(
+                    f"{form}({key}={value!r}): a new column is a polars expression, such as {key}=pl.lit({value!r}) "
+                    f"for a value or {key}=pl.col(...) for another column"
+                )
+        given = [e for item in expressions for e in (item if isinstance(item, (list, tuple)) else (item,))]
+        if not given and not named:
             raise ProgramError(f"{form} needs at least one column name or polars expression")
-        resolved = tuple(pl.col(e) if isinstance(e, str) else e for e in expressions)
+        resolved = tuple(pl.col(e) if isinstance(e, str) else e for e in given)
         for e in resolved:
             if not isinstance(e, pl.Expr):
                 raise ProgramError(f"{form} takes column names and polars expressions, got {e!r}")
+        resolved += tuple(expression.alias(name) for name, expression in named.items())
         out = expression_result_type(self._type, form, resolved)
         return self._then(ApplyExpressions(form, resolved), form, out, settings)
 

@@ -38,7 +38,7 @@ from tidegate.graph.guarantees import Guarantee, describe_checkpoints, guarantee
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from tidegate.metrics.event_time import OperatorWatermark, operator_watermarks
 from tidegate.metrics.snapshot import JobMetrics
-from tidegate.records.types import record_type_of
+from tidegate.records.types import ObjectType, record_type_of
 
 VERSION = 1
 
@@ -324,10 +324,7 @@ def _warnings(graph: StreamGraph) -> list[str]:
     found: dict[str, None] = {}
     for edge in graph.edges:
         if edge.unchained_because and edge.record_type.is_object:
-            found[
-                f"slow: {edge.source.name!r} sends records without a schema to {edge.target.name!r}, as pickled "
-                f"objects; {_remedy(edge.source, edge.tag)}"
-            ] = None
+            found[_pickled(edge)] = None
         key = getattr(edge.partitioning, "key", None)
         if isinstance(key, Key) and key.function is not None and key.record_type.is_object:
             found[
@@ -335,6 +332,26 @@ def _warnings(graph: StreamGraph) -> list[str]:
                 f"give `{function_name(key.function)}` a return type hint"
             ] = None
     return [*found, *event_time_warnings(graph)]
+
+
+def untyped_records(graph: StreamGraph) -> list[str]:
+    """Exchanges whose records were given a type and travel as pickles all the same; for the log."""
+    return list(dict.fromkeys(_pickled(e) for e in graph.edges if e.unchained_because and _why_untyped(e)))
+
+
+def _why_untyped(edge: StreamEdge) -> str:
+    return edge.record_type.because if isinstance(edge.record_type, ObjectType) else ""
+
+
+def _pickled(edge: StreamEdge) -> str:
+    sends, because = f"slow: {edge.source.name!r} sends records", _why_untyped(edge)
+    remedy = _remedy(edge.source, edge.tag)
+    if not because:
+        return f"{sends} without a schema to {edge.target.name!r}, as pickled objects; {remedy}"
+    return (
+        f"{sends} to {edge.target.name!r} as pickled objects, because {because}; {remedy} that Arrow knows: a "
+        f"dataclass, a NamedTuple, a TypedDict or a pydantic model of plain fields, or `object` if it is meant"
+    )
 
 
 def _remedy(node: StreamNode, tag: str | None) -> str:

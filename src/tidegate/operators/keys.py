@@ -25,7 +25,9 @@ def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
     ([1, 2], [('a', 1), ('b', 2)])
     """
     types = [batch.type.schema.field(_position(batch, name)).type for name in columns]
-    if batch.has_columns:
+    if not batch.type.coded.isdisjoint(columns):  # a key is what the column holds, wherever it is taken from
+        in_rows = False
+    elif batch.has_columns:
         in_rows = batch.has_rows and PLAIN_KEYS.issuperset(types)  # do not convert them once more
     else:
         in_rows = not any(map(pa.types.is_floating, types))  # every NaN in rows may be an object of its own
@@ -41,6 +43,8 @@ def key_position(key: Key, record_type: RecordType) -> int | None:
     A loop that takes the key itself needs no list of all keys: 5 ns per record instead of 40.
     """
     if key.function is not None or len(key.columns) != 1 or not isinstance(record_type, TupleType):
+        return None
+    if key.columns[0] in record_type.coded:
         return None
     position = record_type.field_index(key.columns[0], "the key")
     return position if record_type.schema.field(position).type in PLAIN_KEYS else None
@@ -96,7 +100,7 @@ def _from_rows(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
     positions = [_position(batch, name) for name in columns]
     get: Any
     if isinstance(batch.type, StructType):
-        get = attrgetter(*columns)
+        get = batch.type.record_class.reader(columns)
     elif isinstance(first, dict):
         get = itemgetter(*columns)
     elif hasattr(first, "_fields"):  # a Row: its own [] is written in Python, its attributes are not

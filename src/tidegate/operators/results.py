@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.core.errors import SchemaError
 from tidegate.records.rows import row_class
-from tidegate.records.types import RecordType, RowType, TupleType
+from tidegate.records.types import RecordType, RowType, StructType, TupleType
 
 
 class ResultType:
@@ -26,8 +26,9 @@ class ResultType:
             return row
         if isinstance(self.record_type, TupleType):
             return tuple
-        cls: type | None = getattr(self.record_type, "python_class", None)
-        cls = cls or getattr(self.record_type, "python_type", None)
+        if isinstance(self.record_type, StructType):
+            return self.record_type.exact_class
+        cls: type | None = getattr(self.record_type, "python_type", None)
         return None if cls is object else cls
 
     @property

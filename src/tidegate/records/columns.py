@@ -32,7 +32,9 @@ def column_values(column: pa.Array, decode: Callable[[Any], Any] | None, name: s
     """
     if pa.types.is_dictionary(column.type) and column.null_count == 0:
         table = column.dictionary.to_pylist()
-        values = [table[i] for i in column.indices.to_pylist()]
+        if decode is not None:  # of text, so what it makes may be shared
+            table = [None if v is None else decode(v) for v in table]
+        return [table[i] for i in column.indices.to_pylist()]
     elif column.type in _PACKED and column.null_count == 0:
         values = column.to_numpy().tolist()
     else:

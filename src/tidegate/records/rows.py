@@ -30,18 +30,18 @@ def row_class(names: tuple[str, ...]) -> Any:
 
     A name that is no Python identifier is still read as `row["the name"]`.
 
-    >>> Row = row_class(("app_id", "count"))
+    >>> Row = row_class(("app_id", "the count"))
     >>> row = Row("app-1", 3)
-    >>> row["count"]
-    3
+    >>> row.app_id, row["the count"]
+    ('app-1', 3)
     >>> row
-    Row(app_id='app-1', count=3)
+    Row(app_id='app-1', 'the count'=3)
     """
     fields = [n if n.isidentifier() and not n.startswith("_") else f"f{i}" for i, n in enumerate(names)]
     base = namedtuple("Row", fields, rename=True)  # type: ignore[misc]
     positions = {name: i for i, name in enumerate(names)}
 
-    shown: tuple[str, ...] = base._fields
+    shown = [name if name.isidentifier() else repr(name) for name in names]
 
     class Row(base):
         __slots__ = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import dataclasses
 import datetime as dt
 import decimal
 import types
@@ -13,6 +12,11 @@ from typing import Annotated, Any, NamedTuple, Union
 
 import pyarrow as pa
 
+from tidegate.core.errors import SchemaError
+from tidegate.records.columns import brief
+from tidegate.records.record_classes import RecordClass, record_class_of
+from tidegate.records.value_codecs import conversions_of, literal_type
+
 
 class ColumnCodec(NamedTuple):
     """An Arrow type with the conversions of its values; None where Arrow's own conversion does."""
@@ -20,6 +24,11 @@ class ColumnCodec(NamedTuple):
     arrow_type: pa.DataType
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether values are others in the column than in Python."""
+        return self.encode is not None or self.decode is not None
 
 
 class FieldCodec(NamedTuple):
@@ -45,12 +54,13 @@ _SCALARS: dict[Any, pa.DataType] = {
 
 
 def identity_codec(arrow_type: pa.DataType) -> ColumnCodec:
-    """A codec that leaves the conversion to Arrow."""
-    return ColumnCodec(arrow_type)
+    """A codec that leaves the conversion to Arrow, but for maps, which are dicts in Python."""
+    return ColumnCodec(arrow_type, None, _dicts_for_maps(arrow_type))
 
 
 def strip_optional(hint: Any) -> tuple[Any, bool]:
-    """`T | None` gives (T, True); anything else itself and False."""
+    """`T | None` gives (T, True); anything else itself and False. A `Literal` is the type of its values."""
+    hint = literal_type(hint) or hint
     if typing.get_origin(hint) in (Union, types.UnionType):
         rest = [a for a in typing.get_args(hint) if a is not type(None)]
         if len(rest) == 1 and len(typing.get_args(hint)) == 2:
@@ -66,21 +76,18 @@ def resolve_alias(hint: Any) -> Any:
 
 
 def is_struct_class(hint: Any) -> bool:
-    """Whether the hint is a dataclass or a NamedTuple class all of whose fields have Arrow types.
+    """Whether the hint is a class with typed fields (see `record_classes`), all of which have Arrow types.
 
     A class that contains itself has no Arrow type, nor has one that cannot be made from its fields alone.
     """
     if not isinstance(hint, type) or hint in _being_looked_at.get():
         return False
-    if dataclasses.is_dataclass(hint):
-        if not hint.__dataclass_params__.init or _has_init_vars(hint):  # type: ignore[attr-defined]
-            return False
-    elif not (issubclass(hint, tuple) and hasattr(hint, "_fields")):
+    found = record_class_of(hint)
+    if found is None:
         return False
     token = _being_looked_at.set(_being_looked_at.get() | {hint})
     try:
-        hints = class_hints(hint)
-        return bool(hints) and all(codec_for_hint(strip_optional(h)[0]) is not None for h in hints.values())
+        return all(codec_for_hint(strip_optional(h)[0]) is not None for h in found.hints.values())
     finally:
         _being_looked_at.reset(token)
 
@@ -90,43 +97,14 @@ _being_looked_at: contextvars.ContextVar[frozenset[type]] = contextvars.ContextV
 )
 
 
-def _has_init_vars(cls: type) -> bool:
-    fields = cls.__dataclass_fields__.values()  # type: ignore[attr-defined]
-    return any(f._field_type is dataclasses._FIELD_INITVAR for f in fields)  # type: ignore[attr-defined]
-
-
-def maker_of_class(cls: type) -> Callable[..., Any]:
-    """A callable that makes an instance from the field values in order; keyword-only fields are passed by name."""
-    if not dataclasses.is_dataclass(cls):
-        return cls
-    fields = [f for f in dataclasses.fields(cls) if f.init]
-    if not any(f.kw_only for f in fields):
-        return cls
-    names = [f.name for f in fields]
-    return lambda *values: cls(**dict(zip(names, values, strict=True)))
-
-
-def class_hints(cls: type) -> dict[str, Any]:
-    """Field names and resolved hints of a dataclass (init fields) or NamedTuple; empty if one is missing."""
-    try:
-        hints = typing.get_type_hints(cls, include_extras=True)
-    except (NameError, TypeError):
-        return {}
-    if dataclasses.is_dataclass(cls):
-        names = [f.name for f in dataclasses.fields(cls) if f.init]
-    else:
-        names = list(cls._fields)  # type: ignore[attr-defined]
-    return {n: hints[n] for n in names} if all(n in hints for n in names) else {}
-
-
-def fields_of_class(cls: type) -> list[FieldCodec]:
+def fields_of_class(record_class: RecordClass) -> list[FieldCodec]:
     """The field codecs of a class for which `is_struct_class` holds."""
     result = []
-    for name, hint in class_hints(cls).items():
+    for name, hint in record_class.hints.items():
         inner, nullable = strip_optional(hint)
         codec = codec_for_hint(inner)
         assert codec is not None
-        result.append(FieldCodec(name, codec, nullable))
+        result.append(FieldCodec(name, codec, nullable or name in record_class.absent))
     return result
 
 
@@ -152,12 +130,16 @@ def codec_for_hint(hint: Any) -> ColumnCodec | None:
     if typing.get_origin(hint) is Annotated:
         for extra in typing.get_args(hint)[1:]:
             if isinstance(extra, pa.DataType):
-                return ColumnCodec(extra)
+                return identity_codec(extra)
         return codec_for_hint(typing.get_args(hint)[0])
     if isinstance(hint, pa.DataType):
-        return ColumnCodec(hint)
+        return identity_codec(hint)
+    hint = literal_type(hint) or hint
     if isinstance(hint, type) and hint in _SCALARS:
         return ColumnCodec(_SCALARS[hint])
+    converted = conversions_of(hint)
+    if converted is not None:
+        return ColumnCodec(*converted)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is list and len(args) == 1:
         return _list_codec(args[0])
@@ -169,6 +151,25 @@ def codec_for_hint(hint: Any) -> ColumnCodec | None:
     if is_struct_class(hint):
         return _struct_codec(hint)
     return None
+
+
+def why_no_column(hint: Any) -> str:
+    """Why a hint has no Arrow type, for who declared it; empty where no type is asked for (`object`, `Any`, None)."""
+    hint, _ = strip_optional(resolve_alias(hint))
+    if hint in (object, Any, None, type(None)):
+        return ""
+    found = record_class_of(hint)
+    for name, field in () if found is None else found.hints.items():
+        if codec_for_hint(strip_optional(field)[0]) is None:
+            inner = strip_optional(field)[0]
+            contains = "contains itself" if inner is hint else f"is {_shown(field)}, which has no Arrow type"
+            return f"field {name!r} of {hint.__name__} {contains}"
+    return f"{_shown(hint)} has no Arrow type"
+
+
+def _shown(hint: Any) -> str:
+    plain = isinstance(hint, type) and not typing.get_args(hint)
+    return hint.__name__ if plain else str(hint).replace("typing.", "")
 
 
 def _list_codec(item_hint: Any) -> ColumnCodec | None:
@@ -229,16 +230,17 @@ def _tuple_codec(item_hints: tuple[Any, ...]) -> ColumnCodec | None:
 
 
 def _struct_codec(cls: type) -> ColumnCodec:
-    fields = fields_of_class(cls)
+    record_class = record_class_of(cls)
+    assert record_class is not None
+    fields = fields_of_class(record_class)
     arrow_type = pa.struct([pa.field(f.name, f.codec.arrow_type, f.nullable) for f in fields])
-    make = maker_of_class(cls)
+    row_class, values, make = record_class.row_class, record_class.values, record_class.make
 
     def encode(value: Any) -> dict[str, Any]:
-        if type(value) is not cls:
+        if type(value) is not row_class or (not record_class.says_all and record_class.refusal(value)):
             raise TypeError
         out = {}
-        for name, codec, _ in fields:
-            item = getattr(value, name)
+        for (name, codec, _), item in zip(fields, values(value), strict=True):
             out[name] = item if codec.encode is None or item is None else codec.encode(item)
         return out
 
@@ -251,6 +253,38 @@ def _struct_codec(cls: type) -> ColumnCodec:
         )
 
     return ColumnCodec(arrow_type, encode, decode)
+
+
+def _dicts_for_maps(t: pa.DataType) -> Callable[[Any], Any] | None:
+    """How a value of this type that Arrow made gets dicts for its maps; None where it has none.
+
+    Maps whose keys are nested stay pairs: what Arrow makes of such a key cannot be one of a dict.
+    """
+    if pa.types.is_map(t):
+        if pa.types.is_nested(t.key_type):
+            return None
+        value = _dicts_for_maps(t.item_type) or _same
+        return lambda pairs: _dict_of(pairs, value)
+    if pa.types.is_struct(t):
+        inner = {f.name: made for f in t if (made := _dicts_for_maps(f.type)) is not None}
+        if not inner:
+            return None
+        return lambda fields: {
+            n: inner[n](v) if n in inner and v is not None else v for n, v in fields.items()
+        }
+    if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t):
+        return _each(_dicts_for_maps(t.value_type))
+    return None
+
+
+def _dict_of(pairs: Any, value: Callable[[Any], Any]) -> dict[Any, Any]:
+    found = {k: None if v is None else value(v) for k, v in pairs}
+    if len(found) < len(pairs):
+        raise SchemaError(
+            f"a map has a key twice, which no dict can: {brief(pairs)}. Repair where it comes from, or cast the column "
+            f"to a list of structs"
+        )
+    return found
 
 
 def _each(function: Callable[[Any], Any] | None) -> Callable[[list[Any]], list[Any]] | None:

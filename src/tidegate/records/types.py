@@ -3,7 +3,9 @@
 | written by the user                      | rows are                    | columns are                         |
 |------------------------------------------|-----------------------------|-------------------------------------|
 | `int`, `str`, `float`, `datetime`, ...   | bare values                 | one column `value`                  |
-| a dataclass or `NamedTuple`              | its instances               | one per field                       |
+| an `Enum`, a `UUID`, numpy's scalars     | the same                    | one column `value`, plainer         |
+| a dataclass, a `NamedTuple`, a model     | its instances               | one per field                       |
+| a `TypedDict`                            | dicts                       | one per field                       |
 | `tuple[int, str]`                        | tuples                      | `f0`, `f1`, ...                     |
 | a `pyarrow.Schema` (or a source's own)   | `Row` tuples, by name too   | the schema's                        |
 | nothing, or a type Arrow does not know   | any Python object           | one column `object` of pickles (slow) |
@@ -19,10 +21,10 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from difflib import get_close_matches
 from functools import cached_property, partial
-from operator import attrgetter
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
@@ -31,14 +33,10 @@ from tidegate.records.columns import brief as brief
 from tidegate.records.columns import build_column
 from tidegate.records.columns import column_values as column_values
 from tidegate.records.packed_rows import RowPacker
+from tidegate.records.record_classes import record_class_of
 from tidegate.records.rows import row_class
-from tidegate.records.type_hints import (
-    ColumnCodec,
-    codec_for_hint,
-    fields_of_class,
-    identity_codec,
-    maker_of_class,
-)
+from tidegate.records.type_hints import ColumnCodec, codec_for_hint, fields_of_class, identity_codec
+from tidegate.records.value_codecs import conversions_of
 
 VALUE = "value"
 OBJECT = "object"
@@ -55,6 +53,8 @@ class RecordType(ABC):
     is_mutable: bool = False
     """Whether a record can be changed in place, so that two who hold it must not share it."""
     """True where records travel as pickles because they have no Arrow type."""
+    coded: frozenset[str] = frozenset()
+    """Columns whose values are others than those of the rows: an Enum's member is its value there."""
 
     @abstractmethod
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
@@ -75,6 +75,15 @@ class RecordType(ABC):
     def copy_row(self, row: Any) -> Any:
         """A record that can be changed without changing `row` (what its fields refer to stays shared)."""
         return copy(row) if self.is_mutable and type(row) not in _IMMUTABLE else row
+
+    @property
+    def in_columns(self) -> RecordType:
+        """The type of the same records where nothing is other than in the columns."""
+        return RowType(self.schema) if self.coded else self
+
+    def as_in_columns(self, row: Any) -> Any:
+        """A record of this type as one of the type `in_columns`."""
+        return row
 
     @property
     def names(self) -> list[str]:
@@ -133,6 +142,19 @@ class ScalarType(RecordType):
         self.python_type = python_type
         self._codec = codec
         self.schema = pa.schema([pa.field(VALUE, codec.arrow_type, nullable)])
+        self.coded = frozenset((VALUE,)) if codec.is_coded else frozenset()
+
+    @property
+    def in_columns(self) -> RecordType:
+        """Bare values of the column."""
+        field = self.schema.field(0)
+        plain: type = {pa.string(): str, pa.int64(): int}.get(field.type, object)
+        return ScalarType(plain, identity_codec(field.type), field.nullable) if self.coded else self
+
+    def as_in_columns(self, row: Any) -> Any:
+        """The value of the column."""
+        encode = self._codec.encode
+        return row if row is None or encode is None else encode(row)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """The values of the only column."""
@@ -158,14 +180,16 @@ class ScalarType(RecordType):
 
 
 class StructType(RecordType):
-    """Instances of a dataclass or a NamedTuple; one column per field."""
+    """Records of a class with typed fields (see `record_classes`); one column per field."""
 
     def __init__(self, python_class: type) -> None:
+        record_class = record_class_of(python_class)
+        assert record_class is not None
         self.python_class = python_class
-        self._fields = fields_of_class(python_class)
-        self._is_tuple = issubclass(python_class, tuple)
-        self._make = maker_of_class(python_class)
-        self.is_mutable = not self._is_tuple and not python_class.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        self.record_class = record_class
+        self._fields = fields_of_class(record_class)
+        self.is_mutable = not record_class.is_frozen
+        self.coded = frozenset(f.name for f in self._fields if f.codec.is_coded)
         self.schema = pa.schema([pa.field(f.name, f.codec.arrow_type, f.nullable) for f in self._fields])
 
     def __reduce__(self) -> Any:
@@ -177,26 +201,37 @@ class StructType(RecordType):
             column_values(c, f.codec.decode, f.name)
             for c, f in zip(columns.columns, self._fields, strict=True)
         ]
-        return list(map(self._make, *lists))
+        return list(map(self.record_class.make, *lists))
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """One column per field."""
         self.check_rows(rows)
-        if self._is_tuple:
-            columns: Iterable[Any] = zip(*rows, strict=True) if rows else ([] for _ in self._fields)
-        else:
-            columns = (list(map(attrgetter(f.name), rows)) for f in self._fields)
         arrays = [
             build_column(self.schema.field(i), values, self._fields[i].codec.encode)
-            for i, values in enumerate(columns)
+            for i, values in enumerate(self.record_class.columns(rows))
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def check_rows(self, rows: Sequence[Any]) -> None:
         """Every row must be of the class itself: one of a subclass would come out of an exchange as another."""
-        if not _all_of(self.python_class, rows):
-            bad = next(r for r in rows if type(r) is not self.python_class)
+        of = self.record_class
+        if not _all_of(of.row_class, rows):
+            bad = next(r for r in rows if type(r) is not of.row_class)
             raise SchemaError(f"expected {self.describe()} but got a {type(bad).__name__}: {brief(bad)}")
+        if of.says_all:
+            return
+        for row in rows:
+            if reason := of.refusal(row):
+                raise SchemaError(f"expected {self.describe()} but got a record {reason}: {brief(row)}")
+
+    def as_in_columns(self, row: Any) -> Any:
+        """A tuple of the values of the columns."""
+        return _in_columns([f.codec for f in self._fields], self.record_class.values(row))
+
+    @property
+    def exact_class(self) -> type | None:
+        """The class whose instances are such records; None where the class does not say that."""
+        return self.record_class.row_class if self.record_class.says_all else None
 
     def describe(self) -> str:
         """The class's name and fields."""
@@ -211,12 +246,16 @@ class TupleType(RecordType):
         self.schema = pa.schema(
             [pa.field(f"f{i}", c.arrow_type, nullable) for i, (c, nullable) in enumerate(codecs)]
         )
+        self.coded = frozenset(f"f{i}" for i, (c, _) in enumerate(codecs) if c.is_coded)
 
     @cached_property
     def packer(self) -> RowPacker | None:
         """Packs fields that are the same in rows and in columns."""
-        coded = any(c.encode is not None or c.decode is not None for c in self._codecs)
-        return None if coded else RowPacker.of(self.schema)
+        return None if self.coded else RowPacker.of(self.schema)
+
+    def as_in_columns(self, row: Any) -> Any:
+        """A tuple of the values of the columns."""
+        return _in_columns(self._codecs, row)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """Tuples of the column values."""
@@ -273,6 +312,7 @@ class RowType(RecordType):
         self.schema = schema.remove_metadata()
         self._row = row_class(tuple(schema.names))
         self._make = partial(tuple.__new__, self._row)
+        self._codecs = [identity_codec(field.type) for field in self.schema]
 
     def __reduce__(self) -> Any:
         return RowType, (self.schema,)
@@ -280,8 +320,8 @@ class RowType(RecordType):
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """`Row` tuples."""
         lists = [
-            column_values(c, None, name)
-            for c, name in zip(columns.columns, columns.schema.names, strict=True)
+            column_values(c, codec.decode, name)
+            for c, codec, name in zip(columns.columns, self._codecs, columns.schema.names, strict=True)
         ]
         if not lists:
             return [self._make(()) for _ in range(columns.num_rows)]
@@ -333,6 +373,10 @@ class ObjectType(RecordType):
     is_mutable = True
     schema = pa.schema([pa.field(OBJECT, pa.binary(), False)])
 
+    def __init__(self, because: str = "") -> None:
+        self.because = because
+        """Why the type that was declared, or found, is no better; empty where there was none."""
+
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """Unpickle; the bytes come from an authenticated peer of the same job."""
         return list(map(pickle.loads, columns.column(0).to_pylist()))
@@ -382,10 +426,10 @@ def record_type_of(hint: Any) -> RecordType:
         codecs = [codec_for_hint(a) for a, _ in parts]
         if all(c is not None for c in codecs):
             return TupleType([(c, n) for c, (_, n) in zip(codecs, parts, strict=True) if c is not None])
-        return ObjectType()
+        return ObjectType(type_hints.why_no_column(inner))
     codec = codec_for_hint(inner)
     if codec is None:
-        return ObjectType()
+        return ObjectType(type_hints.why_no_column(inner))
     return ScalarType(type_hints.runtime_class(inner), codec, nullable)
 
 
@@ -401,50 +445,97 @@ def infer_record_type(values: Sequence[Any]) -> RecordType:
     'object (pickled)'
     """
     classes = set(map(type, values))
+    if not classes:
+        return ObjectType()
     if len(classes) != 1:
-        found = _inferred_type(values)
-        if found is None or pa.types.is_nested(found):
-            return ObjectType()
-        cls = float if float in classes else next(iter(classes - {type(None)}))
-        record_type = record_type_of(cls | None if type(None) in classes else cls)
-        try:
-            record_type.to_columns(values)
-        except SchemaError:  # times with a zone
-            return ObjectType()
-        return record_type
+        return _mixed_type(values, classes)
     cls = classes.pop()
     if cls is dict:
         names = list(dict.fromkeys(name for v in values for name in v))
-        if not all(isinstance(name, str) for name in names):
-            return ObjectType()
-        columns = {name: [v.get(name) for v in values] for name in names}
-        found = {name: _inferred_type(column) for name, column in columns.items()}
-        if not names or None in found.values():
-            return ObjectType()
-        return RowType(pa.schema([pa.field(name, t) for name, t in found.items()]))
+        if not names or not all(isinstance(name, str) for name in names):
+            return ObjectType("the keys of its dicts are not all text")
+        fields = []
+        for name in names:
+            column = [v.get(name) for v in values]
+            found = _inferred_type(column)
+            if found is None:
+                return ObjectType(
+                    f"the values of {name!r} ({_classes_of(column)}) have no Arrow type in a dict"
+                )
+            fields.append(pa.field(name, found))
+        return RowType(pa.schema(fields))
     if cls is tuple:
         if len(set(map(len, values))) != 1 or not values[0]:
-            return ObjectType()
-        types = [(_inferred_type(column), None in column) for column in zip(*values, strict=True)]
-        if any(t is None for t, _ in types):
-            return ObjectType()
-        return TupleType([(identity_codec(t), nullable) for t, nullable in types])
+            return ObjectType("its tuples have different lengths")
+        codecs = [_inferred_codec(column) for column in zip(*values, strict=True)]
+        for i, codec in enumerate(codecs):
+            if codec is None:
+                return ObjectType(
+                    f"the values at position {i} ({_classes_of([v[i] for v in values])}) have no Arrow type"
+                )
+        return TupleType([codec for codec in codecs if codec is not None])
     return record_type_of(cls)
 
 
+def _mixed_type(values: Sequence[Any], classes: set[type]) -> RecordType:
+    """Plain values with None among them, or whole numbers among floats."""
+    mixture = ObjectType(f"its values are of several classes: {_classes_of(values)}")
+    rest = classes - {type(None)}
+    if rest == {int, float}:
+        if _inferred_type(values) is None:  # numbers that no float holds
+            return mixture
+        rest = {float}
+    if len(rest) != 1:
+        return mixture
+    cls = rest.pop()
+    record_type = record_type_of(cls | None if type(None) in classes else cls)
+    if record_type.is_object or pa.types.is_nested(record_type.schema.field(0).type):
+        return mixture
+    try:
+        record_type.to_columns(values)
+    except SchemaError:  # times with a zone
+        return mixture
+    return record_type
+
+
+def _inferred_codec(values: Sequence[Any]) -> tuple[ColumnCodec, bool] | None:
+    """The column of these values, and whether None is among them."""
+    found = _inferred_type(values)
+    if found is not None and not any(isinstance(v, np.generic) for v in values):
+        return identity_codec(found), None in values
+    classes = set(map(type, values)) - {type(None)}
+    converted = conversions_of(classes.pop()) if len(classes) == 1 else None
+    return None if converted is None else (ColumnCodec(*converted), None in values)
+
+
+def _classes_of(values: Sequence[Any]) -> str:
+    return ", ".join(sorted({type(v).__name__ for v in values})[:5])
+
+
 def _inferred_type(values: Sequence[Any]) -> pa.DataType | None:
-    """The Arrow type that Arrow finds for these values, or None if they would not come back equal."""
+    """The Arrow type that Arrow finds for these values, or None if they would not come back equal.
+
+    A number of numpy's comes back as Python's.
+    """
     try:
         array = pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
-    if pa.types.is_null(array.type):
+    if pa.types.is_null(array.type) or isinstance(array.type, pa.BaseExtensionType):
         return None
-    for before, after in zip(values, array.to_pylist(), strict=True):
-        same = type(before) is type(after) or (type(before) is int and type(after) is float)
-        if not same or not (before == after or before != before):
+    made = identity_codec(array.type).decode
+    for before, after in zip(values, column_values(array, made), strict=True):
+        plain = before.item() if isinstance(before, np.generic) else before
+        same = type(plain) is type(after) or (type(plain) is int and type(after) is float)
+        if not same or not (plain == after or plain != plain):
             return None
     return array.type
+
+
+def _in_columns(codecs: Sequence[ColumnCodec], values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(
+        v if v is None or c.encode is None else c.encode(v) for c, v in zip(codecs, values, strict=True)
+    )
 
 
 def _check_classes(rows: Sequence[Any], classes: tuple[type, ...], wanted: RecordType) -> None:

@@ -7,7 +7,6 @@ nothing can: then the object itself may be shared.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import typing
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from tidegate.records import type_hints
+from tidegate.records.record_classes import record_class_of
 from tidegate.records.types import RecordType, StructType
 
 Copier = Callable[[Any], Any]
@@ -75,12 +75,17 @@ def _tuple_copier(make: Callable[[Any], Any], parts: list[Copier | None]) -> Cop
 
 
 def _struct_copier(cls: type) -> Copier | None:
-    parts = {name: copier_for(hint) for name, hint in type_hints.class_hints(cls).items()}
+    of = record_class_of(cls)
+    assert of is not None
+    parts = {name: copier_for(hint) for name, hint in of.hints.items()}
     if issubclass(cls, tuple):
         return _tuple_copier(cls._make, list(parts.values()))  # type: ignore[attr-defined]
     inner = [(name, part) for name, part in parts.items() if part is not None]
-    if not inner and cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    if not inner and of.is_frozen:
         return None
+    if of.row_class is dict:
+        kinds = dict(inner)
+        return lambda value: {k: kinds[k](v) if k in kinds and v is not None else v for k, v in value.items()}
     shallow = copy.copy if _has_slots(cls) or hasattr(cls, "__copy__") else _plain_copy
     if not inner:
         return shallow
@@ -97,7 +102,6 @@ def _struct_copier(cls: type) -> Copier | None:
 
 
 def _has_slots(cls: type) -> bool:
-    assert dataclasses.is_dataclass(cls)
     return any("__slots__" in vars(c) for c in cls.__mro__[:-1])
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import nan
-from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -303,7 +302,7 @@ def _exact_class(record_type: RecordType) -> type | None:
         )
         return record_type.python_type if plain or nested else None
     if isinstance(record_type, StructType):
-        return record_type.python_class
+        return record_type.exact_class
     if isinstance(record_type, TupleType):
         return tuple
     return record_type._row if isinstance(record_type, RowType) else None
@@ -315,11 +314,11 @@ def _with_field_codec(codec: Any, to_bytes: Any, from_bytes: Any) -> tuple[Any, 
         return to_bytes, from_bytes
 
     def encoded(value: Any) -> bytes:
-        return to_bytes(None if value is None else _encode(encode, value))
+        return to_bytes(value if value is None or encode is None else _encode(encode, value))
 
     def decoded(data: bytes) -> Any:
         value = from_bytes(data)
-        return None if value is None else decode(value)
+        return value if value is None or decode is None else decode(value)
 
     return encoded, decoded
 
@@ -332,11 +331,10 @@ def _encode(encode: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _class_codec(record_type: StructType, to_struct: Any, from_struct: Any) -> tuple[Any, Any]:
-    cls, fields, make = record_type.python_class, record_type._fields, record_type._make
-    names = [f.name for f in fields]
-    get = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
-    codecs = [f.codec for f in fields]
-    coded = any(c.encode is not None or c.decode is not None for c in codecs)
+    of = record_type.record_class
+    cls, get, make = record_type.exact_class, of.values, of.make
+    codecs = [f.codec for f in record_type._fields]
+    coded = bool(record_type.coded)
 
     def to_bytes(value: Any) -> bytes:
         if value.__class__ is not cls:
@@ -365,7 +363,7 @@ def _tuple_codec(record_type: TupleType, to_struct: Any, from_struct: Any) -> tu
 
 
 def _row_codec(record_type: RecordType, to_struct: Any, from_struct: Any) -> tuple[Any, Any]:
-    make = record_type._make  # type: ignore[attr-defined]
+    make, codecs = record_type._make, record_type._codecs  # type: ignore[attr-defined]
     names = record_type.names
 
     def to_bytes(value: Any) -> bytes:
@@ -373,7 +371,9 @@ def _row_codec(record_type: RecordType, to_struct: Any, from_struct: Any) -> tup
         values = tuple(value.get(n) for n in names) if isinstance(value, dict) else tuple(value)
         return to_struct(values)
 
-    return to_bytes, lambda data: make(from_struct(data))
+    if not any(c.is_coded for c in codecs):
+        return to_bytes, lambda data: make(from_struct(data))
+    return to_bytes, lambda data: make(_decoded_parts(codecs, from_struct(data)))
 
 
 def _encoded_parts(codecs: Sequence[Any], values: Sequence[Any]) -> tuple[Any, ...]:

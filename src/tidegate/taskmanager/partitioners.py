@@ -106,7 +106,7 @@ class _HashPartitioner:
                 keys = [function(r) for r in batch.rows]  # map() would end at a StopIteration
                 hashes = hash_values(canonical_keys(keys, self._key.record_type))
             return split(batch, self._targets(hashes), self._consumers)
-        by_rows = not batch.has_columns and batch.timestamps is None
+        by_rows = not batch.has_columns and batch.timestamps is None and names[0] not in batch.type.coded
         if by_rows and len(names) == 1 and _is_simple(batch.type.schema.field(names[0]).type):
             return self._split_rows(batch, names)
         batch = _without_large_dictionaries(batch)

@@ -1,0 +1,105 @@
+"""Values that are one thing in Python and another, plainer one in a column: enums, UUIDs, numpy's scalars.
+
+| hint | column | |
+|---|---|---|
+| an `Enum` of texts, or of whole numbers | `string`, `int64` | the member's value, as others write it |
+| any other `Enum` | `string` | the member's name |
+| `UUID` | `string` | the usual text: every format, Spark and SQL have it |
+| `numpy.int32`, `numpy.float64`, `numpy.bool_`, ... | the same type of Arrow | |
+| `Literal["a", "b"]` | the type of its values | |
+"""
+
+from __future__ import annotations
+
+import enum
+import typing
+import uuid
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.errors import SchemaError
+
+Conversions = tuple[pa.DataType, Callable[[Any], Any], Callable[[Any], Any]]
+"""The Arrow type, the way into a column and the way back."""
+
+_NUMPY_KINDS = "biuf"
+
+
+def conversions_of(hint: Any) -> Conversions | None:
+    """The column of such a type, or None if it is none."""
+    if not isinstance(hint, type):
+        return None
+    if issubclass(hint, enum.Enum):
+        return _enum(hint)
+    if issubclass(hint, uuid.UUID):
+        return pa.string(), _text_of_uuid, uuid.UUID
+    if issubclass(hint, np.generic):
+        return _numpy(hint)
+    return None
+
+
+def literal_type(hint: Any) -> Any:
+    """The type of the values of a `Literal`, `T | None` if None is among them; None if there is no single one."""
+    values = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    classes = {type(value) for value in values}
+    rest = classes - {type(None)}
+    if len(rest) != 1:
+        return None
+    (cls,) = rest
+    return cls if len(classes) == 1 else cls | None
+
+
+def _enum(cls: type[enum.Enum]) -> Conversions | None:
+    members = list(cls)
+    values = {type(member.value) for member in members}
+    if values == {str} or (values == {int} and all(-(1 << 63) <= m.value < 1 << 63 for m in members)):
+        arrow_type = pa.string() if values == {str} else pa.int64()
+        known: dict[Any, enum.Enum] = {member.value: member for member in members}
+        find: Callable[[Any], Any] = cls  # combined flags, and what the class's own _missing_ knows
+        read: Callable[[Any], Any] = lambda member: member.value  # noqa: E731
+    elif issubclass(cls, enum.Flag) or not members:
+        return None
+    else:
+        arrow_type, known, find = pa.string(), {member.name: member for member in members}, cls.__getitem__
+        read = lambda member: member.name  # noqa: E731
+
+    def encode(value: Any) -> Any:
+        if not isinstance(value, cls):
+            raise TypeError
+        return read(value)
+
+    def decode(value: Any) -> Any:
+        found = known.get(value)
+        if found is not None:
+            return found
+        try:
+            return find(value)
+        except (ValueError, KeyError) as e:
+            some = ", ".join(map(repr, list(known)[:10]))
+            raise SchemaError(f"{value!r} is no {cls.__name__}; there are {some}") from e
+
+    return arrow_type, encode, decode
+
+
+def _text_of_uuid(value: Any) -> str:
+    if not isinstance(value, uuid.UUID):
+        raise TypeError
+    return str(value)
+
+
+def _numpy(cls: type[np.generic]) -> Conversions | None:
+    try:
+        dtype = np.dtype(cls)
+        arrow_type = pa.from_numpy_dtype(dtype)
+    except (TypeError, NotImplementedError, pa.ArrowException):
+        return None
+    if dtype.kind not in _NUMPY_KINDS or arrow_type == pa.float16():
+        return None
+
+    def encode(value: Any) -> Any:  # a plain number passes: whether it fits is looked at as for every column
+        return value.item() if isinstance(value, np.generic) else value
+
+    return arrow_type, encode, cls
