@@ -151,13 +151,20 @@ class Subtask:
         return handle
 
 
+class JumpingClock(ManualClock):
+    """A clock that somebody may set back, as a machine's is."""
+
+    def set_back(self, ms: int) -> None:
+        self._ns -= ms * 1_000_000
+
+
 class Cluster:
     """Makes subtasks of one operator and closes them."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
         self.storage = MemoryStorage()
-        self.clock = ManualClock(1_000_000)
+        self.clock = JumpingClock(1_000_000)
         self._directory = directory
         self._made: list[KeyedStateBackend] = []
 

@@ -12,7 +12,7 @@ import dataclasses
 import datetime as dt
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -25,6 +25,7 @@ from tests.contract.state_backend_kit import ALL, Cluster, Subtask, backend_kind
 from tidegate.api.state import (
     AggregateFunction,
     AggregatingState,
+    KeyedState,
     ListState,
     MapState,
     PickleSerializer,
@@ -1025,6 +1026,114 @@ def test_expired_values_are_removed_in_the_end(cluster: Cluster) -> None:
         cluster.advance(500)
         task.checkpoint(round_number + 1)
     assert task.backend.key_count < 10_000, "40,000 entries were written, 2,000 to 3,000 of them are alive"
+
+
+def test_a_list_that_was_refreshed_and_appended_to_after_the_barrier_is_stored_as_it_was(
+    cluster: Cluster,
+) -> None:
+    ttl = StateTtl(1_000, refresh_on_read=True)
+    task = cluster.subtask()
+    state = task.state(ListState(int, ttl=ttl))
+    task.at("a", lambda: state.add(1))
+    part = task.begin_checkpoint(1)
+    cluster.advance(1)
+    assert task.at("a", state.get) == [1]
+    task.at("a", lambda: state.add(2))
+    restored = cluster.subtask(restore=[part()])
+    assert restored.at("a", restored.state(ListState(int, ttl=ttl)).get) == [1]
+    assert task.at("a", state.get) == [1, 2]
+
+
+def test_a_list_that_expires_while_a_snapshot_is_written_keeps_what_was_added_in_time(
+    cluster: Cluster,
+) -> None:
+    task = cluster.subtask()
+    state = task.state(ListState(int, ttl=StateTtl(1_000)))
+    task.at("a", lambda: state.add(1))
+    part = task.begin_checkpoint(1)
+    cluster.advance(900)
+    task.at("a", lambda: state.add(2))
+    cluster.advance(200)
+    part()
+    assert task.at("a", state.get) == [1, 2]
+    restored = cluster.subtask(restore=[task.checkpoint(2)])
+    assert restored.at("a", restored.state(ListState(int, ttl=StateTtl(1_000))).get) == [1, 2]
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+def test_what_expires_by_the_watermark_after_the_barrier_is_in_the_checkpoint(
+    cluster: Cluster, refresh: bool
+) -> None:
+    ttl = StateTtl(1_000, time="event", refresh_on_read=refresh)
+    kinds: list[Callable[[], KeyedState]] = [
+        lambda: ValueState(int, name="value", ttl=ttl),
+        lambda: MapState(str, int, name="entries", ttl=ttl),
+        lambda: ListState(int, name="items", ttl=ttl),
+    ]
+    task = cluster.subtask()
+    value, entries, items = (task.state(make()) for make in kinds)
+    task.backend.current_watermark_ms = 5_000
+    task.at("a", lambda: (value.update(1), entries.put("x", 1), items.add(1)))
+    part = task.begin_checkpoint(1)
+    task.backend.current_watermark_ms = 6_000
+    restored = cluster.subtask(restore=[part()])
+    value, entries, items = (restored.state(make()) for make in kinds)
+    assert restored.at("a", lambda: (value.value(), entries.get("x"), items.get())) == (1, 1, [1])
+
+
+def test_what_has_expired_stays_so_when_the_clock_is_set_back(cluster: Cluster) -> None:
+    task = cluster.subtask()
+    value = task.state(ValueState(int, name="value", ttl=StateTtl(1_000)))
+    items = task.state(ListState(int, name="items", ttl=StateTtl(1_000)))
+    task.at("a", lambda: (value.update(1), items.add(1)))
+    cluster.advance(1_000)
+    task.checkpoint(1)
+    cluster.clock.set_back(500)
+    assert task.at("a", lambda: (value.value(), items.get())) == (None, [])
+    task.at("a", lambda: items.add(2))
+    assert task.at("a", items.get) == [2]
+    restored = cluster.subtask(restore=[task.checkpoint(2)])
+    items = restored.state(ListState(int, name="items", ttl=StateTtl(1_000)))
+    assert restored.at("a", items.get) == [2]
+
+
+def test_iterating_a_map_refreshes_its_entries_and_asking_whether_it_is_empty_does_not(
+    cluster: Cluster,
+) -> None:
+    task = cluster.subtask()
+    state = task.state(MapState(str, int, ttl=StateTtl(1_000, refresh_on_read=True)))
+    task.at("a", lambda: state.put("x", 1))
+    task.at("b", lambda: state.put("x", 2))
+    cluster.advance(900)
+    assert task.at("a", lambda: dict(state.items())) == {"x": 1}
+    assert not task.at("b", state.is_empty)
+    assert set(task.backend.keys("s")) == {"a", "b"}
+    cluster.advance(900)
+    assert [task.at(k, lambda: state.get("x")) for k in "ab"] == [1, None]
+
+
+def test_adding_nothing_to_a_list_does_not_keep_it_alive(cluster: Cluster) -> None:
+    task = cluster.subtask()
+    state = task.state(ListState(int, ttl=StateTtl(1_000)))
+    task.at("a", lambda: state.add(1))
+    cluster.advance(900)
+    task.at("a", lambda: state.add_all([]))
+    cluster.advance(100)
+    assert task.at("a", state.get) == []
+
+
+def test_a_list_that_is_read_between_many_checkpoints_stays_small(cluster: Cluster) -> None:
+    task = cluster.subtask()
+    state = task.state(ListState(int, ttl=StateTtl(1_000, refresh_on_read=True)))
+    task.at("a", lambda: state.add(1))
+    for checkpoint in range(1, 100):
+        cluster.advance(500)
+        assert task.at("a", state.get) == [1]
+        task.checkpoint(checkpoint)
+    assert task.backend.key_count < 50
+    restored = cluster.subtask(restore=[task.checkpoint(100)])
+    state = restored.state(ListState(int, ttl=StateTtl(1_000, refresh_on_read=True)))
+    assert restored.at("a", state.get) == [1]
 
 
 # ---- column tables ----

@@ -85,7 +85,8 @@ class StateTtl:
 
     In a map each entry expires by itself, a list as a whole. Expired values are invisible at once and removed soon
     after. With `time="event"` the time is the watermark; what was written before the first watermark counts from it.
-    The end of input lets nothing expire.
+    The end of input lets nothing expire. A machine's clock that is set back stands still for state: what has expired
+    does not come back. With `refresh_on_read`, iterating a map reads each of its entries; `is_empty()` reads none.
 
     >>> StateTtl("1 h")
     StateTtl(duration='1 h', time='processing', refresh_on_read=False)

@@ -147,18 +147,49 @@ class PaneTable(ABC):
         """
 
 
+@dataclass
+class EventTime:
+    """The watermarks that the state of a subtask has seen, in this attempt and before. Mailbox thread only."""
+
+    now_ms: int = NO_WATERMARK
+    """The latest one: it never goes back, also not where an attempt begins without one."""
+    first_ms: int = NO_WATERMARK
+
+    def advance(self, watermark_ms: int) -> None:
+        """A watermark came."""
+        self.now_ms = max(self.now_ms, watermark_ms)
+        if self.first_ms == NO_WATERMARK:
+            self.first_ms = self.now_ms
+
+    @classmethod
+    def of_all(cls, restored: Sequence[EventTime]) -> EventTime:
+        """Where a subtask goes on that takes over the state of several: nothing expires too early."""
+        now_ms = min((r.now_ms for r in restored), default=NO_WATERMARK)
+        if now_ms == NO_WATERMARK:  # for one of them the first is still to come
+            return cls()
+        return cls(now_ms, max(r.first_ms for r in restored))
+
+
 class KeyedStateBackend(ABC):
     """The keyed state of one operator subtask."""
 
-    current_watermark_ms: int = NO_WATERMARK
-    """The operator's watermark, for state with a time to live in event time; it never goes back."""
-
     def __init__(self, context: BackendContext) -> None:
         self.context = context
+        self.event_time = EventTime()
+        """The operator's watermark, for state with a time to live in event time."""
         # No default on the class: CPython 3.11 would look there each time, for 20 ns, before it looks here.
         self.current_key: Any = NO_KEY
         self.claimed: set[str] = set()
         """The names that `state`, `columns` and `panes` were asked for."""
+
+    @property
+    def current_watermark_ms(self) -> int:
+        """The operator's watermark; one that is behind changes nothing."""
+        return self.event_time.now_ms
+
+    @current_watermark_ms.setter
+    def current_watermark_ms(self, watermark_ms: int) -> None:
+        self.event_time.advance(watermark_ms)
 
     @abstractmethod
     def state(self, declaration: KeyedState) -> KeyedState:

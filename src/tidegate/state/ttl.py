@@ -2,7 +2,8 @@
 
 A stored value carries the time of its last write, not that of its end, so that the length of a time to live can be
 changed between two runs. In event time the clock is the watermark; what was written before the first watermark counts
-from it. Mailbox thread only.
+from it. Neither time goes back, whatever the machine's clock does: what has expired once stays so, in the live state
+and in every snapshot. Mailbox thread only; the asynchronous part of a snapshot goes by the time of its barrier.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from itertools import islice
 from typing import Final
 
 from tidegate.api.state import StateTtl
-from tidegate.state.backend import NO_WATERMARK, KeyedStateBackend
+from tidegate.core.clock import Clock
+from tidegate.state.backend import NO_WATERMARK, EventTime
 
 _BUCKETS: Final = 16
 
@@ -20,27 +22,25 @@ _BUCKETS: Final = 16
 class TtlClock:
     """The time of one state with a time to live."""
 
-    def __init__(self, ttl: StateTtl, backend: KeyedStateBackend) -> None:
+    def __init__(self, ttl: StateTtl, clock: Clock, event_time: EventTime) -> None:
         self.duration_ms = ttl.duration_ms
         self.refresh_on_read = ttl.refresh_on_read
         self.is_event_time = ttl.time == "event"
-        self.first_watermark_ms = NO_WATERMARK
-        self._backend = backend
-        self._wall = backend.context.clock
+        self.event_time = event_time
+        self._clock = clock
+        self._latest_ms = NO_WATERMARK
 
     def now(self) -> int:
-        """The time that a value written now carries."""
-        if not self.is_event_time:
-            return self._wall.now_ms()
-        watermark = self._backend.current_watermark_ms
-        if self.first_watermark_ms == NO_WATERMARK:
-            self.first_watermark_ms = watermark
-        return watermark
+        """The time that a value written now carries; never before an earlier one."""
+        now = self.event_time.now_ms if self.is_event_time else self._clock.now_ms()
+        if now > self._latest_ms:
+            self._latest_ms = now
+        return self._latest_ms
 
     def is_expired(self, written_ms: int, now_ms: int) -> bool:
         """Whether a value written then is gone now; `now_ms` is what `now` returned."""
         if written_ms == NO_WATERMARK:
-            written_ms = self.first_watermark_ms
+            written_ms = self.event_time.first_ms
             if written_ms == NO_WATERMARK:
                 return False
         return now_ms >= written_ms + self.duration_ms
@@ -74,8 +74,9 @@ class ExpiryQueue:
 
     def take_due(self, now_ms: int, limit: int) -> list[Hashable]:
         """At most so many items that were written long enough ago to be gone, unless they were written again."""
-        if self._early and self._clock.first_watermark_ms != NO_WATERMARK:
-            bucket = self._clock.first_watermark_ms // self._width_ms
+        first_ms = self._clock.event_time.first_ms
+        if self._early and first_ms != NO_WATERMARK:
+            bucket = first_ms // self._width_ms
             self._buckets.setdefault(bucket, set()).update(self._early)
             self._early = set()
         due: list[Hashable] = []

@@ -27,11 +27,12 @@ from tidegate.state.backend import (
     BackendContext,
     ColumnArray,
     ColumnTable,
+    EventTime,
     KeyedStateBackend,
     PaneTable,
 )
 from tidegate.state.fingerprints import check_compatible, column_schema, pane_schema, state_schema
-from tidegate.state.heap.cells import Cells, TtlCells
+from tidegate.state.heap.cells import Cells, TtlCells, TtlListCells
 from tidegate.state.heap.column_store import ColumnStore
 from tidegate.state.heap.files import Encoded, ListColumn, RowLayout, StoredRows, as_read, read, to_parquet
 from tidegate.state.heap.live_states import TtlMapCells, live_state
@@ -153,7 +154,8 @@ class HeapBackend(KeyedStateBackend):
             map_keys = map_key_serializer(operator, name, declaration.key_type)
         schema = state_schema(declaration, context.key_type, values, map_keys)
         table = MapTable() if is_map else HeapTable()
-        kind = Cells if declaration.ttl is None else TtlMapCells if is_map else TtlCells
+        expiring = TtlMapCells if is_map else TtlListCells if is_list else TtlCells
+        kind = Cells if declaration.ttl is None else expiring
         cells = kind(declaration, table, self, values)
         live = live_state(declaration, cells, map_keys)
         layout = None
@@ -193,6 +195,7 @@ class HeapBackend(KeyedStateBackend):
         context = self.context
         if self._keys is None and handles:
             raise self._untyped_keys()
+        times: list[EventTime] = []
         for handle in handles:
             if handle.backend != "heap":
                 raise StateCompatibilityError(
@@ -207,9 +210,14 @@ class HeapBackend(KeyedStateBackend):
                 files.setdefault(stored.name, []).append(stored)
             for name, rows in files.items():
                 self._restored.setdefault(name, []).append(rows)
+            marks = [rows[-1].marks for rows in files.values() if rows[-1].marks is not None]
+            if marks:  # a state that was not declared in the last attempt has older ones
+                newest = max(marks, key=lambda m: m.now_ms)
+                times.append(EventTime(newest.now_ms, newest.first_ms))
         if len(handles) == 1 and handles[0].range == context.key_groups:
             for name, (rows,) in self._restored.items():
                 self._chains[name] = tuple(r.file for r in rows)
+        self.event_time = EventTime.of_all(times)
         for name, schema in self._schemas.items():
             self._stores[name] = _Undeclared(schema, self._restored.get(name, []))
 

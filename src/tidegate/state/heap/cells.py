@@ -101,7 +101,7 @@ class TtlCells(Cells):
     ) -> None:
         super().__init__(declaration, table, backend, serializer)
         assert declaration.ttl is not None
-        self.clock = TtlClock(declaration.ttl, backend)
+        self.clock = TtlClock(declaration.ttl, backend.context.clock, backend.event_time)
         self.queue = ExpiryQueue(self.clock)
         self._writes = 0
 
@@ -117,7 +117,11 @@ class TtlCells(Cells):
             self.table.remove(key)
             return REMOVED
         if self.clock.refresh_on_read and written != now:
-            self._put(key, kept, now)
+            self._put(key, self._renewed(key, kept), now)
+        return kept
+
+    def _renewed(self, key: Any, kept: Any) -> Any:
+        """What a refresh puts into this generation: the older object itself, because nobody changes it in place."""
         return kept
 
     def write(self, kept: Any) -> None:
@@ -128,18 +132,6 @@ class TtlCells(Cells):
         """Whether a key has something that has not expired."""
         now = self.clock.now()
         return any(not self.clock.is_expired(written, now) for written, _ in self._cells_of(key))
-
-    def own_list(self) -> list[Any]:
-        """The key's list as of now, written now."""
-        key, now = self.key(), self.clock.now()
-        is_mine = key in self.table.changed
-        cell = self.table.find(key)
-        if cell is REMOVED or self.clock.is_expired(cell[0], now):
-            owned: list[Any] = []
-        else:
-            owned = cell[1] if is_mine else list(cell[1])
-        self._put(key, owned, now)
-        return owned
 
     def written(self, item: Any, now: int) -> None:
         """Something was written: it is due one day, and so may be others by now."""
@@ -166,3 +158,20 @@ class TtlCells(Cells):
         cell = self.table.find(item)
         if cell is not REMOVED and self.clock.is_expired(cell[0], now):
             self.table.remove(item)
+
+
+class TtlListCells(TtlCells):
+    """The cells of lists with a time to live: one in `changed` is in no older generation, so it can be appended to."""
+
+    def own_list(self) -> list[Any]:
+        """The key's list as of now, written now."""
+        key, now = self.key(), self.clock.now()
+        cell = self.table.find(key)
+        is_gone = cell is REMOVED or self.clock.is_expired(cell[0], now)
+        owned: list[Any] = [] if is_gone else self._renewed(key, cell[1])
+        self._put(key, owned, now)
+        return owned
+
+    def _renewed(self, key: Any, kept: Any) -> Any:
+        """A copy where the list is of an older generation, which may be on its way into a file."""
+        return kept if key in self.table.changed else list(kept)

@@ -238,8 +238,8 @@ class HeapMapState(MapState[Any, Any]):
         return iter(list(self._entries(self._cells.key())))
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
-        return not self._entries(self._cells.key())
+        """Whether there is no entry; that reads none of them."""
+        return not self._cells.holds(self._cells.key())
 
     def clear(self) -> None:
         """Remove all entries."""

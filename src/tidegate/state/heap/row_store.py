@@ -77,7 +77,7 @@ class RowStore:
 
     def _watermarks(self) -> Watermarks | None:
         if isinstance(self.cells, TtlCells) and self.cells.clock.is_event_time:
-            return Watermarks(self.cells.clock.now(), self.cells.clock.first_watermark_ms)
+            return Watermarks(self.cells.clock.now(), self.cells.clock.event_time.first_ms)
         return None
 
     def _changed_rows(self, generations: list[Generation]) -> Iterator[pa.RecordBatch]:

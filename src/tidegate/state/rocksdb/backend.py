@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from tidegate.state.backend import (
     BackendContext,
     ColumnArray,
     ColumnTable,
+    EventTime,
     KeyedStateBackend,
     PaneTable,
 )
@@ -48,10 +50,10 @@ from tidegate.state.rocksdb.panes import RocksDBPaneTable
 from tidegate.state.rocksdb.restore import restore_database
 from tidegate.state.rocksdb.state_store import GenerationStore, StateContext
 from tidegate.state.rocksdb.stored_keys import StoredKeys
-from tidegate.state.rocksdb.ttl import EventTime, Expiry
 from tidegate.state.rocksdb.values import RocksDBAggregatingState, RocksDBReducingState, live_value_state
 from tidegate.state.rocksdb.write_back import FrozenWrites, WriteBack
 from tidegate.state.serializers import KeySerializer, ValueSerializer, map_key_serializer, value_serializer
+from tidegate.state.ttl import TtlClock
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
 _MOST_STATES: Final = 254
@@ -74,7 +76,6 @@ class RocksDBBackend(KeyedStateBackend):
         self._frozen: dict[int, FrozenWrites] = {}
         self._open_database: Database | None = None
         self._open_write_back: WriteBack | None = None
-        self._event_time = EventTime(self)
         self._list_sequence = 0
 
     # ---- states ----
@@ -193,7 +194,7 @@ class RocksDBBackend(KeyedStateBackend):
             write_back=write_back,
             entry_keys=EntryKeys(state_id, self.context.max_parallelism),
             state_name=schema.name,
-            expiry=None if ttl is None else Expiry(ttl, self.context.clock, self._event_time),
+            expiry=None if ttl is None else TtlClock(ttl, self.context.clock, self.event_time),
             memory_bytes=self._bytes_per_state,
             is_empty=state_id > self._restored_states,
         )
@@ -247,19 +248,16 @@ class RocksDBBackend(KeyedStateBackend):
         self._schemas = restored.schemas
         self._restored_states = len(restored.schemas)
         self._files.restored(restored.files)
-        memo = restored.memo
-        self._list_sequence = memo.list_sequence
-        self._event_time.restored = NO_WATERMARK if memo.watermark_ms is None else memo.watermark_ms
-        self._event_time.first = NO_WATERMARK if memo.first_watermark_ms is None else memo.first_watermark_ms
+        self._list_sequence = max(memo.list_sequence for memo in restored.memos)
+        self.event_time = EventTime.of_all([_event_time_of(memo) for memo in restored.memos])
 
     def snapshot(self, checkpoint_id: int) -> AsyncPart:
         """Freeze the changes; the result writes them and uploads what is new."""
         _, write_back = self._opened()
-        expiring = any(s.ttl_ms is not None for s in self._schemas)
-        frozen = write_back.freeze(self._expired_entries if expiring else None)
+        frozen = write_back.freeze(self._clean_up())
         frozen.want_checkpoint(os.path.join(self._directory, f"checkpoint-{checkpoint_id}"))
         self._frozen[checkpoint_id] = frozen
-        watermark, first = self._event_time.now(), self._event_time.first
+        watermark, first = self.event_time.now_ms, self.event_time.first_ms
         memo = Memo(
             self._list_sequence,
             None if watermark == NO_WATERMARK else watermark,
@@ -291,10 +289,22 @@ class RocksDBBackend(KeyedStateBackend):
         if frozen is not None:
             frozen.discard_checkpoint()
 
-    def _expired_entries(self) -> Iterator[Entry]:
-        for live in list(self._live.values()):
-            if isinstance(live, GenerationStore):
-                yield from live.expired_entries(_SCANNED_FOR_EXPIRY)
+    def _clean_up(self) -> Callable[[], Iterable[Entry]] | None:
+        """What removes expired entries once the changes are written; None where nothing expires.
+
+        It goes by the time of the barrier: what expires later is not gone yet in this checkpoint, and the live state
+        may build on it, as an element that is added to a list does.
+        """
+        expiring = [
+            (live, live.expiry.now())
+            for live in self._live.values()
+            if isinstance(live, GenerationStore) and live.expiry is not None
+        ]
+        if not expiring:
+            return None
+        return lambda: chain.from_iterable(
+            live.expired_entries(_SCANNED_FOR_EXPIRY, now_ms) for live, now_ms in expiring
+        )
 
     # ---- the rest ----
 
@@ -312,3 +322,10 @@ class RocksDBBackend(KeyedStateBackend):
             self._open_database.close()
             self._open_database = self._open_write_back = None
         self._live.clear()
+
+
+def _event_time_of(memo: Memo) -> EventTime:
+    return EventTime(
+        NO_WATERMARK if memo.watermark_ms is None else memo.watermark_ms,
+        NO_WATERMARK if memo.first_watermark_ms is None else memo.first_watermark_ms,
+    )

@@ -1,7 +1,9 @@
 """Removing what has expired: a bounded scan with every checkpoint, which goes on where the last one stopped.
 
-Runs in the asynchronous part. To delete an expired entry is right whatever the mailbox thread does meanwhile: what it
-has written since is written to the database later.
+Runs in the asynchronous part, when the database holds just what there was at the barrier, and goes by the time of the
+barrier. Time never goes back, so what had expired then is as good as gone for the mailbox thread, whatever it does
+meanwhile: what it writes is written to the database later. By a later time that would be wrong: an element may have
+been added in between to a list that was still alive.
 """
 
 from __future__ import annotations
@@ -26,27 +28,25 @@ class ExpiredScan:
         self._context = context
         self._cursor = b""
 
-    def single_entries(self, budget: int) -> Iterator[Entry]:
+    def single_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
         """Deletions of expired entries that stand for themselves: values, and entries of maps."""
         expiry = self._context.expiry
         if expiry is None:
             return
-        now = expiry.now()
         for key, value in self._round(budget, 0):
-            if expiry.is_past(stamped(value), now):
+            if expiry.is_expired(stamped(value), now_ms):
                 yield key, None
 
-    def list_entries(self, budget: int) -> Iterator[Entry]:
+    def list_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
         """Deletions of the parts of expired lists: a list is as old as its last part."""
         expiry = self._context.expiry
         if expiry is None:
             return
-        now = expiry.now()
         for _, parts in groupby(
             self._round(budget, LIST_SEQUENCE_BYTES), lambda entry: entry[0][:-LIST_SEQUENCE_BYTES]
         ):
             found = list(parts)
-            if expiry.is_past(stamped(found[-1][1], STAMP_BYTES), now):
+            if expiry.is_expired(stamped(found[-1][1], STAMP_BYTES), now_ms):
                 yield from ((key, None) for key, _ in found)
 
     def _round(self, budget: int, suffix: int) -> Iterator[tuple[bytes, bytes]]:

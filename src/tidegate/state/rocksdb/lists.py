@@ -56,23 +56,17 @@ class RocksDBListState(ListState[Any], GenerationStore):
 
     def get(self) -> list[Any]:
         """The key's elements, oldest first."""
-        key = self._current_key()
+        key, expiry = self._current_key(), self.expiry
         parts = self._parts(key)
-        expiry = self._expiry
-        if expiry is not None and parts:
-            now = expiry.now()
-            if expiry.is_past(parts[-1].last_ms, now):
-                self._replace(key, [])
-                return []
-            for i in range(len(parts) - 1, 0, -1):
-                if expiry.is_past(parts[i - 1].last_ms, parts[i].first_ms):
-                    parts = parts[i:]
-                    break
-            if expiry.refresh_on_read:
-                self._extend(key, [])
-        elements = [e for part in parts for e in part.elements]
-        if len(parts) > _MOST_PARTS and expiry is None:
-            self._replace(key, elements)
+        alive = self._alive(parts)
+        if parts and not alive:
+            self._replace(key, [])
+        elements = [e for part in alive for e in part.elements]
+        refresh = elements and expiry is not None and expiry.refresh_on_read
+        if len(alive) > _MOST_PARTS:
+            self._replace(key, elements, None if refresh else alive[-1].last_ms)
+        elif refresh:
+            self._extend(key, [])
         give = self._values.give
         assert give is not None
         return list(map(give, elements))
@@ -85,7 +79,9 @@ class RocksDBListState(ListState[Any], GenerationStore):
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements."""
         key = self._current_key()
-        self._extend(key, [self._keep(self._values, v) for v in values])
+        kept = [self._keep(self._values, v) for v in values]
+        if kept:
+            self._extend(key, kept)
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the whole list."""
@@ -97,8 +93,8 @@ class RocksDBListState(ListState[Any], GenerationStore):
         self._replace(self._current_key(), [])
 
     def holds_current(self) -> bool:
-        """Whether the key has elements."""
-        return bool(self.get())
+        """Whether the key has elements; that reads none of them."""
+        return any(part.elements for part in self._alive(self._parts(self._current_key())))
 
     # ---- parts ----
 
@@ -118,24 +114,38 @@ class RocksDBListState(ListState[Any], GenerationStore):
             self._clean_elements += sum(len(part.elements) for part in stored)
         return [*stored, *parts] if stored else parts
 
+    def _alive(self, parts: list[_Part]) -> list[_Part]:
+        """The parts that have not expired: none from before one that came when the list had expired."""
+        expiry = self.expiry
+        if expiry is None or not parts:
+            return parts
+        if expiry.is_expired(parts[-1].last_ms, expiry.now()):
+            return []
+        for i in range(len(parts) - 1, 0, -1):
+            if expiry.is_expired(parts[i - 1].last_ms, parts[i].first_ms):
+                return parts[i:]
+        return parts
+
     def _extend(self, key: Any, elements: list[bytes]) -> None:
         part = self._changed.get(key)
-        now = 0 if self._expiry is None else self._expiry.now()
+        now = 0 if self.expiry is None else self.expiry.now()
         if part is None:
             self._changed[key] = _Part(False, now, now, elements)
-        elif self._expiry is not None and self._expiry.is_past(part.last_ms, now):
+        elif self.expiry is not None and self.expiry.is_expired(part.last_ms, now):
             self._changed[key] = _Part(True, now, now, elements)
         else:
             part.elements += elements
             part.last_ms = now
         self._count_changes(1 + len(elements))
 
-    def _replace(self, key: Any, elements: list[bytes]) -> None:
+    def _replace(self, key: Any, elements: list[bytes], written_ms: int | None = None) -> None:
+        """Make these the whole list, written now or at that time."""
         if not elements and self._is_complete and key not in self._frozen and key not in self._clean:
             self._changed.pop(key, None)  # it was never in the database
             return
-        now = 0 if self._expiry is None else self._expiry.now()
-        self._changed[key] = _Part(True, now, now, elements)
+        if written_ms is None:
+            written_ms = 0 if self.expiry is None else self.expiry.now()
+        self._changed[key] = _Part(True, written_ms, written_ms, elements)
         self._count_changes(1 + len(elements))
 
     def _count_changes(self, more: int) -> None:
@@ -164,7 +174,7 @@ class RocksDBListState(ListState[Any], GenerationStore):
                 yield key + sequence, self._encoded(part)
 
     def _encoded(self, part: _Part) -> bytes:
-        pieces = [] if self._expiry is None else [stamp(part.first_ms), stamp(part.last_ms)]
+        pieces = [] if self.expiry is None else [stamp(part.first_ms), stamp(part.last_ms)]
         for element in part.elements:
             pieces.append(_LENGTH.pack(len(element)))
             pieces.append(element)
@@ -172,7 +182,7 @@ class RocksDBListState(ListState[Any], GenerationStore):
 
     def _decoded(self, data: bytes) -> _Part:
         first = last = position = 0
-        if self._expiry is not None:
+        if self.expiry is not None:
             first, last, position = stamped(data), stamped(data, STAMP_BYTES), 2 * STAMP_BYTES
         elements: list[bytes] = []
         while position < len(data):
@@ -209,6 +219,6 @@ class RocksDBListState(ListState[Any], GenerationStore):
     def _change_bytes(self, change: _Part) -> int:
         return sum(map(len, change.elements))
 
-    def expired_entries(self, budget: int) -> Iterator[Entry]:
+    def expired_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
         """All parts of lists that are too old."""
-        return self._expired.list_entries(budget)
+        return self._expired.list_entries(budget, now_ms)

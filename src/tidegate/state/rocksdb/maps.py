@@ -73,10 +73,15 @@ class RocksDBMapState(MapState[Any, Any], GenerationStore):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All entries of this moment, by the bytes of their keys."""
-        return ((self._keys.from_bytes(k), self._given(v)) for k, v in self._live(self._current_key()))
+        found: Iterable[tuple[bytes, bytes]] = self._live(self._current_key())
+        if self.expiry is not None and self.expiry.refresh_on_read:
+            found = list(found)  # refreshed now, under this key, whenever somebody iterates
+            for map_key, kept in found:
+                self._write(map_key, kept)
+        return ((self._keys.from_bytes(k), self._given(v)) for k, v in found)
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Whether there is no entry; that reads none of them."""
         return next(self._live(self._current_key()), None) is None
 
     def clear(self) -> None:
@@ -90,7 +95,7 @@ class RocksDBMapState(MapState[Any, Any], GenerationStore):
 
     def holds_current(self) -> bool:
         """Whether the key has entries."""
-        return self._expiry is None or not self.is_empty()
+        return self.expiry is None or not self.is_empty()
 
     # ---- one entry ----
 
@@ -111,12 +116,12 @@ class RocksDBMapState(MapState[Any, Any], GenerationStore):
     def _read(self, map_key: bytes) -> Any:
         """The kept value, or _REMOVED where there is none."""
         found = self._find(self._backend.current_key, map_key)
-        expiry = self._expiry
+        expiry = self.expiry
         if expiry is None or found is _REMOVED:
             return found
         kept, written = found
         now = expiry.now()
-        if expiry.is_past(written, now):
+        if expiry.is_expired(written, now):
             self._write(map_key, _REMOVED)
             return _REMOVED
         if expiry.refresh_on_read and written != now:
@@ -128,8 +133,8 @@ class RocksDBMapState(MapState[Any, Any], GenerationStore):
         changes = self._changed.get(key)
         if changes is None:
             changes = self._changed[key] = _Changes()
-        if self._expiry is not None and kept is not _REMOVED:
-            kept = (kept, self._expiry.now())
+        if self.expiry is not None and kept is not _REMOVED:
+            kept = (kept, self.expiry.now())
         changes.entries[map_key] = kept
         self._count_change()
 
@@ -184,17 +189,13 @@ class RocksDBMapState(MapState[Any, Any], GenerationStore):
             stored = (
                 (k[len(prefix) :], self._decoded(data)) for k, data in rows if k[len(prefix) :] not in newer
             )
-        return self._alive(merge(stored, sorted(newer.items(), key=_map_key_of), key=_map_key_of))
-
-    def _alive(self, entries: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, bytes]]:
-        expiry = self._expiry
-        for map_key, found in entries:
-            if found is _REMOVED:
-                continue
-            if expiry is None:
-                yield map_key, found
-            elif not expiry.is_past(found[1]):
-                yield map_key, found[0]
+        entries = merge(stored, sorted(newer.items(), key=_map_key_of), key=_map_key_of)
+        present = ((map_key, found) for map_key, found in entries if found is not _REMOVED)
+        expiry = self.expiry
+        if expiry is None:
+            return present
+        now = expiry.now()
+        return ((map_key, found[0]) for map_key, found in present if not expiry.is_expired(found[1], now))
 
     # ---- entries ----
 
@@ -212,11 +213,11 @@ class RocksDBMapState(MapState[Any, Any], GenerationStore):
                 yield prefix + map_key, None if kept is _REMOVED else self._encoded(kept)
 
     def _encoded(self, kept: Any) -> bytes:
-        data: bytes = kept if self._expiry is None else stamp(kept[1]) + kept[0]
+        data: bytes = kept if self.expiry is None else stamp(kept[1]) + kept[0]
         return data
 
     def _decoded(self, data: bytes) -> Any:
-        return data if self._expiry is None else (data[STAMP_BYTES:], stamped(data))
+        return data if self.expiry is None else (data[STAMP_BYTES:], stamped(data))
 
     # ---- generations ----
 
@@ -238,13 +239,13 @@ class RocksDBMapState(MapState[Any, Any], GenerationStore):
         pairs = list(change.entries.items())[:16]
         if not pairs:
             return 0
-        kept = [v if self._expiry is None else v[0] for _, v in pairs if v is not _REMOVED]
+        kept = [v if self.expiry is None else v[0] for _, v in pairs if v is not _REMOVED]
         sampled = sum(len(k) for k, _ in pairs) + sum(map(len, kept))
         return sampled * len(change.entries) // len(pairs)
 
-    def expired_entries(self, budget: int) -> Iterator[Entry]:
+    def expired_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
         """Entries that are too old."""
-        return self._expired.single_entries(budget)
+        return self._expired.single_entries(budget, now_ms)
 
 
 def _map_key_of(entry: tuple[bytes, Any]) -> bytes:

@@ -32,7 +32,8 @@ class RestoredDatabase:
     """By state id, from 1."""
     files: Mapping[str, StateFile]
     """The stored file of each local one."""
-    memo: Memo
+    memos: Sequence[Memo]
+    """One of each handle."""
 
 
 def restore_database(
@@ -76,18 +77,7 @@ def restore_database(
     except BaseException:
         database.close()
         raise
-    return RestoredDatabase(database, schemas, files, _merged(memos))
-
-
-def _merged(memos: Sequence[Memo]) -> Memo:
-    """The earliest watermark of all: nothing expires too early."""
-    watermarks = [m.watermark_ms for m in memos]
-    firsts = [m.first_watermark_ms for m in memos if m.first_watermark_ms is not None]
-    return Memo(
-        max(m.list_sequence for m in memos),
-        None if None in watermarks else min(w for w in watermarks if w is not None),
-        max(firsts, default=None),
-    )
+    return RestoredDatabase(database, schemas, files, memos)
 
 
 def _open(path: str, handle: KeyedStateHandle, memory: RocksDBMemory, operator: str) -> Database:

@@ -22,9 +22,9 @@ from tidegate.state.backend import NO_KEY, KeyedStateBackend
 from tidegate.state.refusals import cannot_store, without_key
 from tidegate.state.rocksdb.database import Database, Entry
 from tidegate.state.rocksdb.key_bytes import EntryKeys
-from tidegate.state.rocksdb.ttl import Expiry
 from tidegate.state.rocksdb.write_back import Store, WriteBack
 from tidegate.state.serializers import OptInSerializer, ValueSerializer
+from tidegate.state.ttl import TtlClock
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
@@ -44,7 +44,7 @@ class StateContext:
     write_back: WriteBack
     entry_keys: EntryKeys
     state_name: str
-    expiry: Expiry | None
+    expiry: TtlClock | None
     memory_bytes: Callable[[], int]
     is_empty: bool
     """Whether the database has nothing of this state yet."""
@@ -117,7 +117,7 @@ class GenerationStore(Store):
         """Begin; not `__init__`, which belongs to the declaration that live states also are."""
         self._context = context
         self._backend = context.backend
-        self._expiry = context.expiry
+        self.expiry = context.expiry
         self._is_sized = is_sized
         self._is_complete = context.is_empty
         self._changed, self._frozen, self._clean = {}, {}, {}
@@ -209,8 +209,11 @@ class GenerationStore(Store):
     def _clean_size(self) -> int:
         return len(self._clean)
 
-    def expired_entries(self, budget: int) -> Iterator[Entry]:
-        """Deletions of what has expired, of about so many entries; goes on where it stopped. Asynchronous part."""
+    def expired_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
+        """Deletions of what has expired by then, of about so many entries; goes on where it stopped.
+
+        Runs in the asynchronous part; `now_ms` is the time of the barrier.
+        """
         yield from ()
 
     @abstractmethod

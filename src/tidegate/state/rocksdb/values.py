@@ -40,16 +40,13 @@ class ValueStore(GenerationStore):
 
     def _read(self) -> Any:
         """The current key's kept value, or None."""
-        key = self._current_key()
-        found = self._changed.get(key, _ABSENT)
-        if found is _ABSENT:
-            found = self._find(key)
-        expiry = self._expiry
+        found = self._found(self._current_key())
+        expiry = self.expiry
         if expiry is None or found is None:
             return found
         kept, written = found
         now = expiry.now()
-        if expiry.is_past(written, now):
+        if expiry.is_expired(written, now):
             self._write(None)
             return None
         if expiry.refresh_on_read and written != now:
@@ -57,15 +54,23 @@ class ValueStore(GenerationStore):
         return kept
 
     def holds_current(self) -> bool:
-        """Whether the key has a value."""
-        return self._expiry is None or self._read() is not None
+        """Whether the key has a value; that does not read it."""
+        expiry = self.expiry
+        if expiry is None:
+            return True
+        found = self._found(self._current_key())
+        return found is not None and not expiry.is_expired(found[1], expiry.now())
+
+    def _found(self, key: Any) -> Any:
+        found = self._changed.get(key, _ABSENT)
+        return self._find(key) if found is _ABSENT else found
 
     def _write(self, kept: Any) -> None:
         key = self._current_key()
-        if kept is None or self._expiry is None:
+        if kept is None or self.expiry is None:
             self._changed[key] = kept
         else:
-            self._changed[key] = (kept, self._expiry.now())
+            self._changed[key] = (kept, self.expiry.now())
         if len(self._changed) > self._check_at:
             self._grown()
 
@@ -82,16 +87,16 @@ class ValueStore(GenerationStore):
         data = self._context.database.get(self._context.entry_keys.of_key(key))
         if data is None:
             found = None
-        elif self._expiry is None:
+        elif self.expiry is None:
             found = self._values.from_bytes(data)
         else:
             found = self._values.from_bytes(data[STAMP_BYTES:]), stamped(data)
         self._remember(key, found)
         return found
 
-    def expired_entries(self, budget: int) -> Iterator[Entry]:
+    def expired_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
         """Values that are too old."""
-        return self._expired.single_entries(budget)
+        return self._expired.single_entries(budget, now_ms)
 
     def _frozen_entries(self, frozen: dict[Any, Any]) -> Callable[[], Iterable[Entry]]:
         return lambda: self._entries(frozen)
@@ -102,7 +107,7 @@ class ValueStore(GenerationStore):
         waiting = iter(frozen.items())
         while chunk := list(islice(waiting, _CHUNK)):
             keys = of_keys([key for key, _ in chunk])
-            if self._expiry is None:
+            if self.expiry is None:
                 data = [None if kept is None else to_bytes(kept) for _, kept in chunk]
             else:
                 data = [None if c is None else stamp(c[1]) + to_bytes(c[0]) for _, c in chunk]
@@ -114,7 +119,7 @@ class ValueStore(GenerationStore):
     def _change_bytes(self, change: Any) -> int:
         if change is None:
             return 0
-        return len(self._values.to_bytes(change if self._expiry is None else change[0]))
+        return len(self._values.to_bytes(change if self.expiry is None else change[0]))
 
 
 class RocksDBValueState(ValueState[Any], ValueStore):
