@@ -15,7 +15,7 @@ from benchmarks.environments import python_of
 from tests.event_time import reference as ref
 from tests.event_time.jobs import Branch, Case, Click, Found
 
-PROGRAM = Path(__file__).with_name("FlinkWindows.java")
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,29 @@ class JoinCase:
 
 def run_flink(folder: Path, cases: dict[str, Case | JoinCase]) -> dict[str, list[list[str]]]:
     """What Flink finds in each of the cases: lines of words, in no order."""
-    for name, case in cases.items():
-        (folder / f"{name}.case").write_text("\n".join(_lines(case)) + "\n")
+    return _run("FlinkWindows.java", folder, {f"{name}.case": _lines(case) for name, case in cases.items()})
+
+
+def run_scripts(folder: Path, scripts: dict[str, list[str]]) -> dict[str, list[list[str]]]:
+    """The same for scripts of joins; see FlinkJoins.java for their lines."""
+    return _run("FlinkJoins.java", folder, {f"{name}.script": lines for name, lines in scripts.items()})
+
+
+def _run(program: str, folder: Path, files: dict[str, list[str]]) -> dict[str, list[list[str]]]:
+    for file, lines in files.items():
+        (folder / file).write_text("\n".join(lines) + "\n")
     (libraries,) = (python_of("flink").parent.parent / "lib").glob("python*/site-packages")
     classes = folder / "classes"
     classes.mkdir()
     done = subprocess.run(
-        [*compiled(PROGRAM, classes, libraries), str(folder)],
+        [*compiled(HERE / program, classes, libraries), str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:]
-    found = {name: (folder / f"{name}.found").read_text() for name in cases}
+    found = {(folder / file).stem: (folder / file).with_suffix(".found").read_text() for file in files}
     return {name: [line.split(" ") for line in text.splitlines()] for name, text in found.items()}
 
 
