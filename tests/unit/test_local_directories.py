@@ -7,25 +7,67 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tidegate.taskmanager.local_directories import LocalDirectories
 
+OTHER_PROCESS = """
+import os, sys, tempfile
+os.getpid = lambda: 1 << 30  # as in another PID namespace: a number that means nothing here
+tempfile.tempdir = sys.argv[1]
+from tidegate.taskmanager.local_directories import LocalDirectories
+directories = LocalDirectories()
+print(directories.make(), flush=True)
+sys.stdin.read()
+"""
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        gone.wait()
-    orphan = tmp_path / f"tidegate-state-{gone.pid}-abc"
-    orphan.mkdir()
-    (orphan / "data").write_text("x")
-    foreign = tmp_path / "tidegate-state-of-mine"
+    return tmp_path
+
+
+def test_directories_of_a_live_process_stay_and_those_of_a_killed_one_are_removed_by_the_next(temporary):
+    foreign = temporary / "tidegate-state-of-mine"
     foreign.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER_PROCESS, str(temporary)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        try:
+            made_there = Path(other.stdout.readline().strip())
+            (made_there / "data").write_text("x")
+            here = LocalDirectories()
+            made_here = Path(here.make())
+            assert (made_there / "data").exists()
+        finally:
+            other.kill()
+            other.wait()
+    second = LocalDirectories()
+    second.make()
+    assert not made_there.exists()
+    assert made_here.is_dir()  # of this process, which lives
+    here.remove()
+    second.remove()
+    assert list(temporary.iterdir()) == [foreign]
+
+
+def test_a_directory_that_is_removed_before_it_is_locked_is_made_again(temporary, monkeypatch):
+    make, removed = tempfile.mkdtemp, []
+
+    def make_and_lose(*args, **kwargs):
+        path = make(*args, **kwargs)
+        if not removed:
+            removed.append(path)
+            Path(path).rmdir()
+        return path
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
     directories = LocalDirectories()
-    made = Path(directories.make())
-    assert not orphan.exists()
-    assert foreign.exists()
-    other = LocalDirectories()
-    other.make()
-    assert made.is_dir()  # its process lives
+    assert Path(directories.make()).is_dir()
+    assert removed
     directories.remove()
-    other.remove()
-    assert list(tmp_path.iterdir()) == [foreign]
+    assert list(temporary.iterdir()) == []

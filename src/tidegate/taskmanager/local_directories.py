@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
+import re
 import shutil
 import tempfile
+from typing import Final
 
-_PREFIX = "tidegate-state-"
+_PREFIX: Final = "tidegate-state-"
+_OURS: Final = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")
 
 
 class LocalDirectories:
     """Where state backends keep their working files. Mailbox thread only.
 
-    The parent directory is removed when the slot closes, and at the latest when its process ends by itself. It carries
-    the process id: what a killed process left in the temporary directory is removed by the next that makes one.
+    The parent directory is removed when the slot closes, and at the latest when its process ends by itself. The process
+    holds a lock (flock) on it as long as it lives, which the kernel releases however it dies: what a killed process
+    left in the temporary directory is locked by nobody, and the next process that makes one removes it. A process id
+    would not do: containers that share a temporary directory do not know each other's.
     """
 
     def __init__(self) -> None:
         self._parent: str | None = None
+        self._lock = -1
         self._made = 0
 
     def make(self) -> str:
         """A new, empty directory."""
         if self._parent is None:
             _remove_orphans()
-            self._parent = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+            self._parent, self._lock = _make_locked()
             atexit.register(self.remove)
         self._made += 1
         return tempfile.mkdtemp(prefix=f"{self._made}-", dir=self._parent)
@@ -36,18 +43,54 @@ class LocalDirectories:
         if parent is not None:
             atexit.unregister(self.remove)
             shutil.rmtree(parent, ignore_errors=True)
+            os.close(self._lock)
+
+
+def _make_locked() -> tuple[str, int]:
+    """A new directory and the file descriptor that holds its lock.
+
+    Where the file system has no locks for directories there is none, and nobody removes it after us.
+    """
+    while True:
+        path = tempfile.mkdtemp(prefix=_PREFIX)
+        lock = _locked(path, if_impossible=True)
+        if lock is not None:
+            return path, lock  # else another process found it before we had locked it, and removes it
 
 
 def _remove_orphans() -> None:
     """Remove the directories of this user's processes that are gone."""
     parent = tempfile.gettempdir()
-    for name in os.listdir(parent):
-        pid = name.removeprefix(_PREFIX).partition("-")[0]
-        if not name.startswith(_PREFIX) or not pid.isdigit():
-            continue
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
-        except OSError:
-            continue  # somebody else's process lives
+    for name in filter(_OURS.fullmatch, os.listdir(parent)):
+        path = os.path.join(parent, name)
+        lock = _locked(path, if_impossible=False)
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
+
+
+def _locked(path: str, *, if_impossible: bool) -> int | None:
+    """A file descriptor that holds the lock of a directory; None if it is gone, or somebody else's.
+
+    `if_impossible`: return one without a lock where the file system knows none.
+    """
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        if if_impossible:
+            raise
+        return None
+    is_ours = False
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = os.path.samestat(os.fstat(directory), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        pass  # a live process holds it, or has just removed it
+    except OSError:
+        is_ours = if_impossible
+    if is_ours:
+        return directory
+    os.close(directory)
+    return None
