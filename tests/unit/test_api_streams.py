@@ -214,7 +214,9 @@ class TestResultTypes:
         assert selected.record_type.describe() == "Row(app: string?, x: double?, day: date32[day]?)"
         wider = clicks().with_columns(pl.col("app").str.len_chars().alias("length"))
         assert wider.record_type.names == ["app", "user", "price", "at", "tags", "length"]
-        assert wider.record_type.schema.field("tags").type == pa.list_(pa.string())
+        assert wider.record_type.schema.field("tags").type == clicks().record_type.schema.field("tags").type
+        made = clicks().with_columns(pl.col("tags").list.head(1))
+        assert made.record_type.schema.field("tags").type == pa.list_(pa.string())
 
     def test_map_batches_keeps_the_type_unless_told(self) -> None:
         stream = clicks()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate import Environment
-from tidegate.api.expressions import apply_expressions, canonical_schema
+from tidegate.api.expressions import canonical_schema
 from tidegate.core.clock import ManualClock
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
@@ -53,7 +53,7 @@ def stages_of(steps: list[tuple[str, tuple[pl.Expr, ...]]]) -> tuple[list[Stage]
     frame = pl.DataFrame(RowType(CLICKS).plain(COLUMNS))
     stages = []
     for form, expressions in steps:
-        frame = apply_expressions(frame, form, expressions)
+        frame = frame.select(expressions) if form == "select" else frame.with_columns(expressions)
         stages.append(Stage(form, expressions, canonical_schema(frame.to_arrow().schema)))
     return stages, frame
 

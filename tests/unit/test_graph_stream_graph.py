@@ -259,12 +259,20 @@ class TestProjections:
             lambda s: s.map(identity),
             lambda s: s.filter(pl.col("a") > 0),
             lambda s: s.select("a", pl.all().exclude("a")),
-            lambda s: s.select(pl.nth(0), "b"),
+            lambda s: s.select(pl.sum_horizontal(pl.all())),
             lambda s: s.key_by(lambda r: r.a).count(),
             lambda s: s.key_by(lambda r: r.a).select("b"),
             lambda s: s.with_columns(pl.col("a").alias("z")),
         ],
-        ids=["rows", "filter", "all", "nth", "key function", "key function before select", "with_columns"],
+        ids=[
+            "rows",
+            "filter",
+            "all",
+            "selector",
+            "key function",
+            "key function before select",
+            "with_columns",
+        ],
     )
     def test_all_is_read_where_a_consumer_may_use_all(self, use: Any) -> None:
         env = Environment()

@@ -245,3 +245,21 @@ def _text(node: Node) -> str:
         return str(_expression(node))
     except pl.exceptions.PolarsError:
         return _kind(node)[0]
+
+
+def columns_read(expression: pl.Expr, frame: pl.DataFrame) -> set[str]:
+    """The columns of the frame that an expression reads, by name or by a pattern or a type that they have."""
+    found: set[str] = set()
+    waiting = [json.loads(expression.meta.serialize(format="json"))]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += [p for p in part if isinstance(p, (dict, list))]
+        elif isinstance(part, dict):
+            if isinstance(part.get("Column"), str):
+                found.add(part["Column"])
+            elif "Selector" in part:
+                found |= set(frame.select(_expression(part)).columns)
+            elif "Literal" not in part:
+                waiting += part.values()
+    return found

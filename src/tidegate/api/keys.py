@@ -26,7 +26,7 @@ def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: 
             )
         fields = [record_type.schema.field(record_type.field_index(k, role)) for k in key]
         for f in fields:
-            if pa.types.is_nested(f.type):
+            if pa.types.is_nested(f.type) or pa.types.is_interval(f.type):
                 raise ProgramError(
                     f"{role}({f.name!r}): a key cannot be a {f.type}; key by a scalar column or a function"
                 )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidegate.api import partitioning as p
 from tidegate.api.async_io import AsyncFunction, AsyncRetry, async_operation
 from tidegate.api.basic_sinks import CollectSink, PrintSink
-from tidegate.api.expressions import expression_result_type
+from tidegate.api.expressions import expanded, expression_result_type
 from tidegate.api.flink_names import missing_attribute
 from tidegate.api.functions import (
     FilterFunction,
@@ -484,6 +484,7 @@ class DataStream(OperatorSettings):
             if not isinstance(e, pl.Expr):
                 raise ProgramError(f"{form} takes column names and polars expressions, got {e!r}")
         resolved += tuple(expression.alias(name) for name, expression in named.items())
+        resolved = expanded(self._type.schema, resolved)
         out = expression_result_type(self._type, form, resolved)
         return self._then(ApplyExpressions(form, resolved), form, out, settings)
 

@@ -174,7 +174,8 @@ class CountDistinct(_OfColumn):
     def result_field(self, output: str, record_type: RecordType) -> pa.Field:
         """An int64, never None."""
         field = self._field(self.column, record_type)
-        if pa.types.is_nested(field.type):
+        t = pa.types
+        if t.is_nested(field.type) or t.is_interval(field.type) or t.is_null(field.type):
             raise ProgramError(
                 f"count_distinct({self.column!r}): the column is {field.type}, but must be a scalar"
             )

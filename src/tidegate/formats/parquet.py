@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats.format import FormatWriter, refuse_column
+from tidegate.records.plain_types import plain_schema
 
 BATCH_BYTES = 16 << 20
 """A batch that is read from a file is not made larger than about this."""
@@ -174,11 +175,5 @@ def _has_dictionary(column: pq.ColumnChunkMetaData) -> bool:
 
 
 def reader_schema(file_schema: pa.Schema) -> pa.Schema:
-    """The schema of the records of a Parquet file: dictionaries are how it is stored, not what it is."""
-    fields = []
-    for field in file_schema:
-        data_type = field.type
-        if pa.types.is_dictionary(data_type):
-            data_type = data_type.value_type
-        fields.append(pa.field(field.name, data_type, field.nullable))
-    return pa.schema(fields)
+    """The schema of the records of a Parquet file: dictionaries and views are how it is stored, not what it is."""
+    return plain_schema(file_schema)

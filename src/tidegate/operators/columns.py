@@ -13,21 +13,13 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from tidegate.api.expressions import divided
 from tidegate.core.errors import SchemaError
 from tidegate.operators.conform import conform
 from tidegate.operators.failures import OperatorError
+from tidegate.operators.frames import ROWS, Inputs, to_arrow
 from tidegate.operators.functions import keep
-from tidegate.operators.fusion import (
-    LONGEST_RUN,
-    ROWS,
-    FusedExpressions,
-    Stage,
-    frame_of,
-    fuse,
-    has_selector,
-    is_plain_column,
-    to_arrow,
-)
+from tidegate.operators.fusion import LONGEST_RUN, FusedExpressions, Stage, fuse
 from tidegate.operators.operator import Operator
 from tidegate.operators.row_operator import batch_position
 from tidegate.records.batch import Batch
@@ -72,22 +64,12 @@ class ExpressionOperator(Operator):
     def open(self) -> None:
         """Divide the result's columns into those that are computed and those that are passed on."""
         schema = self.input_types[0].schema
-        expressions = self.operation.expressions
-        self._adds = self.operation.form == "with_columns"
-        self._passed: dict[str, int] = {}
+        form = self.operation.form
+        passed, self._expressions, _ = divided(schema, form, self.operation.expressions)
+        self._adds = form == "with_columns"
+        self._passed = {name: schema.get_field_index(root) for name, root in passed.items()}
         """Columns of the result that are columns of the input, by their position there."""
-        if self._adds:
-            computed = set(pl.DataFrame(schema.empty_table()).select(*expressions).columns)
-            names = self.output_type.names
-            self._passed = {n: schema.get_field_index(n) for n in names if n not in computed}
-        elif not has_selector(expressions):
-            plain = [e for e in expressions if is_plain_column(e)]
-            self._passed = {
-                e.meta.output_name(): schema.get_field_index(e.meta.root_names()[0]) for e in plain
-            }
-            expressions = tuple(e for e in expressions if not is_plain_column(e))
-        self._expressions = expressions
-        self._inputs = _Inputs(expressions, schema)
+        self._inputs = Inputs(self._expressions, schema)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Evaluate the expressions on the columns that they read, and those of the operators behind it where it can."""
@@ -150,7 +132,7 @@ class ExpressionFilterOperator(Operator):
 
     def open(self) -> None:
         """Find the columns that the predicates read."""
-        self._inputs = _Inputs(self.operation.expressions, self.input_types[0].schema)
+        self._inputs = Inputs(self.operation.expressions, self.input_types[0].schema)
         self._predicate = pl.all_horizontal(*self.operation.expressions).fill_null(False).alias(_MASK)
 
     def process(self, batch: Batch, input_index: int) -> None:
@@ -167,19 +149,6 @@ class ExpressionFilterOperator(Operator):
         elif kept:
             rows = list(compress(batch.rows, mask.to_list())) if batch.has_rows else None
             self.context.emit(keep(batch, rows, to_arrow(mask)))
-
-
-class _Inputs:
-    """The part of a batch that expressions read, as a polars frame of the declared types (dictionaries decoded)."""
-
-    def __init__(self, expressions: tuple[pl.Expr, ...], declared: pa.Schema) -> None:
-        roots = {name for e in expressions for name in e.meta.root_names()}
-        self._selects = has_selector(expressions)
-        self._fields = [(i, f) for i, f in enumerate(declared) if self._selects or f.name in roots]
-
-    def frame(self, columns: pa.RecordBatch) -> pl.DataFrame:
-        """Convert a batch. Unless a selector would take it for data, a column is added that has just its length."""
-        return frame_of(columns, self._fields, with_rows=not self._selects)
 
 
 def _as_record_batch(result: Any) -> pa.RecordBatch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.core.errors import SchemaError
 
@@ -28,6 +30,7 @@ def _has_forbidden_nulls(columns: pa.RecordBatch, schema: pa.Schema) -> bool:
 
 
 def _fit(array: pa.Array, field: pa.Field, got: pa.Schema, schema: pa.Schema) -> pa.Array:
+    array = _laid_out(array)
     if array.null_count and not field.nullable:
         raise _refusal(got, schema, f"column {field.name!r} has nulls but is declared without None")
     if array.type == field.type or _is_encoded(array.type, field.type):
@@ -41,6 +44,22 @@ def _fit(array: pa.Array, field: pa.Field, got: pa.Schema, schema: pa.Schema) ->
         raise _refusal(got, schema, reason) from e
 
 
+def _laid_out(array: pa.Array) -> pa.Array:
+    """The same values without runs and views of lists: Arrow has no cast for runs, and a wrong one for views."""
+    if pa.types.is_run_end_encoded(array.type):
+        return pc.run_end_decode(array)
+    is_large = pa.types.is_large_list_view(array.type)
+    if not is_large and not pa.types.is_list_view(array.type):
+        return array
+    ends = np.cumsum(
+        pc.list_value_length(array).fill_null(0).to_numpy(), dtype=np.int64 if is_large else np.int32
+    )
+    offsets = pa.array(np.concatenate([np.zeros(1, ends.dtype), ends]))
+    mask = array.is_null() if array.null_count else None
+    made = pa.LargeListArray if is_large else pa.ListArray
+    return made.from_arrays(offsets, array.flatten(), mask=mask)
+
+
 def _is_encoded(kind: pa.DataType, declared: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(kind) and kind.value_type == declared)
 
@@ -48,7 +67,7 @@ def _is_encoded(kind: pa.DataType, declared: pa.DataType) -> bool:
 def _may_cast(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether a safe cast keeps what the values mean; whether they fit is found while casting."""
     t = pa.types
-    if t.is_dictionary(source):
+    if t.is_dictionary(source) or t.is_run_end_encoded(source):
         return _may_cast(source.value_type, target) or bool(source.value_type == target)
     if t.is_null(source) or source == target:
         return True
@@ -69,6 +88,8 @@ def _may_cast(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(narrower or t.is_integer(source))
     if _is_list(source) and _is_list(target):
         return _may_cast(source.value_type, target.value_type)
+    if t.is_map(source) and t.is_map(target):
+        return _may_cast(source.key_type, target.key_type) and _may_cast(source.item_type, target.item_type)
     if t.is_struct(source) and t.is_struct(target):
         names = [f.name for f in source]
         return names == [f.name for f in target] and all(
@@ -82,7 +103,10 @@ def _is_text(t: pa.DataType) -> bool:
 
 
 def _is_binary(t: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_binary_view(t))
+    of = pa.types
+    return bool(
+        of.is_binary(t) or of.is_large_binary(t) or of.is_binary_view(t) or of.is_fixed_size_binary(t)
+    )
 
 
 def _is_list(t: pa.DataType) -> bool:

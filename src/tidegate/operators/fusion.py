@@ -13,10 +13,9 @@ from typing import NamedTuple
 import polars as pl
 import pyarrow as pa
 
+from tidegate.api.expressions import empty_frame, is_plain_column, polars_has
 from tidegate.operators.conform import conform
-
-ROWS = "__tidegate_rows__"
-"""A column of a frame that has just its length: beside it, literals and aggregates get that length too."""
+from tidegate.operators.frames import ROWS, frame_of, has_selector, to_arrow
 
 LONGEST_RUN = 64
 """Operators that become one query; polars works down a query by recursion."""
@@ -75,6 +74,8 @@ def fuse(declared: pa.Schema, stages: Sequence[Stage]) -> FusedExpressions | Non
     except pl.exceptions.PolarsError:  # a name that only the data decides
         return None
     fields = [(i, declared.field(i)) for i in sorted(read)]
+    if not all(polars_has(field.type) for _, field in fields):
+        return None
     known = {field.name for _, field in fields}
     frame = frame_of(pa.RecordBatch.from_pylist([], schema=declared), fields)
     queries: list[tuple[str, list[pl.Expr]]] = []
@@ -89,7 +90,7 @@ def fuse(declared: pa.Schema, stages: Sequence[Stage]) -> FusedExpressions | Non
         except pl.exceptions.PolarsError:
             return None
         known = set(frame.columns) - {ROWS}
-        types = pl.DataFrame(output.empty_table()).schema
+        types = empty_frame(output).schema
         # One by one, each operator would see the declared types of the one before it.
         if any(frame.schema[name] != types[name] for name in known & types.keys()):
             return None
@@ -112,33 +113,3 @@ def _follow(declared: pa.Schema, stages: Sequence[Stage]) -> tuple[set[int], dic
             made = {e.meta.output_name() for e in computing}
             passed = {name: i for name, i in passed.items() if name not in made}
     return read, passed
-
-
-def frame_of(
-    columns: pa.RecordBatch, fields: list[tuple[int, pa.Field]], *, with_rows: bool = True
-) -> pl.DataFrame:
-    """Columns by position as a frame of their declared types (dictionaries decoded), with a column of the length."""
-    series = [pl.Series(ROWS, pa.nulls(columns.num_rows, pa.bool_()))] if with_rows else []
-    for index, field in fields:
-        array = columns.column(index)
-        series.append(pl.Series(field.name, array if array.type == field.type else array.cast(field.type)))
-    return pl.DataFrame(series)
-
-
-def to_arrow(series: pl.Series) -> pa.Array:
-    """A column of a result as one Arrow array."""
-    array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
-def has_selector(expressions: tuple[pl.Expr, ...]) -> bool:
-    """Whether one of them stands for columns by a pattern or a type, so that only polars knows which it reads."""
-    return any(e.meta.has_multiple_outputs() for e in expressions)
-
-
-def is_plain_column(expression: pl.Expr) -> bool:
-    """Whether it is one column by name, perhaps under another name."""
-    roots = expression.meta.root_names()
-    if len(roots) != 1 or expression.meta.has_multiple_outputs():
-        return False
-    return bool(expression.meta.undo_aliases().meta.eq(pl.col(roots[0])))

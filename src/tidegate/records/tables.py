@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.records.columns import brief
+from tidegate.records.plain_types import canonical_type
 from tidegate.records.types import RecordType, RowType, record_type_of
 
 
@@ -24,21 +25,6 @@ def records_of(values: Iterable[Any], declared: Any) -> tuple[list[Any], Any]:
     if records and _is_spark_row(records[0]):
         return [r.asDict(recursive=True) if _is_spark_row(r) else r for r in records], declared
     return records, declared
-
-
-def canonical_type(t: pa.DataType) -> pa.DataType:
-    """The Arrow type that tidegate declares for a variant: `string` and `binary`, no dictionaries."""
-    if pa.types.is_dictionary(t):
-        return canonical_type(t.value_type)
-    if pa.types.is_large_string(t) or pa.types.is_string_view(t):
-        return pa.string()
-    if pa.types.is_large_binary(t) or pa.types.is_binary_view(t):
-        return pa.binary()
-    if pa.types.is_large_list(t) or pa.types.is_list(t):
-        return pa.list_(canonical_type(t.value_type))
-    if pa.types.is_struct(t):
-        return pa.struct([pa.field(f.name, canonical_type(f.type), True) for f in t])
-    return t
 
 
 def as_table(values: Any) -> pa.Table | None:

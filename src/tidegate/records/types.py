@@ -33,6 +33,7 @@ from tidegate.records.columns import brief as brief
 from tidegate.records.columns import build_column
 from tidegate.records.columns import column_values as column_values
 from tidegate.records.packed_rows import RowPacker
+from tidegate.records.plain_types import plain_schema, plain_type
 from tidegate.records.record_classes import record_class_of
 from tidegate.records.rows import row_class
 from tidegate.records.type_hints import ColumnCodec, codec_for_hint, fields_of_class, identity_codec
@@ -309,7 +310,7 @@ class RowType(RecordType):
     def __init__(self, schema: pa.Schema) -> None:
         if len(set(schema.names)) != len(schema.names):
             raise SchemaError(f"column names must differ, got {', '.join(schema.names)}")
-        self.schema = schema.remove_metadata()
+        self.schema = plain_schema(schema)
         self._row = row_class(tuple(schema.names))
         self._make = partial(tuple.__new__, self._row)
         self._codecs = [identity_codec(field.type) for field in self.schema]
@@ -415,7 +416,7 @@ def record_type_of(hint: Any) -> RecordType:
     if isinstance(hint, pa.Schema):
         return RowType(hint)
     if isinstance(hint, pa.DataType):
-        return ScalarType(object, identity_codec(hint), nullable=True)
+        return ScalarType(object, identity_codec(plain_type(hint)), nullable=True)
     inner, nullable = type_hints.strip_optional(type_hints.resolve_alias(hint))
     inner = type_hints.resolve_alias(inner)
     if type_hints.is_struct_class(inner) and not nullable:

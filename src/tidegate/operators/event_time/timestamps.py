@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tidegate.api.watermarks import WatermarkStrategy, is_time
 from tidegate.core.errors import SchemaError
 from tidegate.operators.failures import OperatorError
+from tidegate.operators.frames import Inputs, to_arrow
 from tidegate.records.batch import Batch
 from tidegate.records.types import brief
 
@@ -27,6 +28,7 @@ _YEAR_9999: Final = 253_402_300_799_999
 _LIMIT: Final = 1 << 61
 _SECONDS: Final = range(100_000_000, 100_000_000_000)
 """As milliseconds these are early 1970 to 1973, as seconds 1973 and later."""
+_STAMP: Final = "__tidegate_timestamp__"
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
@@ -38,6 +40,8 @@ class TimestampAssigner:
         self._strategy = strategy
         self._operator = operator
         self._warned = False
+        self._inputs: Inputs | None = None
+        """What an expression reads of a batch; known with the first one."""
 
     def assign(self, batch: Batch) -> tuple[Batch | None, Batch | None]:
         """The records with their timestamps, and those that have none; None where there are no such records.
@@ -64,9 +68,10 @@ class TimestampAssigner:
         if isinstance(stamp, str):
             return self._converted(batch.columns.column(stamp), batch)
         if isinstance(stamp, pl.Expr):
-            return self._converted(
-                pl.DataFrame(batch.plain_columns).select(stamp).to_series().to_arrow(), batch
-            )
+            if self._inputs is None:
+                self._inputs = Inputs((stamp,), batch.type.schema)
+            frame = self._inputs.frame(batch.columns).with_columns(stamp.alias(_STAMP))
+            return self._converted(to_arrow(frame.get_column(_STAMP)), batch)
         values: list[int | None] = []
         record: Any = None
         try:

@@ -1,0 +1,100 @@
+"""The Arrow types that records have: what the values are, not how a producer happened to lay them out.
+
+A dictionary, a run-end encoding or a view is a layout, and Arrow itself cannot do much with some of them (it has no
+`take` for views). So records have the plain type, and sources and functions may still hand over the other layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from tidegate.core.errors import SchemaError
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with plain types; raises `SchemaError` for a column that records cannot have."""
+    fields = []
+    for field in schema:
+        try:
+            fields.append(pa.field(field.name, plain_type(field.type), field.nullable))
+        except SchemaError as e:
+            raise SchemaError(f"column {field.name!r}: {e}") from None
+    return pa.schema(fields)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type whose values are the same without a layout of their own."""
+    return rebuilt(kind, _plain)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    t = pa.types
+    if t.is_dictionary(kind) or t.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if t.is_string_view(kind):
+        return pa.string()
+    if t.is_binary_view(kind):
+        return pa.binary()
+    if t.is_list_view(kind):
+        return plain_type(pa.list_(kind.value_field))
+    if t.is_large_list_view(kind):
+        return plain_type(pa.large_list(kind.value_field))
+    if t.is_union(kind):
+        raise SchemaError(
+            f"records cannot hold a union ({kind}). Use a struct with a field for each kind of value"
+        )
+    return kind
+
+
+def canonical_type(kind: pa.DataType) -> pa.DataType:
+    """The Arrow type that tidegate declares for a variant: `string` and `binary`, lists of what may be null."""
+    t = pa.types
+    if t.is_large_list(kind) or t.is_list(kind):
+        return pa.list_(canonical_type(kind.value_type))
+    if t.is_struct(kind):
+        return pa.struct([pa.field(f.name, canonical_type(f.type), True) for f in kind])
+    return rebuilt(kind, _canonical)
+
+
+def _canonical(kind: pa.DataType) -> pa.DataType:
+    plain = _plain(kind)
+    if plain != kind:
+        return canonical_type(plain)
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(kind) else kind
+
+
+def rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with `change` made to it, or to what a list, a map or a struct is made of."""
+
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(rebuilt(field.type, change))
+
+    t = pa.types
+    if t.is_list(kind):
+        return pa.list_(inner(kind.value_field))
+    if t.is_large_list(kind):
+        return pa.large_list(inner(kind.value_field))
+    if t.is_fixed_size_list(kind):
+        return pa.list_(inner(kind.value_field), kind.list_size)
+    if t.is_map(kind):
+        return pa.map_(inner(kind.key_field), inner(kind.item_field), kind.keys_sorted)
+    if t.is_struct(kind):
+        return pa.struct([inner(field) for field in kind])
+    return change(kind)
+
+
+def holds(kind: pa.DataType, is_it: Callable[[pa.DataType], bool]) -> bool:
+    """Whether it, or something that it is made of, is such a type."""
+    found = False
+
+    def look(part: pa.DataType) -> pa.DataType:
+        nonlocal found
+        found |= is_it(part)
+        return part
+
+    rebuilt(kind, look)
+    return found
