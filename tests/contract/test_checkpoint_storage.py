@@ -450,6 +450,11 @@ def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot write 1 bytes to .*file/.*Not a directory"):
         filesystem_job(str(tmp_path / "file")).write(b"x")
+    for place in ("file", "file/below", "file/far/below"):
+        with pytest.raises(
+            StorageError, match=rf"checkpoint\.dir .*{place} cannot be used: .*Not a directory"
+        ):
+            FilesystemStorage(str(tmp_path / place), new_job_id()).prepare()
 
 
 def test_a_full_disk_is_an_error_with_path_and_bytes_and_leaves_nothing_half_written(tmp_path):

@@ -23,7 +23,8 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 def make_directories(path: str) -> None:
     """Make a job's directory, and the checkpoint directory above it, for their owner alone; others by the umask."""
     checkpoint_dir = os.path.dirname(path)
-    os.makedirs(os.path.dirname(checkpoint_dir), exist_ok=True)
+    if not os.path.lexists(above := os.path.dirname(checkpoint_dir)):
+        os.makedirs(above, exist_ok=True)
     for directory in (checkpoint_dir, path):
         _make_directory(directory)
 
