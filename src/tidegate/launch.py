@@ -16,6 +16,7 @@ from typing import Any
 from tidegate.api.basic_sinks import CollectSink, PrintSink, print_batch
 from tidegate.api.environment import Environment, Program, ambient
 from tidegate.api.operations import WriteSink
+from tidegate.api.sink import Sink, SinkJob
 from tidegate.api.streams import DataStream
 from tidegate.cli.plan import print_plan
 from tidegate.cli.progress import ProgressDisplay
@@ -123,17 +124,23 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     for words in [*event_time_warnings(graph), *untyped_records(graph)]:
         _LOG.warning("job %r: %s", graph.name, words)
     begin = beginning(program.options, job_graph.name, job_graph)
-    for node in graph.nodes:
-        if isinstance(node.operation, WriteSink):
-            node.operation.sink.prepare(node.parallelism, begin.is_resumed)
+    targets = _Targets(graph, begin)
+    with targets:
+        client = _start_prepared(graph, job_graph, program, spark, begin, targets)
+    return client
+
+
+def _start_prepared(
+    graph: StreamGraph, job_graph: JobGraph, program: Program, spark: Any, begin: Beginning, targets: _Targets
+) -> Any:
     printers = {
         node.operator_id: _Printer(node.operation.sink, node.output_type)
         for node in graph.nodes
         if isinstance(node.operation, WriteSink) and isinstance(node.operation.sink, PrintSink)
     }
     if program.options.runtime == "in-process":
-        return _start_in_process(job_graph, plan_of(graph), program.options, printers, begin)
-    client = _start_on_spark(job_graph, plan_of(graph), program, spark, begin)
+        return _start_in_process(job_graph, plan_of(graph), program.options, printers, begin, targets)
+    client = _start_on_spark(job_graph, plan_of(graph), program, spark, begin, targets)
     for id, printer in printers.items():
         batches = client.collected_batches(id)
         thread = threading.Thread(
@@ -165,7 +172,9 @@ def _warn_of_missing_uids(graph: StreamGraph) -> None:
         )
 
 
-def _start_on_spark(job_graph: JobGraph, plan: Plan, program: Program, spark: Any, begin: Beginning) -> Any:
+def _start_on_spark(
+    job_graph: JobGraph, plan: Plan, program: Program, spark: Any, begin: Beginning, targets: _Targets
+) -> Any:
     from tidegate.jobmanager.job_client import run_job
     from tidegate.jobmanager.job_runner import JobRunner
     from tidegate.spark.gang import SparkGang
@@ -175,18 +184,25 @@ def _start_on_spark(job_graph: JobGraph, plan: Plan, program: Program, spark: An
     use = SessionUse()
     session = obtain_session(spark, options, job_graph.slots_needed, use)
     gang = SparkGang(session, options, use)
-    return run_job(JobRunner(job_graph, options, gang, begin=begin, keeps=program), plan)
+    return run_job(
+        JobRunner(job_graph, options, gang, begin=begin, keeps=program, on_end=targets.release), plan
+    )
 
 
 def _start_in_process(
-    job_graph: JobGraph, plan: Plan, options: Options, printers: dict[OperatorId, _Printer], begin: Beginning
+    job_graph: JobGraph,
+    plan: Plan,
+    options: Options,
+    printers: dict[OperatorId, _Printer],
+    begin: Beginning,
+    targets: _Targets,
 ) -> Any:
     from tidegate.testing.in_process_client import InProcessClient
     from tidegate.testing.simulation import Simulation
 
     simulation = Simulation(job_graph, options, options.seed, begin=begin)
     simulation.consumers.update({id: printer.take for id, printer in printers.items()})
-    return InProcessClient(simulation, plan)
+    return InProcessClient(simulation, plan, on_end=targets.release)
 
 
 def _result(client: Any) -> JobMetrics:
@@ -201,6 +217,44 @@ def _result(client: Any) -> JobMetrics:
     for words in dropped_words(metrics):
         _LOG.warning("job %r: %s", metrics.name, words)
     return metrics
+
+
+class _Targets:
+    """What the sinks of a job write to: prepared on entry, released at the job's end or if it does not start."""
+
+    def __init__(self, graph: StreamGraph, begin: Beginning) -> None:
+        self._name = graph.name
+        self._resumable = begin.is_resumed
+        self._sinks = [
+            (
+                node.operation.sink,
+                SinkJob(begin.job_id, begin.first_attempt, node.parallelism, begin.is_resumed),
+            )
+            for node in graph.nodes
+            if isinstance(node.operation, WriteSink)
+        ]
+        self._prepared: list[tuple[Sink, SinkJob]] = []
+
+    def __enter__(self) -> None:
+        try:
+            for sink, job in self._sinks:
+                sink.prepare(job)
+                self._prepared.append((sink, job))
+        except BaseException:
+            self.release(self._resumable)
+            raise
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if kind is not None:
+            self.release(self._resumable)
+
+    def release(self, resumable: bool) -> None:
+        """Give everything back; called once, whatever became of the job."""
+        for sink, job in self._prepared:
+            try:
+                sink.release(job, resumable=resumable)
+            except Exception:  # noqa: BLE001 -- the job has ended, and so it stays
+                _LOG.warning("job %r: %s cannot be released", self._name, sink.describe(), exc_info=True)
 
 
 class _Printer:

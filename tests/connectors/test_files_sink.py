@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.connectors.reader_harness import Metric, read_all
-from tidegate.api.sink import SinkWriter, WriterContext
+from tidegate.api.sink import SinkJob, SinkWriter, WriterContext
 from tidegate.connectors.files import FileSink, FileSource, OutputDirectoryError
+from tidegate.connectors.files.output_names import PartName
 from tidegate.core.clock import ManualClock
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats import CsvFormat, ParquetFormat
@@ -28,6 +29,23 @@ class Count(NamedTuple):
 
 
 COUNT = record_type_of(Count)
+
+
+def part(subtask: int = 0, number: int = 0, kind: str = "json", attempt: int = 0, job: str = "job") -> str:
+    return str(PartName(job, subtask, attempt, number, kind))
+
+
+def prepare(sink: FileSink, job: str = "job", attempt: int = 0, resuming: bool = False) -> SinkJob:
+    made = SinkJob(job, attempt, 2, resuming)
+    sink.prepare(made)
+    return made
+
+
+def mark(sink: FileSink, job: str = "job", attempt: int = 0) -> None:
+    """What `prepare` leaves, without its checks: most tests are about writers alone."""
+    if os.path.isdir(sink.directory):
+        kind = "appender" if sink.append else "owner"
+        (Path(sink.directory) / f".tidegate-{job}-{attempt - attempt % 1_000_000}.{kind}").touch()
 
 
 def writer(
@@ -45,6 +63,7 @@ def writer(
         send_to_driver=lambda batch: None,
         driver_backlog=lambda: 0,
     )
+    mark(sink, job, attempt)
     return pickle.loads(pickle.dumps(sink)).create_writer(context)
 
 
@@ -53,14 +72,15 @@ def batch(*rows: Any, record_type: RecordType = COUNT) -> Batch:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(os.listdir(directory))
+    """Without the mark."""
+    return sorted(n for n in os.listdir(directory) if not n.endswith((".owner", ".appender", ".published")))
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
 def test_what_is_written_is_read_back(tmp_path, kind):
     sink = FileSink(tmp_path / "out", kind)
     sink.check_type(COUNT)
-    sink.prepare(2)
+    prepare(sink)
     expected = []
     for subtask in range(2):
         one = writer(sink, subtask)
@@ -72,7 +92,7 @@ def test_what_is_written_is_read_back(tmp_path, kind):
         assert one.is_ready()
         one.flush(end_of_input=True)
         one.close()
-    assert names(tmp_path / "out") == [f"part-0-0.{kind}", f"part-1-0.{kind}"]
+    assert names(tmp_path / "out") == [part(0, 0, kind), part(1, 0, kind)]
     assert read_all(FileSource(tmp_path / "out", kind, Count)) == expected
 
 
@@ -81,12 +101,12 @@ def test_a_file_is_hidden_until_it_is_complete(tmp_path, kind):
     one = writer(FileSink(tmp_path, kind))
     one.write(batch(Count("a", 1)))
     one.flush(end_of_input=False)
-    assert names(tmp_path) == [f".part-0-0.{kind}.job.a0.inprogress"]
+    assert names(tmp_path) == [f".{part(0, 0, kind)}.inprogress"]
     assert read_all_or_none(tmp_path, kind) == []
     one.flush(end_of_input=True)
-    assert names(tmp_path) == [f"part-0-0.{kind}"]
+    assert names(tmp_path) == [part(0, 0, kind)]
     one.close()
-    assert names(tmp_path) == [f"part-0-0.{kind}"]
+    assert names(tmp_path) == [part(0, 0, kind)]
 
 
 def read_all_or_none(directory: Path, kind: str) -> list[Any]:
@@ -118,7 +138,7 @@ def test_files_roll_by_size(tmp_path):
         one.write(batch(*(Count("x" * 100, i * 10 + k) for k in range(10))))
     one.flush(end_of_input=True)
     one.close()
-    assert names(tmp_path) == sorted(f"part-0-{n}.json" for n in range(len(names(tmp_path))))
+    assert names(tmp_path) == [part(0, n) for n in range(len(names(tmp_path)))]
     assert len(names(tmp_path)) > 5
     rows = read_all(FileSource(tmp_path, "json", Count))
     assert sorted(r.n for r in rows) == list(range(1000))
@@ -129,7 +149,7 @@ def test_row_groups_are_filled_before_they_are_written(tmp_path):
     for i in range(25):
         one.write(batch(*(Count("x", i * 10 + k) for k in range(10))))
     one.flush(end_of_input=True)
-    metadata = pq.ParquetFile(tmp_path / "part-0-0.parquet").metadata
+    metadata = pq.ParquetFile(tmp_path / part(kind="parquet")).metadata
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [100, 100, 50]
     assert metadata.row_group(0).column(0).compression == "ZSTD"
 
@@ -137,8 +157,8 @@ def test_row_groups_are_filled_before_they_are_written(tmp_path):
 def test_dictionary_columns_are_written_as_plain_strings(tmp_path):
     columns = pa.record_batch({"app": pa.array(["x", "y", "x"]).dictionary_encode(), "n": [1, 2, 3]})
     for kind in ("json", "csv", "parquet"):
-        one = writer(FileSink(tmp_path / kind, kind))
         (tmp_path / kind).mkdir()
+        one = writer(FileSink(tmp_path / kind, kind))
         one.write(Batch.of_columns(COUNT, columns))
         one.flush(end_of_input=True)
         assert [r.app for r in read_all(FileSource(tmp_path / kind, kind, Count))] == ["x", "y", "x"]
@@ -149,7 +169,7 @@ def test_scalars_have_one_column(tmp_path):
     one = writer(FileSink(tmp_path), record_type=number)
     one.write(batch(1, 2, record_type=number))
     one.flush(end_of_input=True)
-    assert (tmp_path / "part-0-0.json").read_text() == '{"value":1}\n{"value":2}\n'
+    assert (tmp_path / part()).read_text() == '{"value":1}\n{"value":2}\n'
 
 
 def test_csv_has_a_header_in_every_file_or_none(tmp_path):
@@ -167,46 +187,45 @@ def test_csv_has_a_header_in_every_file_or_none(tmp_path):
 
 
 def test_the_directory_is_created(tmp_path):
-    FileSink(tmp_path / "a" / "b").prepare(1)
+    prepare(FileSink(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
-    FileSink(tmp_path / "a" / "b").prepare(1)
 
 
 def test_a_directory_with_files_is_refused(tmp_path):
-    (tmp_path / "part-0-0.json").write_text("{}")
-    with pytest.raises(
-        OutputDirectoryError, match=r"is not empty \(it has .*part-0-0\.json\).*overwrite=True"
-    ):
-        FileSink(tmp_path).prepare(1)
-    assert names(tmp_path) == ["part-0-0.json"]
+    (tmp_path / part()).write_text("{}")
+    with pytest.raises(OutputDirectoryError, match=r"is not empty \(it has .*part-job.*\).*overwrite=True"):
+        prepare(FileSink(tmp_path), "other")
+    assert os.listdir(tmp_path) == [part()]
 
 
 def test_overwrite_removes_part_files_and_nothing_else(tmp_path):
-    (tmp_path / "part-3-7.json").write_text("{}")
-    FileSink(tmp_path, overwrite=True).prepare(1)
-    assert names(tmp_path) == []
-    (tmp_path / "part-3-7.json").write_text("{}")
+    (tmp_path / part(3, 7)).write_text("{}")
+    (tmp_path / f".{part(3, 8)}.pending").write_text("{}")
+    (tmp_path / ".tidegate-job-0-3.published").write_text("{}")
+    prepare(FileSink(tmp_path, overwrite=True), "new")
+    assert os.listdir(tmp_path) == [".tidegate-new-0.owner"]
+    (tmp_path / part(3, 7)).write_text("{}")
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(OutputDirectoryError, match=r"thesis\.txt.*removes part files only"):
-        FileSink(tmp_path, overwrite=True).prepare(1)
-    assert names(tmp_path) == ["part-3-7.json", "thesis.txt"]
+        prepare(FileSink(tmp_path, overwrite=True), "newer")
+    assert names(tmp_path) == [part(3, 7), "thesis.txt"]
 
 
-def test_append_keeps_what_is_there_and_counts_on(tmp_path):
-    (tmp_path / "part-0-9.json").write_text("old")
+def test_append_keeps_what_is_there(tmp_path):
+    (tmp_path / part(0, 9, job="old")).write_text("old")
     (tmp_path / "thesis.txt").write_text("precious")
     sink = FileSink(tmp_path, append=True)
-    sink.prepare(1)
+    prepare(sink)
     one = writer(sink)
     one.write(batch(Count("a", 1)))
     one.flush(end_of_input=True)
-    assert names(tmp_path) == ["part-0-9.json", "part-job-0-10.json", "thesis.txt"]
-    assert (tmp_path / "part-0-9.json").read_text() == "old"
+    assert names(tmp_path) == sorted([part(0, 9, job="old"), part(), "thesis.txt"])
+    assert (tmp_path / part(0, 9, job="old")).read_text() == "old"
 
 
 def test_a_second_attempt_never_writes_over_the_first(tmp_path):
     sink = FileSink(tmp_path)
-    sink.prepare(1)
+    prepare(sink)
     for attempt in range(2):
         one = writer(sink, attempt=attempt)
         one.write(batch(Count("a", attempt)))
@@ -214,21 +233,29 @@ def test_a_second_attempt_never_writes_over_the_first(tmp_path):
     assert [json.loads((tmp_path / n).read_text())["n"] for n in names(tmp_path)] == [0, 1]
 
 
-def test_hidden_files_of_another_job_are_left_alone_and_told_of(tmp_path, caplog):
-    hidden = [".part-0-0.json.dead.a0.inprogress", ".part-dead-0-1.json.dead.a0.pending"]
-    for name in hidden:
-        (tmp_path / name).write_text("half")
-    FileSink(tmp_path, append=True).prepare(1)
-    assert caplog.text == "", "others that append are nothing unusual"
-    FileSink(tmp_path).prepare(1)
-    assert "2 hidden files of another job are in" in caplog.text
-    assert names(tmp_path) == sorted(hidden), "nobody can tell whether that job is at work"
-    one = writer(FileSink(tmp_path))
-    one.write(batch(Count("a", 1)))
-    one.flush(end_of_input=True)
-    assert names(tmp_path) == sorted([*hidden, "part-0-2.json"]), "under a number that nobody else has"
-    (tmp_path / "part-0-2.json").unlink()
-    FileSink(tmp_path, overwrite=True).prepare(1)
+def test_a_job_without_checkpoints_that_is_resumed_twice_adds_files_and_replaces_none(tmp_path):
+    """Its attempts have the same numbers each time: there is no claim that counts its drivers."""
+    for run in range(2):
+        one = writer(FileSink(tmp_path), attempt=1_000_000)
+        one.write(batch(Count("a", run)))
+        one.flush(end_of_input=True)
+    assert [json.loads((tmp_path / n).read_text())["n"] for n in names(tmp_path)] == [0, 1]
+
+
+@pytest.mark.parametrize("stage", ["inprogress", "pending"])
+def test_hidden_files_of_another_job_are_refused_unless_it_is_said_what_to_do(tmp_path, stage):
+    hidden = f".{part(job='dead')}.{stage}"
+    (tmp_path / hidden).write_text("half")
+    with pytest.raises(
+        OutputDirectoryError, match=r"1 hidden files of another job, such as \.part-dead-.*append="
+    ):
+        prepare(FileSink(tmp_path))
+    assert os.listdir(tmp_path) == [hidden]
+    appending = FileSink(tmp_path, append=True)
+    job = prepare(appending)
+    assert names(tmp_path) == [hidden], "nobody can tell whether that job is at work"
+    appending.release(job, resumable=False)
+    prepare(FileSink(tmp_path, overwrite=True), "another")
     assert names(tmp_path) == []
 
 
@@ -244,23 +271,23 @@ def test_two_jobs_append_to_one_directory_at_the_same_time(tmp_path):
     sink = FileSink(tmp_path, append=True)
     writers = {}
     for job in ("9c02", "77aa"):
-        sink.prepare(1)
+        prepare(sink, job)
         writers[job] = writer(sink, job=job)
         writers[job].write(batch(Count(job, 1)))
     restarted = writer(sink, job="77aa", attempt=1)
-    assert names(tmp_path) == [".part-9c02-0-0.json.9c02.a0.inprogress"], "it removed what its own job left"
+    assert names(tmp_path) == [f".{part(job='9c02')}.inprogress"], "it removed what its own job left"
     restarted.write(batch(Count("77aa", 2)))
     for one in (writers["9c02"], restarted):
         one.flush(end_of_input=True)
-    assert names(tmp_path) == ["part-77aa-0-1.json", "part-9c02-0-0.json"]
+    assert names(tmp_path) == [part(job="77aa", attempt=1), part(job="9c02")]
 
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(OutputDirectoryError, match="out is a file"):
-        FileSink(tmp_path / "out").prepare(1)
+        prepare(FileSink(tmp_path / "out"))
     with pytest.raises(OutputDirectoryError, match="cannot write to"):
-        FileSink(tmp_path / "out" / "below").prepare(1)
+        prepare(FileSink(tmp_path / "out" / "below"))
 
 
 def test_a_directory_that_vanishes_is_named(tmp_path):
@@ -310,97 +337,3 @@ def test_wrong_arguments_are_refused(arguments, message):
 
 def test_the_plan_names_the_directory():
     assert FileSink("/data/out", "csv").describe() == "csv files in /data/out"
-
-
-# ---- with checkpoints ----
-
-
-def checkpointed(sink: FileSink, subtask: int = 0, attempt: int = 0, recovered: Any = ()) -> Any:
-    """A writer and a committer, as the runtime makes them when checkpoints are on."""
-    context = WriterContext(
-        job_id="job",
-        attempt=attempt,
-        operator_name="to files",
-        subtask_index=subtask,
-        parallelism=2,
-        clock=ManualClock(),
-        record_type=COUNT,
-        counter=lambda name: Metric(),
-        send_to_driver=lambda batch: None,
-        driver_backlog=lambda: 0,
-        checkpointed=True,
-        recovered=tuple(recovered),
-    )
-    committer = sink.create_committer(context)
-    return sink.create_writer(context), committer
-
-
-def prepared(one: SinkWriter) -> Any:
-    work: list[Any] = []
-    found = one.prepare_commit(work.append)
-    for do in work:
-        do()
-    return found
-
-
-def test_with_checkpoints_nothing_is_visible_before_the_commit(tmp_path):
-    one, committer = checkpointed(FileSink(tmp_path, roll_size="1 B"))
-    one.write(batch(Count("a", 1)))
-    one.write(batch(Count("b", 2)))
-    assert names(tmp_path) == [f".part-0-{i}.json.job.a0.inprogress" for i in range(2)]
-    pending = prepared(one)
-    assert names(tmp_path) == [f".part-0-{i}.json.job.a0.pending" for i in range(2)]
-    one.write(batch(Count("c", 3)))
-    committer.commit(pending)
-    assert [n for n in names(tmp_path) if n.startswith("part")] == ["part-0-0.json", "part-0-1.json"]
-    committer.commit(pending)  # once more changes nothing
-    one.flush(end_of_input=True)
-    assert len([n for n in names(tmp_path) if n.startswith("part")]) == 2
-    committer.commit(prepared(one))
-    assert sorted(read_all(FileSource(tmp_path, "json", Count))) == [("a", 1), ("b", 2), ("c", 3)]
-
-
-def test_a_checkpoint_without_records_has_nothing_to_commit(tmp_path):
-    one, _ = checkpointed(FileSink(tmp_path))
-    assert prepared(one) == []
-    assert names(tmp_path) == []
-
-
-def test_the_next_attempt_keeps_what_a_checkpoint_covers_and_removes_the_rest(tmp_path):
-    sink = FileSink(tmp_path)
-    first, _ = checkpointed(sink)
-    first.write(batch(Count("a", 1)))
-    covered = prepared(first)
-    first.write(batch(Count("lost", 2)))
-    prepared(first)  # of a checkpoint that never completed
-    first.write(batch(Count("lost", 3)))
-    second, committer = checkpointed(sink, attempt=1, recovered=covered)
-    committer.commit(covered)
-    assert names(tmp_path) == ["part-0-0.json"]
-    second.write(batch(Count("b", 2)))
-    committer.commit(prepared(second))
-    assert sorted(read_all(FileSource(tmp_path, "json", Count))) == [("a", 1), ("b", 2)]
-
-
-def test_a_zombie_of_an_older_attempt_neither_overwrites_nor_publishes(tmp_path):
-    sink = FileSink(tmp_path)
-    zombie, zombie_committer = checkpointed(sink)
-    zombie.write(batch(Count("a", 1)))
-    covered = prepared(zombie)
-    current, committer = checkpointed(sink, attempt=1, recovered=covered)
-    committer.commit(covered)
-    zombie_committer.commit(covered)  # it wakes up in the middle of its commit
-    zombie.write(batch(Count("ghost", 9)))
-    current.write(batch(Count("b", 2)))
-    prepared(zombie)
-    committer.commit(prepared(current))
-    assert sorted(read_all(FileSource(tmp_path, "json", Count))) == [("a", 1), ("b", 2)]
-
-
-def test_a_pending_file_that_is_gone_is_a_loud_loss(tmp_path):
-    one, committer = checkpointed(FileSink(tmp_path))
-    one.write(batch(Count("a", 1)))
-    pending = prepared(one)
-    (tmp_path / pending[0].hidden).unlink()
-    with pytest.raises(OutputDirectoryError, match="is gone: its records are part of a completed checkpoint"):
-        committer.commit(pending)

@@ -1,26 +1,39 @@
 """The contract of sinks: one suite that every sink passes, wherever it writes to.
 
 Writers as `tidegate.api.sink` describes them: records once and in order, nothing unfinished taken for output, and
-subtasks that do not disturb each other.
+subtasks that do not disturb each other. Committers: what was made visible once stays so and is not made visible again,
+whoever repeats the commit and whatever a consumer has done with it since.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tidegate.api.basic_sinks import MAX_DRIVER_BACKLOG, CollectSink, PrintSink
-from tidegate.api.sink import BlackholeSink, FunctionSink, Sink, SinkWriter, WriterContext
+from tidegate.api.sink import (
+    BlackholeSink,
+    Committer,
+    FunctionSink,
+    Sink,
+    SinkJob,
+    SinkWriter,
+    WriterContext,
+)
 from tidegate.connectors.files import FileSink
 from tidegate.core.clock import ManualClock
+from tidegate.core.errors import TidegateError
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
@@ -59,9 +72,30 @@ class Job:
     taken: int = 1 << 30
     """How many batches of each subtask the driver has taken."""
 
+    description = SinkJob("job", 0, 2)
+
+    def end(self) -> None:
+        self.sink.release(self.description, resumable=False)
+
     def writer(self, subtask: int = 0, parallelism: int = 2, attempt: int = 0) -> SinkWriter:
+        return self._sink().create_writer(self._context(subtask, parallelism, attempt))
+
+    def transaction(
+        self, subtask: int = 0, parallelism: int = 2, attempt: int = 0, recovered: Sequence[Any] = ()
+    ) -> tuple[SinkWriter, Committer]:
+        context = replace(
+            self._context(subtask, parallelism, attempt), checkpointed=True, recovered=tuple(recovered)
+        )
+        committer = self._sink().create_committer(context)
+        return self._sink().create_writer(context), committer
+
+    def _sink(self) -> Sink:
+        sink: Sink = cloudpickle.loads(cloudpickle.dumps(self.sink))
+        return sink
+
+    def _context(self, subtask: int, parallelism: int, attempt: int) -> WriterContext:
         batches = self.sent.setdefault(subtask, [])
-        context = WriterContext(
+        return WriterContext(
             job_id="job",
             attempt=attempt,
             operator_name="sink",
@@ -73,8 +107,6 @@ class Job:
             send_to_driver=batches.append,
             driver_backlog=lambda: max(0, len(batches) - self.taken),
         )
-        sink: Sink = cloudpickle.loads(cloudpickle.dumps(self.sink))
-        return sink.create_writer(context)
 
     def driver_rows(self) -> list[Click]:
         return [row for subtask in sorted(self.sent) for batch in self.sent[subtask] for row in batch.rows]
@@ -88,11 +120,13 @@ class Case:
     written: Callable[[Path, Job], list[Click]] | None
     """The records that a reader can see now, by subtask; None: nothing can be seen."""
     hides_unfinished: bool = False
+    consume: Callable[[Path], None] | None = None
+    """Take away everything that is visible, as a consumer may; None: the sink has no transactions."""
 
 
 def _in_files(folder: Path, job: Job) -> list[Click]:
     found: list[Click] = []
-    for path in sorted(folder.glob("part-*"), key=lambda p: [int(n) for n in p.stem.split("-")[1:]]):
+    for path in sorted(folder.glob("part-*")):
         if path.suffix == ".parquet":
             rows = pq.read_table(path).to_pylist()
         elif path.suffix == ".csv":
@@ -104,6 +138,11 @@ def _in_files(folder: Path, job: Job) -> list[Click]:
             rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         found += [Click(r["app"], r.get("n")) for r in rows]
     return found
+
+
+def _consume_files(folder: Path) -> None:
+    for path in folder.glob("part-*"):
+        path.unlink()
 
 
 def _in_function(folder: Path, job: Job) -> list[Click]:
@@ -118,10 +157,10 @@ def _in_driver(folder: Path, job: Job) -> list[Click]:
 
 
 CASES: dict[str, Case] = {
-    "JSON files": Case(lambda d: FileSink(d, "json"), _in_files, hides_unfinished=True),
-    "CSV files": Case(lambda d: FileSink(d, "csv"), _in_files, hides_unfinished=True),
-    "Parquet files": Case(lambda d: FileSink(d, "parquet"), _in_files, hides_unfinished=True),
-    "small JSON files": Case(lambda d: FileSink(d, "json", roll_size=200), _in_files),
+    "JSON files": Case(lambda d: FileSink(d, "json"), _in_files, True, _consume_files),
+    "CSV files": Case(lambda d: FileSink(d, "csv"), _in_files, True, _consume_files),
+    "Parquet files": Case(lambda d: FileSink(d, "parquet"), _in_files, True, _consume_files),
+    "small JSON files": Case(lambda d: FileSink(d, "json", roll_size=200), _in_files, False, _consume_files),
     "print": Case(lambda d: PrintSink("clicks"), _in_driver),
     "collect": Case(lambda d: CollectSink(), _in_driver),
     "function": Case(lambda d: FunctionSink(Noted(d / "notes")), _in_function),
@@ -138,7 +177,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 def job(case: Case, tmp_path: Path) -> Job:
     made = Job(case.make(tmp_path))
     made.sink.check_type(CLICK)
-    made.sink.prepare(2)
+    made.sink.prepare(made.description)
     return made
 
 
@@ -203,6 +242,7 @@ def test_no_records_make_no_output(case, job, tmp_path):
     closed_only.close()
     if case.written:
         assert case.written(tmp_path, job) == []
+    job.end()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -213,6 +253,7 @@ def test_what_is_unfinished_when_the_writer_is_closed_is_no_output(case, job, tm
         assert case.written is not None
         assert case.written(tmp_path, job) == []
     writer.close()
+    job.end()
     if case.hides_unfinished:
         assert list(tmp_path.iterdir()) == []
 
@@ -227,6 +268,87 @@ def test_a_later_attempt_writes_beside_what_an_earlier_one_finished(case, job, t
     finish(second)
     assert case.written is not None
     assert case.written(tmp_path, job) == clicks(0, 40)
+
+
+TRANSACTIONAL = [name for name, case in CASES.items() if case.consume]
+
+
+def prepared(writer: SinkWriter) -> list[Any]:
+    """What a checkpoint holds of it, as a later attempt reads it."""
+    work: list[Callable[[], None]] = []
+    found = writer.prepare_commit(work.append)
+    for do in work:
+        do()
+    return [msgspec.json.decode(msgspec.json.encode(one), type=type(one)) for one in found]
+
+
+@pytest.mark.parametrize("case", TRANSACTIONAL, indirect=True)
+def test_committables_are_invisible_until_they_are_committed_and_committed_once(case, job, tmp_path):
+    writer, committer = job.transaction()
+    writer.write(batch(clicks(0, 20)))
+    found = prepared(writer)
+    assert {type(one) for one in found} == {job.sink.committable_type}
+    assert case.written(tmp_path, job) == []
+    for _ in range(2):
+        committer.commit(found)
+        assert case.written(tmp_path, job) == clicks(0, 20)
+    assert prepared(writer) == []
+
+
+@pytest.mark.parametrize("case", TRANSACTIONAL, indirect=True)
+@pytest.mark.parametrize("consumed", [False, True])
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_recovery_with_another_parallelism_commits_once_what_the_checkpoint_holds(
+    case, job, tmp_path, committed, consumed
+):
+    found = []
+    for subtask in range(2):
+        writer, committer = job.transaction(subtask)
+        writer.write(batch(clicks(100 * subtask, 100 * subtask + 20)))
+        mine = prepared(writer)
+        found += mine
+        writer.write(batch(clicks(500, 520)))  # which no checkpoint has
+        if committed:
+            committer.commit(mine)
+    seen = case.written(tmp_path, job)
+    assert len(seen) == (40 if committed else 0)
+    if consumed:
+        case.consume(tmp_path)
+    else:
+        seen = []
+    for attempt in (1, 2):
+        for subtask in range(3):
+            writer, committer = job.transaction(subtask, 3, attempt, found)
+            committer.commit(found[subtask::3])
+            writer.write(batch(clicks(600, 601)))
+    everything = seen + case.written(tmp_path, job)
+    assert sorted(map(repr, everything)) == sorted(map(repr, clicks(0, 20) + clicks(100, 120)))
+
+
+@pytest.mark.parametrize("case", TRANSACTIONAL, indirect=True)
+def test_a_target_that_a_job_has_prepared_is_refused_to_another_until_it_is_released(case, job):
+    with pytest.raises(TidegateError, match="job job"):
+        job.sink.prepare(SinkJob("other"))
+    job.end()
+    job.sink.prepare(SinkJob("other"))
+
+
+@pytest.mark.parametrize("case", TRANSACTIONAL, indirect=True)
+def test_a_committable_that_somebody_has_changed_is_not_followed(case, job, tmp_path):
+    job_folder = tmp_path / "job"
+    made = Job(case.make(job_folder))
+    made.sink.prepare(made.description)
+    writer, committer = made.transaction()
+    writer.write(batch(clicks(0, 20)))
+    text = msgspec.json.encode(prepared(writer)[0])
+    (tmp_path / "victim").write_text("precious")
+    for name in ("../victim", str(tmp_path / "victim"), "victim"):
+        forged = re.sub(rb'":"[^"]*"', b'":"' + name.encode() + b'"', text)
+        assert forged != text
+        with pytest.raises((msgspec.ValidationError, TidegateError)):
+            committer.commit([msgspec.json.decode(forged, type=made.sink.committable_type)])
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert case.written(job_folder, made) == []
 
 
 def test_a_sink_describes_itself_in_one_line_and_travels(case, job):

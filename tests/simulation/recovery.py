@@ -13,12 +13,10 @@ import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,8 @@ import pyarrow as pa
 from tests.simulation.event_time_programs import EVENT_TIME_PROGRAMS
 from tests.simulation.recovery_programs import PROGRAMS, Program
 from tidegate import Environment, FileSink, ValueState
+from tidegate.api.sink import SinkJob
+from tidegate.connectors.files.output_names import parse_hidden, parse_part
 from tidegate.core.clock import ManualClock
 from tidegate.core.errors import CheckpointError
 from tidegate.core.ids import JobId
@@ -57,7 +57,6 @@ MODES = ("aligned", "aligned", "unaligned", "unaligned", "timeout", "at_least_on
 MOST_EVENTS = 60_000
 EVENT_TIME = 1_000_000
 """From this seed on the programs are those in event time."""
-_PART = re.compile(r"part-(\d+)-(\d+)\.csv")
 
 
 @functools.cache
@@ -91,6 +90,8 @@ class Plan:
     parallelism: int
     storage: str
     damages: bool
+    consumes: bool
+    """Whether a consumer takes visible files away while the job runs."""
     values: dict[str, object]
 
     @staticmethod
@@ -132,7 +133,8 @@ class Plan:
         parallelism = rng.choice((1, 2, 2, 3))
         if damages:
             values["checkpoint.fallback"] = rng.choice(("refuse", "repeat-output"))
-        return Plan(seed, program, mode, backend, parallelism, storage, damages, values)
+        consumes = rng.random() < 0.5
+        return Plan(seed, program, mode, backend, parallelism, storage, damages, consumes, values)
 
 
 class _Ended(Exception):
@@ -147,8 +149,11 @@ class Run:
         self.place = os.path.join(workplace(), "run")
         shutil.rmtree(self.place, ignore_errors=True)
         self.out = os.path.join(self.place, "out")
+        self.taken = os.path.join(self.place, "taken")
+        self.consumer = random.Random(f"consumer {seed}")
         self.checkpoints = os.path.join(self.place, "checkpoints")
         os.makedirs(self.checkpoints)
+        os.makedirs(self.taken)
         values = dict(plan.values)
         if plan.storage == "directory":
             values["checkpoint.dir"] = self.checkpoints
@@ -168,23 +173,22 @@ class Run:
             self.graph,
             self.options,
             seed,
-            begin=self._first(self._beginning() if plan.storage == "directory" else self._in_memory()),
+            begin=self._prepared(self._beginning() if plan.storage == "directory" else self._in_memory()),
             faults=self.faults,
             observe=self._observe,
         )
 
     # ---- drivers ----
 
-    def _first(self, begin: Beginning) -> Beginning:
-        self.drivers += 1
-        for hidden in Path(self.out).glob(".part-*"):  # what nobody resumes, the operator removes
-            hidden.unlink()
-        self.sink.prepare(self.plan.parallelism, False)
-        return begin
-
     def _in_memory(self) -> Beginning:
         job_id = JobId("simulated")
         return Beginning(job_id, make_storage(self.options, job_id))
+
+    def _prepared(self, begin: Beginning) -> Beginning:
+        self.drivers += 1
+        self.job = SinkJob(begin.job_id, begin.first_attempt, self.plan.parallelism, begin.is_resumed)
+        self.sink.prepare(self.job)
+        return begin
 
     def _resume(self) -> Beginning:
         if self.simulation.job.status is JobStatus.FINISHED:
@@ -197,10 +201,7 @@ class Run:
             raise _Ended("all checkpoints are damaged, which is said by name") from e
         if not begin.is_resumed:
             assert not self.completed or self._is_damaged, "a completed checkpoint was lost"
-            return self._first(begin)
-        self.drivers += 1
-        self.sink.prepare(self.plan.parallelism, True)
-        return begin
+        return self._prepared(begin)
 
     def _beginning(self) -> Beginning:
         """What the operator's program begins with, each time that it is started."""
@@ -313,13 +314,17 @@ class Run:
             for subtask in operator["subtasks"]:
                 for state in subtask["states"]:
                     if state["name"] == "committables":
-                        self.covered |= {entry["final"] for entry in state["entries"]}
+                        self.covered |= {entry["name"] for entry in state["entries"]}
 
     def _check_visible(self) -> None:
-        """What a reader sees is the output of completed checkpoints."""
+        """What a reader sees is the output of completed checkpoints; of some seeds it takes away what it sees."""
         if self.simulation.driver_is_down:
             return
         visible = {name for name in os.listdir(self.out) if not name.startswith(".")}
+        if visible and self.plan.consumes and self.consumer.random() < 0.2:
+            for name in sorted(visible):
+                assert not os.path.exists(os.path.join(self.taken, name)), f"{name} was published twice"
+                os.rename(os.path.join(self.out, name), os.path.join(self.taken, name))
         if visible <= self.covered:
             return
         storage = self.simulation.driver.storage
@@ -409,18 +414,17 @@ class Run:
     def _check_end(self) -> None:
         self._check_visible()
         output: dict[int, list[dict[str, int]]] = {}
-        hidden = []
-        parts = []
-        for name in os.listdir(self.out):
-            match = _PART.fullmatch(name)
-            if match:
-                parts.append((int(match[1]), int(match[2]), name))
-            else:
-                hidden.append(name)
-        for subtask, _, name in sorted(parts):
-            with open(os.path.join(self.out, name), newline="") as lines:
+        if not self.simulation.driver_is_down:
+            self.sink.release(self.job, resumable=False)
+        hidden = [name for name in os.listdir(self.out) if parse_part(name) is None]
+        parts = [(name, place) for place in (self.out, self.taken) for name in os.listdir(place)]
+        for name, place in sorted(parts):  # a subtask's files sort as it wrote them
+            part = parse_part(name)
+            if part is None:
+                continue
+            with open(os.path.join(place, name), newline="") as lines:
                 rows = ({k: int(v) for k, v in row.items()} for row in csv.DictReader(lines))
-                output.setdefault(subtask, []).extend(rows)
+                output.setdefault(part.subtask, []).extend(rows)
         guarantee = self.plan.mode if self.plan.mode == "at_least_once" else "exactly_once"
         may_repeat = self.options.checkpoint_fallback == "repeat-output"
         if self._is_damaged and may_repeat and guarantee == "exactly_once":
@@ -438,7 +442,9 @@ class Run:
             if len(self.completed) - completed < 2 or job_id != job.job_id
         ]
         for name in hidden:
-            assert any(f".{job_id}.a{attempt}." in name for job_id, attempt in recent), f"left behind: {name}"
+            found = parse_hidden(name)
+            assert found is not None, f"left behind: {name}"
+            assert (found.part.job, found.part.attempt) in recent, f"left behind: {name}"
         storage = self.simulation.driver.storage
         if isinstance(storage, MemoryStorage):
             assert not storage.files

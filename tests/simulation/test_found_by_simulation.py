@@ -115,7 +115,9 @@ def run(tmp_path, **more: object) -> Environment:
 
 
 def lines(tmp_path) -> list[int]:
-    return sorted(int(line) for part in (tmp_path / "out").iterdir() for line in part.read_text().split())
+    return sorted(
+        int(line) for part in (tmp_path / "out").glob("part-*") for line in part.read_text().split()
+    )
 
 
 @pytest.mark.parametrize("more", [{}, {"checkpoint_unaligned": True}])

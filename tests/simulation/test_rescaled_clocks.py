@@ -27,6 +27,7 @@ from tidegate import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
+from tidegate.api.sink import SinkJob
 from tidegate.api.windowed_streams import WindowedStream
 from tidegate.core.key_groups import key_group_for_hash, subtask_for_key_group
 from tidegate.core.states import JobStatus
@@ -125,12 +126,14 @@ def simulation(
     clicks = env.from_collection(CLICKS, type=Click, uid="clicks").set_parallelism(1)
     timed = clicks.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"), uid="times")
     panes = PROGRAMS[program](timed.set_parallelism(1).key_by("key"))
-    panes.sink_to(FileSink(place / "out", "csv", append=True), uid="files")
-    for name in ("out", "checkpoints"):
-        (place / name).mkdir(parents=True, exist_ok=True)
+    sink = FileSink(place / "out", "csv", append=True)
+    panes.sink_to(sink, uid="files")
+    (place / "checkpoints").mkdir(parents=True, exist_ok=True)
     made = env._program("clicks")
     graph = build_job_graph(build_stream_graph(made.name, made.sinks, made.transformations, made.options))
-    return Simulation(graph, made.options, begin=beginning(made.options, made.name), **more)
+    begin = beginning(made.options, made.name)
+    sink.prepare(SinkJob(begin.job_id, begin.first_attempt, parallelism, begin.is_resumed))
+    return Simulation(graph, made.options, begin=begin, **more)
 
 
 def clocks(manifest: Manifest) -> list[int]:

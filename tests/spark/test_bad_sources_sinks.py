@@ -14,7 +14,7 @@ import pytest
 from tests.spark.kit import Noting, bag, collected, failure, numbers
 from tidegate import Environment, OutputTag
 from tidegate.api.sequences import CollectionSource
-from tidegate.api.sink import Sink, SinkWriter, WriterContext
+from tidegate.api.sink import Sink, SinkJob, SinkWriter, WriterContext
 from tidegate.api.source import EnumeratorContext, ReaderContext, SourceReader, SplitEnumerator
 from tidegate.connectors.files import FileSource
 from tidegate.connectors.files.paths import InputFileError
@@ -113,7 +113,7 @@ class BadSink(Sink):
         self.fail("create_writer")
         return BadWriter(self)
 
-    def prepare(self, parallelism: int, resuming: bool = False) -> None:
+    def prepare(self, job: SinkJob) -> None:
         self.fail("prepare")
 
     def fail(self, where: str) -> None:

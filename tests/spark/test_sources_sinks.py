@@ -91,7 +91,8 @@ def test_files_in_and_out_hold_every_record_once(env, tmp_path, kind):
     env.from_source(source).rebalance().filter(lambda c: True).sink_to(FileSink(tmp_path / "out", kind))
     env.execute()
     parts = visible(tmp_path / "out")
-    assert [p.name for p in parts] == [f"part-{i}-0.{kind}" for i in (0, 1)]
+    (job,) = {p.name.split("-")[1] for p in parts}
+    assert [p.name for p in parts] == [f"part-{job}-000{i}-000000000-000000.{kind}" for i in (0, 1)]
     assert bag(r for p in parts for r in read_file(p)) == bag(clicks(0, 500))
     assert [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")] == []
 
@@ -141,7 +142,7 @@ def test_parts_are_visible_only_when_they_are_finished(make_env, tmp_path, kind)
     numbers.sink_to(FileSink(out, kind))
     client = env.execute_async()
     try:
-        wait_until(lambda: len(seen.lines()) >= 3 and list(out.iterdir()), "records were written")
+        wait_until(lambda: len(seen.lines()) >= 3 and list(out.glob(".part-*")), "records were written")
         assert visible(out) == []
     finally:
         client.cancel()

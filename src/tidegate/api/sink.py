@@ -21,6 +21,18 @@ from tidegate.records.types import RecordType
 
 
 @dataclass(frozen=True)
+class SinkJob:
+    """The job that a sink is prepared for, as its driver sees it."""
+
+    job_id: str
+    attempt: int = 0
+    """The number of the driver's first attempt; another driver of the job has another."""
+    parallelism: int = 1
+    resuming: bool = False
+    """Whether the job goes on from a checkpoint, so that what is there is its own."""
+
+
+@dataclass(frozen=True)
 class WriterContext:
     """What a sink writer may use. Made by the runtime."""
 
@@ -41,6 +53,8 @@ class WriterContext:
     recovered: tuple[Any, ...] = ()
     """All committables of the checkpoint that the job goes on from, of every subtask; they are committed already
     or are being committed, so they must not be touched."""
+    checkpoints_retained: int = 1
+    """How many completed checkpoints are kept: the job may go on from the oldest of them."""
 
 
 class SinkWriter(ABC):
@@ -74,7 +88,11 @@ class Committer(ABC):
 
     @abstractmethod
     def commit(self, committables: Sequence[Any]) -> None:
-        """Make them visible. One that is visible already is no error; one that is lost is a loud one."""
+        """Make them visible, and replace nothing.
+
+        One that was made visible already is no error, also if a consumer has taken it away since; one that is lost is a
+        loud error. They may come from a checkpoint, which somebody may have changed: follow no name out of the target.
+        """
 
     def close(self) -> None:
         """Release what was taken; called once, also after a failure."""
@@ -96,10 +114,14 @@ class Sink(ABC):
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """Make the writer of one subtask."""
 
-    def prepare(self, parallelism: int, resuming: bool = False) -> None:
-        """Called once in the driver before the job starts: create or check the target. May raise.
+    def prepare(self, job: SinkJob) -> None:
+        """Called once in the driver before the job starts: create, check and claim the target. May raise."""
 
-        `resuming`: the job goes on from a checkpoint, so what is there is its own.
+    def release(self, job: SinkJob, *, resumable: bool) -> None:
+        """Called once in the driver after `prepare`, when the job has ended in any way and its processes are gone.
+
+        Give the target back. `resumable`: checkpoints of the job are kept, so that it may go on later. What this raises
+        is logged. A driver that is killed does not get here: the next `prepare` finds what was left.
         """
 
     def check_type(self, record_type: RecordType) -> None:

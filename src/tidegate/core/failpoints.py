@@ -27,6 +27,8 @@ NAMES: Final = frozenset(
         "sink.prepare",
         "sink.commit.before",
         "sink.commit.after",
+        "sink.publish.noted",
+        "sink.publish.moved",
     }
 )
 

@@ -97,10 +97,16 @@ class JobRunner:
         begin: Beginning | None = None,
         clock: Clock | None = None,
         keeps: object = None,
+        on_end: Callable[[bool], None] = lambda resumable: None,
     ) -> None:
+        """`on_end` is called once, on the job's thread, before anybody hears that the job has ended.
+
+        It is told whether checkpoints of the job are kept.
+        """
         begin = begin or beginning(options, job_graph.name, job_graph)
         self.job_id = begin.job_id
         self._keeps = keeps  # what must live as long as the job: files that are deleted with it
+        self._on_end = on_end
         self.job_graph = job_graph
         self.options = options
         self._storage = begin.storage
@@ -298,6 +304,7 @@ class JobRunner:
             self._gang.stop()
             if self._storing is not None:
                 self._storing.stop()
+            self._on_end(self.job.is_resumable(self._storage))
         finally:
             self._ended.set()
             for buffer in self._collected.values():

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tidegate.api.sink import Committer, FunctionSink, Sink, SinkWriter, WriterContext
-from tidegate.core.errors import SchemaError
+from tidegate.core.errors import SchemaError, StateCompatibilityError
 from tidegate.core.failpoints import failpoint
 from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.operator import Operator
@@ -40,10 +40,7 @@ class SinkOperator(Operator):
         self._broken: BaseException | None = None
         """Why something prepared could not be finished; set on the upload thread."""
         with blame(c.operator_name):
-            recovered = [
-                msgspec.json.decode(entry, type=sink.committable_type)
-                for entry in c.states.entries(COMMITTABLES)
-            ]
+            recovered = [self._decoded(entry, sink) for entry in c.states.entries(COMMITTABLES)]
             context = WriterContext(
                 job_id=c.job_id,
                 attempt=c.attempt,
@@ -57,11 +54,21 @@ class SinkOperator(Operator):
                 driver_backlog=c.driver_backlog,
                 checkpointed=c.options.checkpoint_interval > 0,
                 recovered=tuple(recovered),
+                checkpoints_retained=c.options.checkpoint_retained,
             )
             if sink.committable_type is not None:
                 self._committer = sink.create_committer(context)
                 self._commit(recovered[c.subtask_index :: c.parallelism])
             self._writer = sink.create_writer(context)
+
+    def _decoded(self, entry: bytes, sink: Sink) -> Any:
+        try:
+            return msgspec.json.decode(entry, type=sink.committable_type)
+        except msgspec.MsgspecError as e:
+            raise StateCompatibilityError(
+                f"operator {self.context.operator_name!r} cannot restore what it has to commit: {entry[:200]!r} is "
+                f"nothing that {type(sink).__name__} has prepared: {e}"
+            ) from e
 
     def is_ready(self) -> bool:
         """Whether the writer takes a batch now."""

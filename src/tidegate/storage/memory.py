@@ -24,6 +24,8 @@ DEFAULT_LIMIT_BYTES = 5 << 20
 class MemoryStorage(CheckpointStorage):
     """Files by path. The JobManager's has everything that was accepted; a slot's has what it is to restore."""
 
+    outlives_driver = False
+
     def __init__(
         self, limit_bytes: int = DEFAULT_LIMIT_BYTES, files: Mapping[str, bytes] | None = None
     ) -> None:

@@ -55,6 +55,9 @@ class SnapshotWriter(ABC):
 class CheckpointStorage(ABC):
     """All files of one job's checkpoints. Picklable description with methods that do the I/O; any thread."""
 
+    outlives_driver = True
+    """Whether another driver can go on from what is stored here."""
+
     @abstractmethod
     def writer(self, checkpoint_id: int, attempt: int, operator: str, subtask: int) -> SnapshotWriter:
         """Where an operator subtask puts its files of a checkpoint."""

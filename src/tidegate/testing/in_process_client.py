@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
 
@@ -27,9 +27,17 @@ _MOST_RESTARTS_ALIKE: Final = 100
 class InProcessClient:
     """The `JobClient` of a simulated job."""
 
-    def __init__(self, simulation: Simulation, plan: Plan) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        plan: Plan,
+        *,
+        on_end: Callable[[bool], None] = lambda resumable: None,
+    ) -> None:
+        """`on_end` is called once when the job has ended, with whether checkpoints of it are kept."""
         self.simulation = simulation
         self._plan = plan
+        self._on_end: Callable[[bool], None] | None = on_end
         self._restarts = 0
         self._restarts_alike = 0
 
@@ -64,7 +72,7 @@ class InProcessClient:
         if not self.status().is_terminal:
             self.simulation.cancel()
             self.simulation.run()
-        self.simulation.close()
+        self._close()
 
     def result(self, timeout_s: float | None = None) -> JobMetrics:
         """Run to the end; return the final metrics, or raise the job's error.
@@ -103,8 +111,14 @@ class InProcessClient:
                 ctrl_c.check()
         return batch
 
-    def _final(self) -> JobMetrics:
+    def _close(self) -> None:
         self.simulation.close()
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self.simulation.job.is_resumable(self.simulation.driver.storage))
+
+    def _final(self) -> JobMetrics:
+        self._close()
         if self.status() is JobStatus.FAILED:
             raise self.simulation.error(self.simulation.message)
         if self.status() is JobStatus.CANCELED:

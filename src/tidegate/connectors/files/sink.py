@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
-import pyarrow as pa
-import pyarrow.fs as pa_fs
-
-from tidegate.api.sink import Committer, Sink, SinkWriter, WriterContext
+from tidegate.api.sink import Committer, Sink, SinkJob, SinkWriter, WriterContext
 from tidegate.connectors.files.format_names import format_of
-from tidegate.connectors.files.paths import Location, absolute, locate, path_name
+from tidegate.connectors.files.output_directory import FAILED, OutputDirectory, OutputDirectoryError
+from tidegate.connectors.files.output_names import OwnerName, PartName, parse_hidden
+from tidegate.connectors.files.output_owner import leave, owner_of, take
+from tidegate.connectors.files.paths import absolute, locate, path_name
+from tidegate.connectors.files.publishing import FileCommitter, PendingFile, check_owner
 from tidegate.core.durations import parse_size_bytes
-from tidegate.core.errors import ProgramError, SchemaError, TidegateError
+from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats import FormatWriter, ParquetFormat, TextFormat
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 
-_LOG = logging.getLogger(__name__)
-_NAME = r"part-(?:\w+-)?(?P<subtask>\d+)-(?P<number>\d+)\.\w+"
-_PART = re.compile(_NAME)
-_HIDDEN = re.compile(rf"\.{_NAME}\.(?P<job>\w+)\.a(?P<attempt>\d+)\.(inprogress|pending)")
-
-
-class OutputDirectoryError(TidegateError):
-    """The directory to write to cannot be used: it has files already, or cannot be created."""
-
-
-class PendingFile(msgspec.Struct, frozen=True):
-    """A file that is complete but not visible yet: the committable of a `FileSink`. Names are relative."""
-
-    hidden: str
-    final: str
-
 
 class FileSink(Sink):
-    """Files `part-<subtask>-<number>.<format>` in a directory.
+    """Files `part-<job id>-<subtask>-<attempt>-<number>.<format>` in a directory.
 
     A file is written under a hidden name that ends in `.inprogress`, complete it is hidden as `.pending`, and it gets
     its visible name when the checkpoint that covers it is complete. A new file is begun with every checkpoint and when
@@ -50,17 +32,18 @@ class FileSink(Sink):
     Without checkpoints a file becomes visible when it is full and at the end of the input. A subtask without records
     makes no file.
 
-    With `append` the names are `part-<job id>-<subtask>-<number>.<format>`, so that several jobs may write into one
-    directory, also at the same time. Hidden files of another job are left alone, unless `overwrite` is set: nobody can
-    tell whether that job died or is at work.
+    A visible file is never replaced and never touched again: consumers may move or delete it. Hidden files belong to
+    the sink; among them is a mark of the job that uses the directory, from its start to its end. While one is there, or
+    hidden files of another job are, a new job is refused, unless it appends or overwrites.
 
     Args:
         directory: a local path or a URI of any filesystem of `pyarrow.fs`. Created if missing.
         format: `"json"`, `"csv"`, `"parquet"`, `"text"`, or a format object such as
             `ParquetFormat(compression="zstd")`.
         roll_size: about how large a file gets before the next one is begun.
-        overwrite: remove the part files that are there, hidden ones too; other files are refused all the same.
-        append: keep what is there and add files whose names carry the job's id.
+        overwrite: remove the part files that are there, hidden ones too, and take the directory from a job that has its
+            mark there: one that still runs fails at its next commit. Other files are refused all the same.
+        append: keep what is there and add files. Several jobs may append, also at the same time.
         filesystem: a `pyarrow.fs.FileSystem`, if not told by the directory.
 
     A directory that is not empty is refused, unless `overwrite` or `append` says what to do.
@@ -103,99 +86,58 @@ class FileSink(Sink):
 
     committable_type = PendingFile
 
-    def prepare(self, parallelism: int, resuming: bool = False) -> None:
-        """Create the directory or check that it is empty; runs in the driver, once."""
-        location = self._locate()
-        directory = location.patterns[0]
-        filesystem = location.filesystem
-        try:
-            info = filesystem.get_file_info(directory)
-            if info.type == pa_fs.FileType.File:
-                raise OutputDirectoryError(
-                    f"{location.show(directory)} is a file. Name a directory to write to."
-                )
-            if info.type == pa_fs.FileType.NotFound:
-                filesystem.create_dir(directory, recursive=True)
-                return
-            if resuming:
-                return
-            parts, hidden, others = [], [], []
-            for found in filesystem.get_file_info(pa_fs.FileSelector(directory)):
-                if found.is_file and _PART.fullmatch(found.base_name):
-                    parts.append(found.path)
-                elif found.is_file and _HIDDEN.fullmatch(found.base_name):
-                    hidden.append(found.path)
-                else:
-                    others.append(found.path)
-            if self.append:
-                return
-            if others or (parts and not self.overwrite):
-                name = location.show((others or parts)[0])
-                advice = (
-                    "overwrite=True removes part files only: empty the directory yourself, or name another."
-                    if self.overwrite
-                    else "Empty it, name another, or set overwrite=True or append=True."
-                )
-                raise OutputDirectoryError(
-                    f"{location.show(directory)} is not empty (it has {name}). {advice}"
-                )
-            if self.overwrite:
-                for path in parts + hidden:
-                    filesystem.delete_file(path)
-            elif hidden:
-                _LOG.warning(
-                    "%d hidden files of another job are in %s, such as %s. If that job is at work, name another "
-                    "directory or set append=True; if it died and is not to be resumed, delete them",
-                    len(hidden),
-                    location.show(directory),
-                    hidden[0].rpartition("/")[2],
-                )
-        except (pa.ArrowException, OSError) as e:
-            raise OutputDirectoryError(f"cannot write to {location.show(directory)}: {e}") from e
+    def prepare(self, job: SinkJob) -> None:
+        """Create the directory, or check that it may be used, and take it; runs in the driver, once."""
+        take(self._directory(), job, overwrite=self.overwrite, append=self.append)
+
+    def release(self, job: SinkJob, *, resumable: bool) -> None:
+        """Give the directory back; runs in the driver, at the job's end."""
+        leave(self._directory(), job, append=self.append, resumable=resumable)
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """Make the writer of one subtask."""
-        return _FileWriter(self, self._locate(), context)
+        return _FileWriter(self, self._directory(), context, self._owner(context))
 
     def create_committer(self, context: WriterContext) -> Committer:
         """Make the committer of one subtask."""
-        return _FileCommitter(self._locate(), context.operator_name)
+        return FileCommitter(self._directory(), context, self._owner(context))
 
     def target(self) -> str | None:
-        """The directory: part files of two sinks would have the same names."""
+        """The directory: files of two sinks of a job would have the same names."""
         return f"directory {self.directory}"
 
     def describe(self) -> str:
         """The format and the directory."""
         return f"{self.format.name} files in {path_name(self.directory)}"
 
-    def _locate(self) -> Location:
-        return locate([self.directory], self._filesystem)
+    def _directory(self) -> OutputDirectory:
+        return OutputDirectory(locate([self.directory], self._filesystem))
+
+    def _owner(self, context: WriterContext) -> OwnerName:
+        return owner_of(context.job_id, context.attempt, self.append)
 
 
 class _FileWriter(SinkWriter):
     """Writes one file at a time; closed ones wait in `_pending` for the next checkpoint.
 
-    Hidden names carry the job and the attempt, so that a zombie of an older attempt writes to files of its own. Those
-    that no checkpoint covers are removed when the next attempt begins, and again with its first checkpoints and at the
-    end of the input: zombies may go on for a while.
+    Names carry the job and the attempt, so that a zombie of an older attempt writes to files of its own. Those that no
+    checkpoint covers are removed when the next attempt begins, and again with its first checkpoints and at the end of
+    the input: zombies may go on for a while.
     """
 
     SWEEPS = 2
     """Checkpoints of a recovered attempt that look for litter."""
 
-    def __init__(self, sink: FileSink, location: Location, context: WriterContext) -> None:
+    def __init__(
+        self, sink: FileSink, directory: OutputDirectory, context: WriterContext, owner: OwnerName
+    ) -> None:
         self._format = sink.format
         self._roll_size_bytes = sink.roll_size_bytes
-        self._prefix = f"part-{context.job_id}-" if sink.append else "part-"
-        self._location = location
-        self._filesystem = location.filesystem
-        self._directory = location.patterns[0].rstrip("/")
+        self._directory = directory
         self._context = context
-        self._subtask = context.subtask_index
-        self._operator = context.operator_name
+        self._owner = owner
         self._schema = context.record_type.schema
-        self._number: int | None = None
+        self._number = 0
         self._open: _OpenFile | None = None
         self._pending: list[PendingFile] = []
         self._unfinished: list[_OpenFile] = []
@@ -234,7 +176,7 @@ class _FileWriter(SinkWriter):
         files, self._unfinished = self._unfinished, []
         for file in files:
             defer(partial(self._complete, file))
-            self._pending.append(file.pending)
+            self._pending.append(PendingFile(str(file.part)))
         pending, self._pending = self._pending, []
         return pending
 
@@ -245,35 +187,24 @@ class _FileWriter(SinkWriter):
             self._open = None
         while self._unfinished:
             file = self._unfinished.pop()
-            path, stream = file.path, file.stream
+            name, stream = file.part.hidden("inprogress"), file.stream
             del file  # the format's writer goes first: it may still flush
             try:
                 stream.close()
             finally:
-                with contextlib.suppress(FileNotFoundError):  # a newer attempt has cleaned up after this one
-                    self._filesystem.delete_file(path)
+                self._directory.delete(name)  # if a newer attempt has not cleaned up after this one
 
     # ---- files ----
 
     def _begin(self) -> _OpenFile:
-        if self._number is None:
-            self._number = self._first_number()
-        final = f"{self._prefix}{self._subtask}-{self._number}.{self._format.extension}"
-        self._number += 1
-        hidden = f".{final}.{self._context.job_id}.a{self._context.attempt}"
-        path = f"{self._directory}/{hidden}.inprogress"
-        stream = self._filesystem.open_output_stream(path)
-        writer = self._format.open_writer(stream, self._schema)
-        return _OpenFile(path, PendingFile(f"{hidden}.pending", final), stream, writer)
+        part = self._next_name()
+        stream = self._directory.open_new(part.hidden("inprogress"))
+        return _OpenFile(part, stream, self._format.open_writer(stream, self._schema))
 
-    def _first_number(self) -> int:
-        """One more than this subtask has in the directory, from before or from an earlier attempt, hidden or not."""
-        numbers = [-1]
-        for found in self._filesystem.get_file_info(pa_fs.FileSelector(self._directory)):
-            match = _PART.fullmatch(found.base_name) or _HIDDEN.fullmatch(found.base_name)
-            if match and int(match["subtask"]) == self._subtask:
-                numbers.append(int(match["number"]))
-        return max(numbers) + 1
+    def _next_name(self) -> PartName:
+        c = self._context
+        self._number += 1
+        return PartName(c.job_id, c.subtask_index, c.attempt, self._number - 1, self._format.extension)
 
     def _roll(self) -> None:
         """Close the file; without checkpoints it is output now."""
@@ -284,97 +215,61 @@ class _FileWriter(SinkWriter):
         if not self._context.checkpointed:
             self._complete(file)
             self._unfinished.pop()
-            _commit_file(self._location, self._directory, file.pending)
+            self._publish(file.part)
 
     def _complete(self, file: _OpenFile) -> None:
         """Finish a file and hide it as pending; on the upload thread, when it is part of a checkpoint."""
-        with self._named_errors(file.pending.final):
+        with self._named_errors(file.part):
             file.writer.finish()
             file.stream.close()
-            if self._location.is_local:
-                _sync(file.path)
-            self._filesystem.move(file.path, f"{self._directory}/{file.pending.hidden}")
-            if self._location.is_local:
-                _sync(self._directory)  # the checkpoint will rely on the new name
+            hidden = file.part.hidden("inprogress")
+            self._directory.sync(hidden)
+            self._directory.move_new(hidden, file.part.hidden("pending"))
+            self._directory.sync()  # the checkpoint will rely on the new name
+
+    def _publish(self, part: PartName) -> None:
+        """Make a file visible without a checkpoint.
+
+        Its name is taken only if a job that takes no checkpoints was resumed from the same one before: then its
+        attempts have the same numbers.
+        """
+        check_owner(self._directory, self._owner)
+        visible = part
+        while True:
+            try:
+                return self._directory.move_new(part.hidden("pending"), str(visible))
+            except FileExistsError:
+                visible = self._next_name()
 
     def _remove_litter(self) -> None:
         """Delete hidden files that older attempts of this job left and that no checkpoint covers."""
         c = self._context
-        kept = {pending.hidden for pending in c.recovered}
-        for found in self._filesystem.get_file_info(pa_fs.FileSelector(self._directory)):
-            match = _HIDDEN.fullmatch(found.base_name)
-            if match is None or match["job"] != c.job_id or found.base_name in kept:
+        kept = {pending.name for pending in c.recovered}
+        for name in self._directory.names():
+            found = parse_hidden(name)
+            if found is None or found.part.job != c.job_id or str(found.part) in kept:
                 continue
-            if int(match["attempt"]) < c.attempt and int(match["subtask"]) % c.parallelism == c.subtask_index:
-                with contextlib.suppress(FileNotFoundError):
-                    self._filesystem.delete_file(found.path)
+            if found.part.attempt < c.attempt and found.part.subtask % c.parallelism == c.subtask_index:
+                self._directory.delete(name)
 
     def _remove_litter_if_possible(self) -> None:
-        with contextlib.suppress(pa.ArrowException, OSError):  # the next one finds it
+        with contextlib.suppress(*FAILED):  # the next one finds it
             self._remove_litter()
 
     @contextmanager
-    def _named_errors(self, name: str = "") -> Iterator[None]:
+    def _named_errors(self, part: PartName | None = None) -> Iterator[None]:
+        operator = self._context.operator_name
         try:
             yield
         except SchemaError as e:
-            raise SchemaError(f"operator {self._operator!r} cannot write: {e}") from e
-        except (pa.ArrowException, OSError) as e:
-            name = name or ("" if self._open is None else self._open.pending.final)
-            target = self._location.show(f"{self._directory}/{name}" if name else self._directory)
-            raise OutputDirectoryError(f"operator {self._operator!r} cannot write {target}: {e}") from e
+            raise SchemaError(f"operator {operator!r} cannot write: {e}") from e
+        except FAILED as e:
+            part = part or (None if self._open is None else self._open.part)
+            target = self._directory.show("" if part is None else str(part))
+            raise OutputDirectoryError(f"operator {operator!r} cannot write {target}: {e}") from e
 
 
 class _OpenFile(NamedTuple):
-    path: str
-    pending: PendingFile
+    part: PartName
     stream: Any
     writer: FormatWriter
-
-
-class _FileCommitter(Committer):
-    """Gives pending files their visible names."""
-
-    def __init__(self, location: Location, operator: str) -> None:
-        self._location = location
-        self._directory = location.patterns[0].rstrip("/")
-        self._operator = operator
-
-    def commit(self, committables: Sequence[PendingFile]) -> None:
-        try:
-            for pending in committables:
-                _commit_file(self._location, self._directory, pending)
-            if self._location.is_local:
-                _sync(self._directory)
-        except (pa.ArrowException, OSError) as e:
-            raise OutputDirectoryError(
-                f"operator {self._operator!r} cannot publish files in {self._location.show(self._directory)}: {e}"
-            ) from e
-
-
-def _commit_file(location: Location, directory: str, pending: PendingFile) -> None:
-    """Rename; done already is done. A file that is neither pending nor visible is lost, and that is said."""
-    filesystem = location.filesystem
-    hidden, final = f"{directory}/{pending.hidden}", f"{directory}/{pending.final}"
-    if filesystem.get_file_info(hidden).type == pa_fs.FileType.NotFound:
-        if filesystem.get_file_info(final).type == pa_fs.FileType.NotFound:
-            raise OutputDirectoryError(
-                f"{location.show(hidden)} is gone: its records are part of a completed checkpoint and are lost. Was "
-                f"the directory cleaned while the job ran? Restore the file, or start again without state"
-            )
-        return
-    try:
-        filesystem.move(hidden, final)
-    except FileNotFoundError:
-        # Another subtask or attempt commits the same checkpoint: whoever comes first, the result is one.
-        if filesystem.get_file_info(final).type == pa_fs.FileType.NotFound:
-            raise
-
-
-def _sync(path: str) -> None:
-    """Make a local file's contents (or a directory's names) durable before anyone relies on them."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

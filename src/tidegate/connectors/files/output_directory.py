@@ -1,0 +1,184 @@
+"""The directory that a `FileSink` writes to: listing, moving, small durable files. Knows nothing of jobs.
+
+Moving never replaces a file. On a local disk it is one atomic step; an object store copies and deletes, so a crash in
+between leaves both names, and whoever repeats the move has to tell a finished copy from a file of somebody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+
+from tidegate.connectors.files.paths import Location
+from tidegate.core.errors import TidegateError
+
+FAILED: Final = (pa.ArrowException, OSError)
+"""What an operation of a filesystem raises."""
+
+
+class OutputDirectoryError(TidegateError):
+    """The directory to write to cannot be used: it has files already, is another job's, or cannot be created."""
+
+
+class OutputDirectory:
+    """One directory on any filesystem. Names are relative to it; methods raise what the filesystem raises."""
+
+    def __init__(self, location: Location) -> None:
+        self.path = location.patterns[0].rstrip("/") or "/"
+        self._location = location
+        self._filesystem = location.filesystem
+        self.is_local = location.is_local
+
+    def show(self, name: str = "") -> str:
+        """It, or a file in it, as the user would write it."""
+        return self._location.show(self.join(name) if name else self.path)
+
+    # ---- looking ----
+
+    def kind(self) -> Any:
+        """What is there: a directory, a file, nothing."""
+        return self._filesystem.get_file_info(self.path).type
+
+    def create(self) -> None:
+        """Make the directory and those above it."""
+        self._filesystem.create_dir(self.path, recursive=True)
+
+    def names(self) -> list[str]:
+        """The names of all files in it, sorted; a directory's ends in `/`."""
+        found = self._filesystem.get_file_info(pa_fs.FileSelector(self.path))
+        return sorted(info.base_name if info.is_file else f"{info.base_name}/" for info in found)
+
+    def sizes(self, names: Iterable[str]) -> list[int | None]:
+        """The sizes of files, None for those that are not there."""
+        found = self._filesystem.get_file_info([self.join(name) for name in names])
+        return [info.size if info.is_file else None for info in found]
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return self.sizes([name]) != [None]
+
+    def read(self, name: str) -> bytes | None:
+        """A small file, or None if it is not there."""
+        try:
+            with self._filesystem.open_input_stream(self.join(name), compression=None) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+    # ---- changing ----
+
+    def open_new(self, name: str) -> Any:
+        """A stream into a file that is there when the stream is closed, or before."""
+        return self._filesystem.open_output_stream(self.join(name), compression=None)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a small file, in the place of an older one of that name; it is durable when this returns."""
+        if not self.is_local:
+            with self.open_new(name) as stream:
+                stream.write(data)
+            return
+        unfinished = self.join(f"{name}.tmp")
+        with open(unfinished, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, self.join(name))
+        self.sync()
+
+    def append(self, name: str, line: bytes) -> None:
+        """Add a line to a small local file, durably; after a crash it may be there in part."""
+        descriptor = os.open(self.join(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(descriptor, line)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def put_new(self, name: str, data: bytes) -> None:
+        """The same, but `FileExistsError` if there is one. Only on a local disk is that decided atomically."""
+        if self.is_local:
+            with open(self.join(name), "xb") as file:
+                file.write(data)
+        elif self.exists(name):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        else:
+            self.put(name, data)
+
+    def move_new(self, source: str, target: str) -> None:
+        """Give a file another name; `FileExistsError` if that is taken, `FileNotFoundError` if there is no file."""
+        if self.is_local:
+            rename_new(self.join(source), self.join(target))
+            return
+        if self.exists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        self._filesystem.move(self.join(source), self.join(target))
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is gone is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.delete_file(self.join(name))
+
+    def sync(self, name: str = "") -> None:
+        """Make a local file's contents, or the directory's names, durable before anyone relies on them."""
+        if not self.is_local:
+            return
+        descriptor = os.open(self.join(name) if name else self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def join(self, name: str) -> str:
+        """The path of a file in it."""
+        return f"{self.path}/{name}"
+
+
+@contextlib.contextmanager
+def named_errors(words: Callable[[], str]) -> Iterator[None]:
+    """Turn what a filesystem raises into an `OutputDirectoryError` that says what was tried."""
+    try:
+        yield
+    except FAILED as e:
+        raise OutputDirectoryError(f"{words()}: {e}") from e
+
+
+def rename_new(source: str, target: str) -> None:
+    """Rename a local file in one step, unless the new name is taken (`FileExistsError`).
+
+    Not a hard link and an unlink: between the two a consumer may take the new name away, and after a crash nobody
+    could tell that file from one that was never published. Where the system cannot do it in one step (NFS) we look
+    first: the names are ours alone, so only somebody who invents one of them in that moment could be hit.
+    """
+    if _renameat2 is not None:
+        if _renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise OSError(code, os.strerror(code), source, None, target)
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+    os.rename(source, target)
+
+
+_AT_FDCWD: Final = -100
+_RENAME_NOREPLACE: Final = 1
+
+
+def _find_renameat2() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # not Linux, or a C library from before 2018
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    function.restype = ctypes.c_int
+    return function
+
+
+_renameat2: Final = _find_renameat2()
