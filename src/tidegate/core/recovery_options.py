@@ -80,6 +80,12 @@ class RecoveryOptions:
         "Age of a barrier after which an aligned checkpoint goes on unaligned; off: never.",
         aliases=["execution.checkpointing.aligned_checkpoint_timeout"],
     )
+    checkpoint_allow_pickle = Option(
+        "checkpoint.allow_pickle",
+        BOOLEAN,
+        False,
+        "Let unaligned checkpoints hold records without a type, as pickles: whoever can write to them can run code.",
+    )
     checkpoint_timeout = Option(
         "checkpoint.timeout",
         at_least(10, DURATION),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate.api.partitioning import Forward
+from tidegate.core.errors import ProgramError
 from tidegate.core.ids import EdgeId, VertexId
 from tidegate.graph.blobs import dump_blob
 from tidegate.graph.job_graph import ChainLink, JobEdge, JobGraph, JobVertex, OperatorPayload, OperatorSpec
@@ -63,9 +64,26 @@ def chains(graph: StreamGraph) -> list[list[StreamNode]]:
     return list(groups.values())
 
 
+def _check_in_flight(graph: StreamGraph) -> None:
+    """Refuse records without a type where a checkpoint would have to hold them, unless the program asks for that."""
+    options = graph.options
+    unaligned = options.checkpoint_unaligned or options.checkpoint_alignment_timeout
+    if not options.checkpoint_interval or not unaligned or options.checkpoint_allow_pickle:
+        return
+    for edge in graph.edges:
+        if edge.unchained_because and edge.record_type.is_object:
+            raise ProgramError(
+                f"{edge.source.name!r} sends records without a type to {edge.target.name!r}, and unaligned checkpoints "
+                f"hold what is in flight: they would be stored as pickles, and restoring a pickle runs code. Give the "
+                f"function that makes them a return type hint (a dataclass, NamedTuple, tuple or scalar); or set "
+                f"checkpoint.allow_pickle=true, if nobody else can write to checkpoint.dir"
+            )
+
+
 def build_job_graph(graph: StreamGraph) -> JobGraph:
     """Make the JobGraph: one vertex per chain; the user's objects become blobs, or are refused by name."""
     groups = chains(graph)
+    _check_in_flight(graph)
     place = {n.index: (VertexId(v), i) for v, group in enumerate(groups) for i, n in enumerate(group)}
     vertices = tuple(_vertex(VertexId(v), group, place) for v, group in enumerate(groups))
     edges: list[JobEdge] = []

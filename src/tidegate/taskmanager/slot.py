@@ -15,7 +15,7 @@ import msgspec
 
 from tidegate.api.partitioning import Partitioning
 from tidegate.core.clock import Clock
-from tidegate.core.errors import ProtocolError, TidegateError
+from tidegate.core.errors import ProtocolError, StateCompatibilityError, TidegateError
 from tidegate.core.failpoints import failpoint
 from tidegate.core.ids import ChannelId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
@@ -378,14 +378,25 @@ class Slot:
         """Batches that were in flight when the checkpoint was taken go back to where they were, before all others."""
         for direction, channel, data in self._restore.in_flight(task.id):
             if direction == "in":
-                task.gate.put_back(channel, decode_batch(data, self._input_types[channel.edge]))
+                record_type = self._input_types[channel.edge]
+                task.gate.put_back(channel, self._decode_stored(data, record_type, task))
             else:
                 edge = self._graph.edges[channel.edge]
                 record_type = task.output_type(edge.source_operator, edge.tag)
                 if edge.columns is not None:
                     record_type = projected(record_type, edge.columns)
-                batch = decode_batch(data, record_type)
+                batch = self._decode_stored(data, record_type, task)
                 self._outputs[channel].add(batch, self._clock.monotonic_ns())
+
+    def _decode_stored(self, data: bytes, record_type: RecordType, task: Task) -> Batch:
+        """A batch of a checkpoint; no pickle is read from there unless the program asks for it by name."""
+        if record_type.is_object and not self._options.checkpoint_allow_pickle:
+            raise StateCompatibilityError(
+                f"the checkpoint holds records without a type that were on their way at {task.name!r}: pickles, and "
+                f"reading one runs code. If nobody else can write to checkpoint.dir, set checkpoint.allow_pickle=true; "
+                f"else start without state"
+            )
+        return decode_batch(data, record_type)
 
     def _make_states(self, vertex: JobVertex, spec: OperatorSpec, subtask: int) -> OperatorStates:
         restored = self._restore.operator(SubtaskId(vertex.id, subtask), spec.id)

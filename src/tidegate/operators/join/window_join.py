@@ -34,7 +34,7 @@ class WindowJoinOperator(WindowOperator):
 
     def open(self) -> None:
         """Open the function, and find what a checkpoint had."""
-        if self.context.options.checkpoint_interval:
+        if self.context.options.checkpoint_interval or self.context.options.resume:
             for record_type in self.input_types:
                 if record_type.is_object:
                     raise ProgramError(

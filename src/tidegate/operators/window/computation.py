@@ -163,7 +163,10 @@ def _accumulators(operation: WindowOperation, record_type: RecordType) -> Accumu
 
 
 def refuse_untyped(operation: WindowOperation, record_type: RecordType, operator: str) -> None:
-    """Refuse Python objects without a type as contents of windows; asked where checkpoints are on."""
+    """Refuse Python objects without a type as contents of windows; asked where checkpoints are written or read.
+
+    Elsewhere they are kept as pickles, in this process and its working files. None is ever read from a checkpoint.
+    """
     if not isinstance(operation, ApplyWindow):
         return
     if operation.form == "aggregate" and operation.evictor is None:
@@ -175,5 +178,5 @@ def refuse_untyped(operation: WindowOperation, record_type: RecordType, operator
     if kept is not None and kept.is_object:
         raise ProgramError(
             f"operator {operator!r} keeps windows that cannot be stored in a checkpoint: {what} is a Python object "
-            f"without a type. {advice}; or switch checkpoints off"
+            f"without a type. {advice}; or run without checkpoints and without resume"
         )

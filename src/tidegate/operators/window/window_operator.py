@@ -56,7 +56,7 @@ class WindowOperator(RowOperator):
         operation, context = self.operation, self.context
         key = operation.state_key()
         assert key is not None
-        if context.options.checkpoint_interval:
+        if context.options.checkpoint_interval or context.options.resume:
             refuse_untyped(operation, self.input_types[0], self.name)
         self.backend = context.states.keyed(key.record_type)
         self._open_second_function()
