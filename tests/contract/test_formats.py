@@ -81,7 +81,7 @@ TEXT_CASES = {
     "CSV": lambda: Case(CsvFormat(), _clicks(), pa.list_(pa.int64())),
     "text lines": lambda: Case(TextLinesFormat(), _lines(), pa.int64()),
 }
-CASES = TEXT_CASES | {"Parquet": lambda: Case(ParquetFormat(), _clicks(), pa.float16())}
+CASES = TEXT_CASES | {"Parquet": lambda: Case(ParquetFormat(), _clicks(), pa.month_day_nano_interval())}
 
 
 @pytest.fixture(params=CASES)

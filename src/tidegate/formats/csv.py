@@ -60,7 +60,7 @@ class CsvFormat(TextFormat):
                 raise refuse_column("CSV", field, "has no nested values. Use JSON or Parquet.")
             if not _is_text_type(data_type):
                 raise refuse_column(
-                    "CSV", field, "has no text form for it. Use Parquet, or convert the column."
+                    "CSV", field, "is not written or read with that type. Use Parquet, or convert the column."
                 )
 
     def file_columns(self, first_line: bytes, declared: Sequence[str]) -> list[str]:

@@ -61,20 +61,26 @@ def struct_fields(
 
 def _column(data_type: pa.DataType, field: pa.Field) -> JsonColumn:
     types = pa.types
+    if (types.is_time(data_type) or types.is_duration(data_type)) and data_type.unit == "ns":
+        raise refuse_column("JSON", field, "holds microseconds. Cast the column to those first.")
     for matches, hint in _SCALARS:
         if matches(data_type):
             return JsonColumn(hint, _builder(data_type))
-    if types.is_float32(data_type):
-        return JsonColumn(float, _float32)
+    if types.is_float32(data_type) or types.is_float16(data_type):
+        return JsonColumn(float, _narrow_floats(data_type))
     if types.is_timestamp(data_type):
         return JsonColumn(str, _timestamps(data_type))
     if types.is_list(data_type) or types.is_large_list(data_type):
         return _list_column(data_type)
+    if types.is_fixed_size_list(data_type):
+        return _fixed_size_list_column(data_type)
     if types.is_struct(data_type):
         return _struct_column(data_type)
     if types.is_map(data_type):
         return _map_column(data_type, field)
-    raise refuse_column("JSON", field, "has no form for it. Use Parquet, or convert the column first.")
+    raise refuse_column(
+        "JSON", field, "is not written or read with that type. Use Parquet, or convert the column first."
+    )
 
 
 _SCALARS: list[tuple[Callable[[pa.DataType], bool], Any]] = [
@@ -83,14 +89,15 @@ _SCALARS: list[tuple[Callable[[pa.DataType], bool], Any]] = [
     (pa.types.is_float64, float),
     (pa.types.is_string, str),
     (pa.types.is_large_string, str),
+    (pa.types.is_string_view, str),
     (pa.types.is_binary, bytes),
     (pa.types.is_large_binary, bytes),
+    (pa.types.is_binary_view, bytes),
     (pa.types.is_fixed_size_binary, bytes),
-    (pa.types.is_date32, dt.date),
+    (pa.types.is_date, dt.date),
     (pa.types.is_time, dt.time),
     (pa.types.is_duration, dt.timedelta),
-    (pa.types.is_decimal128, decimal.Decimal),
-    (pa.types.is_decimal256, decimal.Decimal),
+    (pa.types.is_decimal, decimal.Decimal),
     (pa.types.is_null, None),
 ]
 
@@ -105,18 +112,24 @@ def _builder(data_type: pa.DataType) -> Callable[[list[Any]], pa.Array]:
     return build
 
 
-def _float32(values: list[Any]) -> pa.Array:
-    array = pa.array(values, pa.float32())
-    # JSON has no infinity: one here was a number too large.
-    if pc.any(pc.is_inf(array)).as_py():
-        raise BuildError("does not fit in float")
-    return array
+def _narrow_floats(data_type: pa.DataType) -> Callable[[list[Any]], pa.Array]:
+    def build(values: list[Any]) -> pa.Array:
+        array = pa.array(values, pa.float64()).cast(data_type, safe=False)
+        # JSON has no infinity: one here was a number too large.
+        if pc.any(pc.is_inf(array.cast(pa.float32()))).as_py():
+            raise BuildError(f"does not fit in {data_type}")
+        return array
+
+    return build
 
 
 def _timestamps(data_type: pa.TimestampType) -> Callable[[list[Any]], pa.Array]:
+    # A fraction of nothing but zeros is no fraction, but for Arrow it is one if the unit is coarser.
+    finer = data_type if data_type.unit in ("us", "ns") else pa.timestamp("us", data_type.tz)
+
     def build(values: list[Any]) -> pa.Array:
         try:
-            return pa.array(values, pa.string()).cast(data_type)
+            return pa.array(values, pa.string()).cast(finer).cast(data_type)
         except pa.ArrowException as e:
             raise BuildError(str(e)) from None
 
@@ -132,6 +145,20 @@ def _list_column(data_type: Any) -> JsonColumn:
     def build(values: list[Any]) -> pa.Array:
         flat = list(itertools.chain.from_iterable(v for v in values if v is not None))
         return array_class.from_arrays(_offsets(values, offset_type), item.build(flat), type=data_type)
+
+    return JsonColumn(list[item.hint], build)  # type: ignore[name-defined]
+
+
+def _fixed_size_list_column(data_type: Any) -> JsonColumn:
+    item = json_column(data_type.value_field)
+    size = data_type.list_size
+
+    def build(values: list[Any]) -> pa.Array:
+        if any(v is not None and len(v) != size for v in values):
+            raise BuildError(f"does not have {size} items")
+        flat = list(itertools.chain.from_iterable([None] * size if v is None else v for v in values))
+        missing = pa.array([v is None for v in values], pa.bool_())
+        return pa.FixedSizeListArray.from_arrays(item.build(flat), type=data_type, mask=missing)
 
     return JsonColumn(list[item.hint], build)  # type: ignore[name-defined]
 

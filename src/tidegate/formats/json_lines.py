@@ -115,7 +115,7 @@ class JsonLinesFormat(TextFormat):
             return b"{}\n" * columns.num_rows
         if not all(_polars_writes(t) for t in columns.schema.types):
             rows = columns.to_pylist(maps_as_pydicts="strict")
-            encoder = msgspec.json.Encoder(decimal_format="string")
+            encoder = msgspec.json.Encoder(decimal_format="string", enc_hook=_iso_text)
             return encoder.encode_lines(rows)
         frame: Any = pl.from_arrow(columns)
         changes = []
@@ -246,6 +246,11 @@ class _JsonDecoder(LineDecoder):
             raise LinesRefused(f"not UTF-8: byte {chunk[e.start]:#04x} at byte {e.start}") from None
         except RecursionError:
             raise LinesRefused("nested too deeply") from None
+
+
+def _iso_text(value: Any) -> str:
+    """A timestamp in nanoseconds, which Arrow gives as one of pandas."""
+    return str(value.isoformat())
 
 
 def _layout_reader(fields: Sequence[pa.Field]) -> LayoutReader:

@@ -42,10 +42,14 @@ class ParquetFormat:
         return f"{self.name} ({self.compression})"
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse the few types that Parquet does not have."""
+        """Refuse the few types that Parquet does not have, with the reason that the writer gives."""
         for field in schema:
-            if pa.types.is_union(field.type) or pa.types.is_float16(field.type):
-                raise refuse_column("Parquet", field, "has no such type. Convert the column first.")
+            try:
+                pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+            except (pa.ArrowException, OSError) as e:
+                raise refuse_column(
+                    "Parquet", field, f"cannot hold it: {e}. Convert the column first."
+                ) from None
         if len(schema) == 0:
             raise SchemaError("Parquet cannot hold records without any column")
 

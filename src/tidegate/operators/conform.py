@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.core.errors import SchemaError
+from tidegate.records.plain_types import laid_out
 
 
 def conform(columns: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -30,7 +29,7 @@ def _has_forbidden_nulls(columns: pa.RecordBatch, schema: pa.Schema) -> bool:
 
 
 def _fit(array: pa.Array, field: pa.Field, got: pa.Schema, schema: pa.Schema) -> pa.Array:
-    array = _laid_out(array)
+    array = laid_out(array)
     if array.null_count and not field.nullable:
         raise _refusal(got, schema, f"column {field.name!r} has nulls but is declared without None")
     if array.type == field.type or _is_encoded(array.type, field.type):
@@ -42,22 +41,6 @@ def _fit(array: pa.Array, field: pa.Field, got: pa.Schema, schema: pa.Schema) ->
     except pa.ArrowException as e:
         reason = f"column {field.name!r} is {array.type} and does not fit {field.type}: {e}"
         raise _refusal(got, schema, reason) from e
-
-
-def _laid_out(array: pa.Array) -> pa.Array:
-    """The same values without runs and views of lists: Arrow has no cast for runs, and a wrong one for views."""
-    if pa.types.is_run_end_encoded(array.type):
-        return pc.run_end_decode(array)
-    is_large = pa.types.is_large_list_view(array.type)
-    if not is_large and not pa.types.is_list_view(array.type):
-        return array
-    ends = np.cumsum(
-        pc.list_value_length(array).fill_null(0).to_numpy(), dtype=np.int64 if is_large else np.int32
-    )
-    offsets = pa.array(np.concatenate([np.zeros(1, ends.dtype), ends]))
-    mask = array.is_null() if array.null_count else None
-    made = pa.LargeListArray if is_large else pa.ListArray
-    return made.from_arrays(offsets, array.flatten(), mask=mask)
 
 
 def _is_encoded(kind: pa.DataType, declared: pa.DataType) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.core.errors import SchemaError
 
@@ -98,3 +100,19 @@ def holds(kind: pa.DataType, is_it: Callable[[pa.DataType], bool]) -> bool:
 
     rebuilt(kind, look)
     return found
+
+
+def laid_out(array: pa.Array) -> pa.Array:
+    """The same values without runs and views of lists: Arrow has no cast for runs, and a wrong one for views."""
+    if pa.types.is_run_end_encoded(array.type):
+        return pc.run_end_decode(array)
+    is_large = pa.types.is_large_list_view(array.type)
+    if not is_large and not pa.types.is_list_view(array.type):
+        return array
+    ends = np.cumsum(
+        pc.list_value_length(array).fill_null(0).to_numpy(), dtype=np.int64 if is_large else np.int32
+    )
+    offsets = pa.array(np.concatenate([np.zeros(1, ends.dtype), ends]))
+    mask = array.is_null() if array.null_count else None
+    made = pa.LargeListArray if is_large else pa.ListArray
+    return made.from_arrays(offsets, array.flatten(), mask=mask)

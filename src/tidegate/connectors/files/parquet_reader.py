@@ -22,6 +22,7 @@ from tidegate.formats.common_dictionary import CommonDictionary
 from tidegate.formats.parquet import GroupSize, dictionary_columns, group_size, reader_schema
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.columns import join_arrays, rows_without_columns
+from tidegate.records.plain_types import laid_out
 from tidegate.records.types import RecordType
 
 
@@ -169,7 +170,7 @@ class OpenParquetSplit(OpenSplit):
         """The declared columns in the declared order and types; string dictionaries stay."""
         arrays, fields = [], []
         for field in self._columns.stored:
-            array = self._one_array(columns.column(field.name), field)
+            array = laid_out(self._one_array(columns.column(field.name), field))
             if array.type != field.type and not _is_string_dictionary(array.type, field.type):
                 try:
                     array = array.cast(field.type)
@@ -243,8 +244,8 @@ def _fits(found: pa.DataType, declared: pa.DataType) -> bool:
         types.is_date,
         types.is_time,
         types.is_duration,
-        lambda t: types.is_string(t) or types.is_large_string(t),
-        lambda t: types.is_binary(t) or types.is_large_binary(t) or types.is_fixed_size_binary(t),
+        lambda t: t in (pa.string(), pa.large_string(), pa.string_view()),
+        lambda t: t in (pa.binary(), pa.large_binary(), pa.binary_view()) or types.is_fixed_size_binary(t),
         lambda t: types.is_list(t) or types.is_large_list(t),
         types.is_struct,
         types.is_map,
