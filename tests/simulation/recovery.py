@@ -413,18 +413,10 @@ class Run:
 
     def _check_end(self) -> None:
         self._check_visible()
-        output: dict[int, list[dict[str, int]]] = {}
         if not self.simulation.driver_is_down:
             self.sink.release(self.job, resumable=False)
         hidden = [name for name in os.listdir(self.out) if parse_part(name) is None]
-        parts = [(name, place) for place in (self.out, self.taken) for name in os.listdir(place)]
-        for name, place in sorted(parts):  # a subtask's files sort as it wrote them
-            part = parse_part(name)
-            if part is None:
-                continue
-            with open(os.path.join(place, name), newline="") as lines:
-                rows = ({k: int(v) for k, v in row.items()} for row in csv.DictReader(lines))
-                output.setdefault(part.subtask, []).extend(rows)
+        output = read_output(self.out, self.taken)
         guarantee = self.plan.mode if self.plan.mode == "at_least_once" else "exactly_once"
         may_repeat = self.options.checkpoint_fallback == "repeat-output"
         if self._is_damaged and may_repeat and guarantee == "exactly_once":
@@ -463,6 +455,18 @@ class Run:
                 by_recent = any(f"-a{a}-" in f"-{name}" for a in recent_attempts)
                 late = name.endswith(".0badf00d.tmp")
                 assert by_recent or late, f"left behind: {directory}/{name}"
+
+
+def read_output(*directories: str) -> dict[int, list[dict[str, int]]]:
+    """The rows that are visible, by subtask and in the order in which it wrote them."""
+    output: dict[int, list[dict[str, int]]] = {}
+    for name, directory in sorted((name, d) for d in directories for name in os.listdir(d)):
+        part = parse_part(name)  # a subtask's files sort as it wrote them
+        if part is not None:
+            with open(os.path.join(directory, name), newline="") as lines:
+                rows = ({k: int(v) for k, v in row.items()} for row in csv.DictReader(lines))
+                output.setdefault(part.subtask, []).extend(rows)
+    return output
 
 
 def digest(trace: list[str]) -> str:

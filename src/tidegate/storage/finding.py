@@ -6,8 +6,9 @@ that cannot be reached at all is a `StorageError`. Called in the driver and by `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -24,6 +25,8 @@ from tidegate.storage.storage import (
     MissingDirectoryError,
     StorageError,
 )
+
+_TRIES: Final = 10
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Found:
 
 def newest_usable(storage: CheckpointStorage, *, contents: bool = True) -> Found:
     """The newest checkpoint of one job's storage whose files all verify."""
-    return _first_usable(_read_all(storage), contents)
+    return _settled(lambda: _read_all(storage), contents)
 
 
 def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
@@ -97,6 +100,10 @@ def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
     The job that completed one last comes first, in a job the highest id. A manifest that cannot be read may be meant
     and is reported, unless something else in its directory says that the job has another name.
     """
+    return _settled(lambda: _all_of_name(root, job_name), contents)
+
+
+def _all_of_name(root: str, job_name: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
     found: list[StoredCheckpoint | UnusableCheckpoint] = []
     for job_id in job_ids(root):
         storage = FilesystemStorage(root, job_id)
@@ -110,7 +117,7 @@ def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
                 for one in of_job
                 if isinstance(one, UnusableCheckpoint) or one.manifest.job_name == job_name
             ]
-    return _first_usable(found, contents)
+    return found
 
 
 def find_at(location: str, *, contents: bool = True) -> Found:
@@ -200,6 +207,16 @@ def _read(storage: CheckpointStorage, checkpoint_id: int) -> StoredCheckpoint | 
     except (ManifestError, CorruptFileError) as e:
         return UnusableCheckpoint(storage, checkpoint_id, (str(e),))
     return StoredCheckpoint(storage, manifest)
+
+
+def _settled(read: Callable[[], list[StoredCheckpoint | UnusableCheckpoint]], contents: bool) -> Found:
+    """The newest that is usable. What is gone when it is looked at is not damaged: a driver that runs replaced it."""
+    found = _first_usable(read(), contents)
+    for _ in range(_TRIES):
+        if all(u.checkpoint_id in u.storage.completed() for u in found.unusable):
+            break
+        found = _first_usable(read(), contents)
+    return found
 
 
 def _first_usable(found: list[StoredCheckpoint | UnusableCheckpoint], contents: bool) -> Found:
