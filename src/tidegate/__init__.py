@@ -7,6 +7,7 @@ from tidegate.api.async_io import AsyncFunction, AsyncRetry
 from tidegate.api.connected_streams import ConnectedStreams
 from tidegate.api.environment import Environment
 from tidegate.api.evictors import CountEvictor, Evictor, EvictorContext, TimeEvictor, TimestampedValue
+from tidegate.api.flink_names import package_name
 from tidegate.api.functions import (
     BroadcastContext,
     BroadcastProcessFunction,
@@ -305,4 +306,4 @@ _RESULTS = {
 def __getattr__(name: str) -> Any:
     if name in _RESULTS:
         return getattr(importlib.import_module(_RESULTS[name]), name)
-    raise AttributeError(f"module 'tidegate' has no attribute {name!r}")
+    raise package_name(name)

@@ -64,7 +64,7 @@ def test_a_program_with_its_state_in_checkpoints_gives_the_same_output_with_two_
 
 
 def test_a_program_that_keeps_its_state_to_itself_is_found_out(spark, tmp_path):
-    with pytest.raises(RecoveryMismatch, match=r"with 1 crashes .* Missing: \d+, such as .* Too much: \d+"):
+    with pytest.raises(RecoveryMismatch, match=r"with 1 crash .* Missing: \d+, such as .* Too much: \d+"):
         check_recovery(
             numbered, READINGS, tmp_path, crashes=1, how="raise", spark=spark, timeout_s=240, parallelism=1
         )

@@ -77,7 +77,7 @@ class TestSources:
     def test_from_collection_refuses_values_that_do_not_fit(self) -> None:
         with pytest.raises(SchemaError, match="from_collection: expected int but got a str: 'a'"):
             Environment().from_collection([1, "a"], type=int)
-        with pytest.raises(SchemaError, match="column 'value' is int64 but got a int"):
+        with pytest.raises(SchemaError, match="column 'value' is int64 but got an int"):
             Environment().from_collection([2**70])
         with pytest.raises(ProgramError, match="from_collection needs values to iterate over, got 5"):
             Environment().from_collection(5)  # type: ignore[arg-type]

@@ -250,7 +250,7 @@ class TestNames:
 
         message = refusal(lambda: stream().key_by("f0").map(Begun(), name="begun"))
         assert (
-            "operator 'begun': Begun sets self.n to a int, but declares a ValueState of that name" in message
+            "operator 'begun': Begun sets self.n to an int, but declares a ValueState of that name" in message
         )
 
 
@@ -372,7 +372,7 @@ class TestTypes:
 
     def test_reducing_and_aggregating_need_their_functions(self) -> None:
         reducing: Any = ReducingState(int, 7)  # type: ignore[arg-type]
-        assert "needs a function of two values, got a int" in refusal(
+        assert "needs a function of two values, got an int" in refusal(
             lambda: stream().key_by("f0").map(with_state(reducing))
         )
         aggregating: Any = AggregatingState(int, AggregateFunction)  # type: ignore[arg-type]

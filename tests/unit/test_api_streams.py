@@ -101,7 +101,7 @@ class NumbersOnly(Sink):
 REST: OutputTag[str] = OutputTag("rest", str)
 
 MISUSES: list[tuple[str, Callable[[DataStream], Any], str]] = [
-    ("map of no function", lambda s: s.map(5), "map needs a callable or a MapFunction, got a int: 5"),
+    ("map of no function", lambda s: s.map(5), "map needs a callable or a MapFunction, got an int: 5"),
     ("map of a class", lambda s: s.map(ToText), "map got the class ToText; give it an instance: ToText()"),
     ("map of another kind", lambda s: s.map(Two()), "map needs a callable or a MapFunction, got a Two"),
     ("map to text", lambda s: s.map(repr, returns="str"), "returns='str' is text; give the type itself"),
@@ -126,10 +126,10 @@ MISUSES: list[tuple[str, Callable[[DataStream], Any], str]] = [
     ("key of an unknown column", lambda s: s.key_by("ap"), "key_by names column 'ap', but the records have app,"),
     ("key of a list", lambda s: s.key_by("tags"), "a key cannot be a list<item: string not null>"),
     ("key columns of objects", lambda s: objects().key_by("a"), "key_by('a') needs columns, but the records are"),
-    ("union of no stream", lambda s: s.union(5), "union needs streams, got a int: 5"),
+    ("union of no stream", lambda s: s.union(5), "union needs streams, got an int: 5"),
     ("union of two types", lambda s: s.union(s.select("app")), "union needs streams of one type: 'clicks' has Click("),
     ("union of two environments", lambda s: s.union(clicks()), "union needs streams of one environment"),
-    ("connect of no stream", lambda s: s.connect(5), "connect needs a stream, got a int: 5"),
+    ("connect of no stream", lambda s: s.connect(5), "connect needs a stream, got an int: 5"),
     ("connect of two environments", lambda s: s.connect(clicks()), "connect needs streams of one environment"),
     ("co-map of a function", lambda s: s.connect(s).map(abs), "connect().map needs a CoMapFunction, got"),
     ("co-flat-map of a co-map", lambda s: s.connect(s).flat_map(Two()), "needs a CoFlatMapFunction"),
@@ -151,7 +151,7 @@ MISUSES: list[tuple[str, Callable[[DataStream], Any], str]] = [
     ("nameless tag", lambda s: OutputTag(""), "an OutputTag needs a name"),
     ("custom of no function", lambda s: s.partition_custom("app", "app"), "partition_custom needs a callable"),
     ("partition_custom of no key", lambda s: s.partition_custom(divmod), "partition_custom needs at least one column"),
-    ("sink of nothing", lambda s: s.sink_to(5), "sink_to needs a Sink or a callable, got a int: 5"),
+    ("sink of nothing", lambda s: s.sink_to(5), "sink_to needs a Sink or a callable, got an int: 5"),
     ("sink class", lambda s: s.sink_to(BlackholeSink), "sink_to got the class BlackholeSink; give it an instance"),
     ("sink that cannot write this", lambda s: s.sink_to(NumbersOnly()), "a sink of numbers cannot write Click("),
     ("negative limit", lambda s: PrintSink(limit=-1), "limit must not be negative, got -1"),

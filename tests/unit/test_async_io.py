@@ -222,7 +222,7 @@ CALLS: dict[str, list[int]] = {}
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (5, "must return an iterable of records, but returned a int: 5. Return a list"),
+        (5, "must return an iterable of records, but returned an int: 5. Return a list"),
         ("text", "must return an iterable of records, but returned a str"),
     ],
 )

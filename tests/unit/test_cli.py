@@ -116,7 +116,7 @@ def test_exit_code_is_the_scripts(write: Write, ending: str, code: int):
 def test_refused_program_is_told_with_its_line_and_without_a_traceback(write: Write):
     result = tidegate("run", script := write("env = Environment()\nenv.from_sequence(1, 2).union(5)\n"))
     assert result.exit_code == 1
-    assert result.stderr == f"union needs streams, got a int: 5\n  {script}, line 4\n"
+    assert result.stderr == f"union needs streams, got an int: 5\n  {script}, line 4\n"
 
 
 def test_failed_job_is_told_with_the_users_own_traceback_once(write: Write):

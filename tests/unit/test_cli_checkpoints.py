@@ -72,7 +72,7 @@ def test_one_checkpoint_is_shown_with_states_schemas_ranges_positions_and_files(
         "seen: value of bool by Row(app: string)",
         "heap, 408 B (8 B new), key groups 0-63, 64-127",
         "pending: split list of int64, 6 entries",
-        "rules: broadcast map of string, int64, 1 entries",
+        "rules: broadcast map of string, int64, 1 entry",
         '{"id":"clicks.json:1","position":1017}',
         'enumerator {"pending":["clicks.json:9"],"found":10}',
         "8 in-flight batches",

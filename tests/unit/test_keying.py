@@ -224,7 +224,7 @@ def test_keys_spread_evenly_over_key_groups(column: pa.Array) -> None:
         (-(2**63) - 1, "int of 64 bits cannot be a key"),
         ([1], "a list cannot be a key"),
         ({}, "a dict cannot be a key"),
-        (object(), "a object cannot be a key"),
+        (object(), "an object cannot be a key"),
         ((), "empty tuple"),
         ((1, [2]), "a list cannot be a key"),
         ("\ud800", "surrogates not allowed"),

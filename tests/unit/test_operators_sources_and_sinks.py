@@ -292,12 +292,12 @@ def test_blob_that_cannot_be_loaded_names_the_operator_and_the_reason() -> None:
         SerializationError, match=r"operator 'double' cannot be loaded.*not_installed_anywhere"
     ):
         build_operator(spec(missing), OperatorHarness(ApplyFunction("map", abs), [int], int).operator.context)
-    with pytest.raises(SerializationError, match="holds a int"):
+    with pytest.raises(SerializationError, match="holds an int"):
         build_operator(
             spec(dump_blob(3, "x")), OperatorHarness(ApplyFunction("map", abs), [int], int).operator.context
         )
 
 
 def test_operation_without_an_operator_is_refused() -> None:
-    with pytest.raises(TypeError, match="no operator performs a Operation"):
+    with pytest.raises(TypeError, match="no operator performs an Operation"):
         operator_class(Operation())

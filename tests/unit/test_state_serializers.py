@@ -313,7 +313,7 @@ def test_opt_in_serializer_is_asked_for_everything() -> None:
     assert kept == b"ABC"
     assert serializer.release(serializer.from_bytes(serializer.to_bytes(kept))) == "ABC"
     assert serializer.from_column(serializer.to_column([kept])) == [b"ABC"]
-    with pytest.raises(SchemaError, match="'upper' cannot take a int"):
+    with pytest.raises(SchemaError, match="'upper' cannot take an int"):
         serializer.adopt(5)
     with pytest.raises(SchemaError, match="'upper' made a str"):
         serializer.adopt("")

@@ -13,6 +13,7 @@ from typing import Any
 
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.options import Options
+from tidegate.core.words import kind_of
 
 
 def read_options_file(path: str | os.PathLike[str]) -> dict[str, object]:
@@ -32,7 +33,7 @@ def read_options_file(path: str | os.PathLike[str]) -> dict[str, object]:
         return {}
     if not isinstance(content, dict):
         raise ConfigurationError(
-            f"option file {file} must hold keys and values (parallelism: 2), not a {type(content).__name__}."
+            f"option file {file} must hold keys and values (parallelism: 2), not {kind_of(content)}."
         )
     return content
 

@@ -28,8 +28,9 @@ def deduplicated(
         raise ProgramError(f"deduplicate(within={within!r}): the time is longer than 10,000 years")
     if keep != "first":
         raise ProgramError(
-            f'deduplicate(keep={keep!r}): only "first" is there. For the last record of a time use '
-            f"window(TumblingEventTimeWindows(...)).reduce(lambda so_far, record: record)"
+            f'deduplicate(keep={keep!r}): only "first" is there, which passes on at once. The last record of a time is '
+            f"known when the time is over: window(TumblingEventTimeWindows(...)).aggregate(price=Last('price'), ...) "
+            f"has the values with the latest timestamps"
         )
     if late is not None:
         check_late_tag(late, stream, "deduplicate(late_data=...)")

@@ -22,6 +22,7 @@ from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 from tidegate.core.options import Options
+from tidegate.core.words import kind_of
 from tidegate.records.tables import as_table
 from tidegate.records.types import RecordType, brief
 
@@ -97,7 +98,7 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         if isinstance(source, type) and issubclass(source, Source):
             raise ProgramError(f"from_source got the class {source.__name__}; give it an instance")
         if not isinstance(source, Source):
-            raise ProgramError(f"from_source needs a Source, got a {type(source).__name__}: {source!r}")
+            raise ProgramError(f"from_source needs a Source, got {kind_of(source)}: {source!r}")
         return self._read(source, source.describe(), settings, watermarks)
 
     def from_collection(self, values: Iterable[Any], *, type: Any = None, **settings: Any) -> DataStream:

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
+from tidegate.api.flink_names import METHODS
 from tidegate.api.source import Counter
 from tidegate.api.state import KeyedState, StateDeclaration, give_declarations, take_declarations
 from tidegate.core.errors import ProgramError
+from tidegate.core.words import a_or_an, kind_of
 from tidegate.records.type_hints import strip_optional
 from tidegate.records.types import ObjectType, RecordType, record_type_of
 
@@ -154,6 +156,10 @@ class Function(ABC):  # noqa: B024 - each kind below has its abstract method
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        for name in METHODS.keys() & vars(cls).keys():
+            ours = getattr(cls, METHODS[name], None)
+            if ours is not None and ours.__module__ == __name__:  # not defined, here or in a class between
+                raise ProgramError(f"{cls.__name__} defines {name}(); in tidegate it is {METHODS[name]}()")
         take_declarations(cls)
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -355,8 +361,15 @@ def check_callable(function: Any, cls: type[Function], operation: str) -> None:
         raise ProgramError(
             f"{operation} got the class {function.__name__}; give it an instance: {function.__name__}()"
         )
+    hint = ""
+    if isinstance(function, str):
+        hint = (
+            '. Write a polars expression: filter(pl.col("price") > 1)'
+            if operation == "filter"
+            else f". For columns by name use select({function!r})"
+        )
     raise ProgramError(
-        f"{operation} needs a callable or a {cls.__name__}, got a {type(function).__name__}: {function!r}"
+        f"{operation} needs a callable or {a_or_an(cls.__name__)}, got {kind_of(function)}: {function!r}{hint}"
     )
 
 

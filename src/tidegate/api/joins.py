@@ -101,7 +101,7 @@ class IntervalJoinStreams(FlinkNames):
             raise ProgramError(
                 f"between({lower!r}, {upper!r}): the lower bound is above the upper one, so nothing could meet"
             )
-        return IntervalJoinedStreams(self, *bounds)
+        return IntervalJoinedStreams(self, *bounds, given=f"between({lower!r}, {upper!r})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +113,8 @@ class IntervalJoinedStreams(FlinkNames):
     upper_ms: int
     kind: How = "inner"
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = field(default=(None, None))
+    given: str = ""
+    """The bounds as the user wrote them."""
 
     def lower_bound_exclusive(self) -> IntervalJoinedStreams:
         """Leave out pairs with right = left + lower."""
@@ -169,8 +171,8 @@ class IntervalJoinedStreams(FlinkNames):
     ) -> DataStream:
         if self.lower_ms > self.upper_ms:
             raise ProgramError(
-                f"interval_join: with the bounds excluded nothing is between {self.lower_ms - 1} and "
-                f"{self.upper_ms + 1} ms"
+                f"{self.given} with a bound excluded leaves nothing to meet: times are whole milliseconds. Move the "
+                f"bounds apart, or keep both"
             )
         left, right = self.streams.left, self.streams.right
         operation = IntervalJoin(

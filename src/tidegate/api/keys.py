@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from tidegate.api.functions import function_name, result_type
 from tidegate.api.operations import Key
 from tidegate.api.signatures import check_arguments
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.words import kind_of
 from tidegate.records.decimals import sum_type
 from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, StructType, brief
 
@@ -39,6 +41,10 @@ def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: 
             return Key((), PlainKey(key[0], key_type), key_type.in_columns)
         return Key((), key[0], key_type)
     got = repr(key[0]) if len(key) == 1 else repr(key)
+    if len(key) == 1 and isinstance(key[0], (list, tuple)):
+        got += f". Write {role}({', '.join(map(repr, key[0]))})"
+    elif len(key) == 1 and isinstance(key[0], pl.Expr):
+        got += f'. Make it a column before: with_columns(part=...).{role}("part")'
     raise ProgramError(f'{role} takes column names ({role}("a", "b")) or one function, got {got}')
 
 
@@ -59,7 +65,7 @@ class PlainKey:
             return self._type.as_in_columns(key)
         except (TypeError, AttributeError) as e:
             raise SchemaError(
-                f"the key function {self.__name__} returned a {type(key).__name__}, but {self._type.describe()} is "
+                f"the key function {self.__name__} returned {kind_of(key)}, but {self._type.describe()} is "
                 f"declared: {brief(key)}"
             ) from e
 

@@ -29,6 +29,7 @@ from tidegate.api.state import (
 from tidegate.api.window_operations import WindowOperation
 from tidegate.core.errors import ProgramError, SchemaError, TidegateError
 from tidegate.core.options import Options
+from tidegate.core.words import kind_of
 from tidegate.records.type_hints import strip_optional
 from tidegate.records.types import RecordType, record_type_of
 
@@ -109,14 +110,14 @@ def _refuse_states_of_instance(
     for attribute, value in vars(function).items():
         if isinstance(value, StateDeclaration) and not (attribute in declared and value.owner):
             raise ProgramError(
-                f"operator {operator!r}: {function_name(function)} has a {type(value).__name__} in its instance, as "
+                f"operator {operator!r}: {function_name(function)} has {kind_of(value)} in its instance, as "
                 f"self.{attribute}. Declare it on the class: `{attribute} = {type(value).__name__}(...)` in the "
                 f"class body"
             )
         if attribute in declared and not isinstance(value, StateDeclaration):
             raise ProgramError(
-                f"operator {operator!r}: {function_name(function)} sets self.{attribute} to a {type(value).__name__}, "
-                f"but declares a {type(declared[attribute]).__name__} of that name, which would take its place. Rename "
+                f"operator {operator!r}: {function_name(function)} sets self.{attribute} to {kind_of(value)}, "
+                f"but declares {kind_of(declared[attribute])} of that name, which would take its place. Rename "
                 f"one of them; a first value is given by ValueState(type, default=...)"
             )
 
@@ -135,7 +136,7 @@ def _check_types(state: StateDeclaration, where: str) -> None:
         _check_value_type(state, getattr(state, "type", None), where)
     if isinstance(state, ReducingState) and not callable(state.function):
         raise ProgramError(
-            f"{where} needs a function of two values, got a {type(state.function).__name__}. Pass a callable, such "
+            f"{where} needs a function of two values, got {kind_of(state.function)}. Pass a callable, such "
             f"as max, or the method of an object"
         )
     if isinstance(state, AggregatingState) and not isinstance(state.function, AggregateFunction):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import polars as pl
 import pyarrow as pa
@@ -43,6 +44,7 @@ from tidegate.api.state_checks import check_states, refuse_state_of_callable
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
+from tidegate.core.words import kind_of
 from tidegate.records.types import RecordType, record_type_of
 
 if TYPE_CHECKING:
@@ -77,6 +79,14 @@ class DataStream(OperatorSettings):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._node.name!r}: {self._type.describe()}>"
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "a stream is not iterated over; iterate over the results: stream.execute_and_collect()"
+        )
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise TypeError(f"a stream has no items; select({key!r}) gives a stream with that column")
 
     @property
     def record_type(self) -> RecordType:
@@ -272,7 +282,7 @@ class DataStream(OperatorSettings):
         refs = self._refs
         for other in others:
             if not isinstance(other, DataStream):
-                raise ProgramError(f"union needs streams, got a {type(other).__name__}: {other!r}")
+                raise ProgramError(f"union needs streams, got {kind_of(other)}: {other!r}")
             if other._type != self._type:
                 raise ProgramError(
                     f"union needs streams of one type: {self._node.name!r} has {self._type.describe()}, "
@@ -286,7 +296,7 @@ class DataStream(OperatorSettings):
     def connect(self, other: DataStream) -> ConnectedStreams:
         """This stream and one of another type, for a function that sees both."""
         if not isinstance(other, DataStream):
-            raise ProgramError(f"connect needs a stream, got a {type(other).__name__}: {other!r}")
+            raise ProgramError(f"connect needs a stream, got {kind_of(other)}: {other!r}")
         if other._env is not self._env:
             raise ProgramError("connect needs streams of one environment")
         from tidegate.api.connected_streams import ConnectedStreams
@@ -371,7 +381,7 @@ class DataStream(OperatorSettings):
                 raise ProgramError(f"sink_to got the class {sink.__name__}; give it an instance")
             if not callable(sink):
                 raise ProgramError(
-                    f"sink_to needs a Sink or a callable, got a {type(sink).__name__}: {sink!r}"
+                    f"sink_to needs a Sink or a callable, got {kind_of(sink)}: {sink!r}{_file_hint(sink)}"
                 )
             check_arguments(sink, ("value",), f"sink_to: {function_name(sink)}")
             refuse_state_of_callable(sink, f"sink {function_name(sink)}")
@@ -496,6 +506,11 @@ class DataStreamSink(OperatorSettings):
         self._node = node
 
 
+def _file_hint(target: object) -> str:
+    is_path = isinstance(target, (str, PurePath))
+    return f". For files write sink_to(FileSink({str(target)!r}, format='parquet'))" if is_path else ""
+
+
 def declare_strategy(node: Transformation, strategy: WatermarkStrategy, name: str) -> None:
     """Check a strategy against the records of a node, and declare its side output."""
     if not isinstance(strategy, WatermarkStrategy):
@@ -516,7 +531,7 @@ def declare_side_outputs(stream: DataStream, tags: Iterable[OutputTag[Any]]) -> 
     tags = (tags,) if isinstance(tags, OutputTag) else tuple(tags)
     for tag in tags:
         if not isinstance(tag, OutputTag):
-            raise ProgramError(f"side_outputs takes OutputTags, got a {type(tag).__name__}: {tag!r}")
+            raise ProgramError(f"side_outputs takes OutputTags, got {kind_of(tag)}: {tag!r}")
         if tag.id in stream._node.side_outputs:
             raise ProgramError(f"operator {stream._node.name!r} declares the side output {tag.id!r} twice")
         stream._node.side_outputs[tag.id] = tag.record_type

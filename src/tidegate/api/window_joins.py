@@ -27,6 +27,7 @@ from tidegate.api.triggers import Trigger
 from tidegate.api.windowed_streams import WindowedStream, check_windows
 from tidegate.api.windows import WindowAssigner
 from tidegate.core.errors import ProgramError
+from tidegate.core.words import kind_of
 
 Form = Literal["join", "co_group"]
 
@@ -49,9 +50,7 @@ class JoinedStreams(FlinkNames):
 
     def __post_init__(self) -> None:
         if not isinstance(self.right, DataStream):
-            raise ProgramError(
-                f"{self.form} needs a stream, got a {type(self.right).__name__}: {self.right!r}"
-            )
+            raise ProgramError(f"{self.form} needs a stream, got {kind_of(self.right)}: {self.right!r}")
         if self.left._env is not self.right._env:
             raise ProgramError(f"{self.form} needs streams of one environment")
 

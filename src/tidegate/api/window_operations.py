@@ -196,11 +196,14 @@ def aggregate_window_type(
         fields += [pa.field(name, WINDOW_TIME_TYPE, False) for name in (WINDOW_START, WINDOW_END)]
     fields += [aggregate.result_field(output, record_type) for output, aggregate in aggregates]
     names = [f.name for f in fields]
+    keys = [] if key is None else [f.name for f in key_fields(key)]
     for name in names:
         if names.count(name) > 1:
+            remedy = "Give the aggregate another name: aggregate(other_name=...)"
+            if name in keys and name in (WINDOW_START, WINDOW_END):
+                remedy = f"Rename the key before: with_columns(earlier=pl.col({name!r})).key_by('earlier')"
             raise ProgramError(
-                f"the windows' results would have two columns named {name!r} ({', '.join(names)}). Give the aggregate "
-                f"another name: aggregate(other_name=...)"
+                f"the windows' results would have two columns named {name!r} ({', '.join(names)}). {remedy}"
             )
     if key is not None and key.record_type.is_object:
         return ObjectType()

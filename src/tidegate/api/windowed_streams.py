@@ -41,6 +41,7 @@ from tidegate.api.window_operations import (
 from tidegate.api.windows import Duration, GlobalWindows, WindowAssigner, check_count
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.core.words import kind_of
 from tidegate.records.types import RecordType, record_type_of
 
 
@@ -66,7 +67,8 @@ class WindowedStream(FlinkNames):
             )
         if not isinstance(assigner, WindowAssigner):
             raise ProgramError(
-                f"window needs a WindowAssigner, got a {type(assigner).__name__}: {assigner!r}"
+                f"window needs a WindowAssigner such as TumblingEventTimeWindows('10 s'), got {kind_of(assigner)}: "
+                f"{assigner!r}"
             )
         self._stream = stream
         self._windows = WindowOperation(assigner, stream._key())
@@ -297,7 +299,7 @@ class WindowedStream(FlinkNames):
             raise ProgramError(f"the window function is the class {function.__name__}; give it an instance")
         if not isinstance(function, ProcessWindowFunction):
             raise ProgramError(
-                f"a window function is a ProcessWindowFunction, got a {type(function).__name__}: {function!r}"
+                f"a window function is a ProcessWindowFunction, got {kind_of(function)}: {function!r}"
             )
         check_function(function, ProcessWindowFunction, settings.get("name") or self._name(function))
         check_states(function, settings.get("name") or self._name(function), self._state_key())

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.core.ids import ATTEMPTS_PER_DRIVER, attempt_name
+from tidegate.core.words import number_of
 from tidegate.metrics.quantities import brief_duration, brief_size
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle
 from tidegate.snapshot.manifest import Manifest, ManifestOperator
@@ -133,7 +134,10 @@ def inspection(one: CheckedCheckpoint, findings: Findings) -> RenderableType:
         ("job", f"{_plain(m.job_name)} ({m.job_id}), {attempt_name(m.attempt)}"),
         ("path", one.checkpoint.path),
         ("completed", f"{_time(m.completed_ms)} UTC, {brief_duration(m.duration_ms)} after the trigger"),
-        ("size", f"{brief_size(m.bytes_full)} in {len(m.files)} files, {brief_size(m.bytes_new)} of it new"),
+        (
+            "size",
+            f"{brief_size(m.bytes_full)} in {number_of(len(m.files), 'file')}, {brief_size(m.bytes_new)} of it new",
+        ),
         ("written by", f"tidegate {_plain(m.tidegate_version)}"),
     ):
         head.add_row(Text(word, "dim"), Text(value))
@@ -222,7 +226,8 @@ def _states(operator: ManifestOperator) -> Iterable[RenderableType]:
             else f"{handles[0].redistribution} list"
         )
         rows = handles[0].rows if kind == "broadcast map" else sum(h.rows for h in handles)
-        yield Text(_plain(f"{name}: {kind}{of}, {rows} entries, stored by {len(handles)} subtasks"))
+        held = f"{number_of(rows, 'entry', 'entries')}, stored by {number_of(len(handles), 'subtask')}"
+        yield Text(_plain(f"{name}: {kind}{of}, {held}"))
 
 
 def _keyed_lines(keyed: Sequence[KeyedStateHandle]) -> Iterable[str]:

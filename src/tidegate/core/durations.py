@@ -12,6 +12,8 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
+from tidegate.core.words import kind_of
+
 DURATION_FORM: Final = "a duration such as '500 ms', '1.5 s', '10 min', '2 h', or a number of milliseconds"
 SIZE_FORM: Final = "a size such as '32 KiB', '1 MiB', '4096 B', or a number of bytes"
 
@@ -116,7 +118,7 @@ def format_size_bytes(size: int) -> str:
 
 def _quantity(value: object, form: str) -> tuple[Decimal, str]:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"a {type(value).__name__} is not {form}")
+        raise ValueError(f"{kind_of(value)} is not {form}")
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         if match is None:

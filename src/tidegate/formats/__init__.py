@@ -3,7 +3,7 @@
 from tidegate.formats.csv import CsvFormat
 from tidegate.formats.format import FormatWriter, TextFormat
 from tidegate.formats.json_lines import JsonLinesFormat
-from tidegate.formats.lines import LineDecoder, LineTable
+from tidegate.formats.lines import LineDecoder, LineTable, OpenValues
 from tidegate.formats.parquet import ParquetFormat
 from tidegate.formats.text_lines import TextLinesFormat
 
@@ -13,6 +13,7 @@ __all__ = [
     "JsonLinesFormat",
     "LineDecoder",
     "LineTable",
+    "OpenValues",
     "ParquetFormat",
     "TextFormat",
     "TextLinesFormat",

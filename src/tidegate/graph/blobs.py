@@ -18,7 +18,10 @@ from typing import Any
 
 import cloudpickle
 
+from tidegate.api.environment import Environment
+from tidegate.api.streams import DataStream
 from tidegate.core.errors import SerializationError
+from tidegate.core.words import kind_of
 from tidegate.graph.struct_classes import StructPickler
 
 
@@ -27,8 +30,13 @@ def dump_blob(value: Any, owner: str) -> bytes:
     try:
         return _dumps(value)
     except Exception as e:
-        part = _culprit(value)
-        where = f" because of {part}" if part else ""
+        kind, name, item = _culprit(value)
+        where = f" because of {kind} {name!r} ({kind_of(item)})" if kind else ""
+        if _lives_in_the_driver(item):
+            raise SerializationError(
+                f"operator {owner!r} cannot be sent to the slots{where}, which exists in the driver alone. Take what "
+                f"the function needs out of it before (a value, a list), and let the function use that"
+            ) from e
         raise SerializationError(
             f"operator {owner!r} cannot be sent to the slots{where}: {type(e).__name__}: {e}. "
             f"Open files, connections, locks and sessions inside the function's open(), not outside"
@@ -85,13 +93,23 @@ def _dumps(value: Any) -> bytes:
         return file.getvalue()
 
 
-def _culprit(value: Any) -> str:
-    """Name the captured variable, global or attribute that does not pickle, a few levels down; empty if unknown."""
+def _culprit(value: Any) -> tuple[str, str, Any]:
+    """The captured variable, global or attribute that does not pickle, a few levels down: what it is, its name, itself.
+
+    Empty words if it is not found.
+    """
     for holder in _holders(value, 5):
         for kind, name, item in _parts(holder):
             if not _pickles(item) and not any(not _pickles(i) for _, _, i in _parts(item)):
-                return f"{kind} {name!r} (a {type(item).__name__})"
-    return ""
+                return kind, name, item
+    return "", "", None
+
+
+def _lives_in_the_driver(value: Any) -> bool:
+    """Whether it is the user's way to the driver: of no use in a slot, and not to be searched for what is in it."""
+    return (
+        isinstance(value, (Environment, DataStream)) or type(value).__module__.partition(".")[0] == "pyspark"
+    )
 
 
 def _holders(value: Any, depth: int) -> Iterator[Any]:
@@ -103,6 +121,8 @@ def _holders(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, str, Any]]:
+    if _lives_in_the_driver(value):
+        return
     if isinstance(value, MethodType):
         yield "the object of the method", value.__name__, value.__self__
         value = value.__func__

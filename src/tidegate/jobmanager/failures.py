@@ -20,6 +20,7 @@ from tidegate.core.errors import (
     StateCompatibilityError,
 )
 from tidegate.core.ids import OperatorId, SlotId
+from tidegate.core.words import number_of
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.events import GangFault, SlotsCounted
 from tidegate.protocol.messages import PeerLost, SlotAddress, TaskFailed
@@ -212,7 +213,7 @@ def waiting_text(
     """What the user reads while slots are missing. `unreachable`: slots of the attempt before that never answered."""
     offered, remedy = _offer(needed, counted, unreachable)
     return (
-        f"job {job!r} needs {needed} slots but Spark offers {offered}; "
+        f"job {job!r} needs {number_of(needed, 'slot')} but Spark offers {offered}; "
         f"waiting up to {format_duration_ms(timeout_ms)}. {remedy}"
     )
 
@@ -220,9 +221,9 @@ def waiting_text(
 def starting_text(job: str, needed: int, came: int, timeout_ms: int) -> str:
     """What the user reads while Spark takes its time to start the slots."""
     return (
-        f"job {job!r} needs {needed} slots and {came} have started so far: Spark is slow to start its tasks; waiting "
-        f"up to {format_duration_ms(timeout_ms)}. If this lasts, see Spark's log, add executors, or lower the "
-        f"parallelism"
+        f"job {job!r} needs {number_of(needed, 'slot')} and {came} have started so far: Spark is slow to start its "
+        f"tasks; waiting up to {format_duration_ms(timeout_ms)}. If this lasts, see Spark's log, add executors, or "
+        f"lower the parallelism"
     )
 
 
@@ -234,7 +235,7 @@ def slots_unavailable(
     offers = "did not say how many it offers" if counted.available is None else f"offers {offered}"
     return Failure(
         FailureRank.CAUSE,
-        f"it needs {needed} slots but Spark {offers} after {format_duration_ms(waited_ms)} "
+        f"it needs {number_of(needed, 'slot')} but Spark {offers} after {format_duration_ms(waited_ms)} "
         f"(slots.wait_timeout). {remedy}",
         SlotsUnavailableError,
     )
@@ -245,7 +246,7 @@ def slots_missing(needed: int, missing: list[SlotId], waited_ms: int) -> Failure
     shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
     return Failure(
         FailureRank.CAUSE,
-        f"it needs {needed} slots but only {needed - len(missing)} have registered within "
+        f"it needs {number_of(needed, 'slot')} but only {needed - len(missing)} have registered within "
         f"{format_duration_ms(waited_ms)}; missing: {shown}. Check that Spark has free cores, and that its "
         f"executors can reach the driver's control port",
         SlotsUnavailableError,

@@ -9,6 +9,7 @@ import datetime
 
 import msgspec
 
+from tidegate.core.words import number_of
 from tidegate.metrics.quantities import brief_duration
 from tidegate.metrics.snapshot import EventTime, JobMetrics, SubtaskMetrics, VertexMetrics
 
@@ -133,7 +134,7 @@ def dropped_words(metrics: JobMetrics) -> list[str]:
     for vertex in metrics.vertices:
         dropped = sum(subtask.counters.get("late_records_dropped", 0) for subtask in vertex.subtasks)
         if dropped:
-            found.append(f"{vertex.name!r} dropped {dropped:,} records that were late; {_REMEDY}")
+            found.append(f"{vertex.name!r} dropped {number_of(dropped, 'record')} that were late; {_REMEDY}")
     return found
 
 

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from tidegate.core.words import number_of
+
 RECORDS_BEHIND: Final = "records_behind"
 """The gauge of a source subtask: how many records wait in its splits, if its reader can tell."""
 
@@ -187,7 +189,8 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
         lines = [f"job {self.name!r} {self.status}, {self.elapsed_ms / 1000:.1f} s"]
         for vertex in self.vertices:
             lines += (
-                f"  {o.name}: {o.records_in} records in, {o.records_out} out" for o in vertex.operators()
+                f"  {o.name}: {number_of(o.records_in, 'record')} in, {o.records_out:,} out"
+                for o in vertex.operators()
             )
         return "\n".join(lines)
 

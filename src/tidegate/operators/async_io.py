@@ -20,6 +20,7 @@ from typing import Any, Final
 from tidegate.api.async_io import ApplyAsync, AsyncFunction
 from tidegate.api.state import OperatorListState
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.words import kind_of
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.row_operator import RowOperator, records_of
 from tidegate.operators.stamped_results import stamps
@@ -186,7 +187,7 @@ class AsyncOperator(RowOperator):
                 attempt += 1
                 continue
             raise ProgramError(
-                f"the async function returned a {type(made).__name__}, not a coroutine. Define it with async def"
+                f"the async function returned {kind_of(made)}, not a coroutine. Define it with async def"
             )
 
     def _on_timeout(self, row: Any, error: TimeoutError) -> list[Any]:

@@ -10,6 +10,7 @@ from tidegate.api.join_operations import Deduplicate, IntervalJoin, WindowJoin
 from tidegate.api.sink import FunctionSink
 from tidegate.api.window_operations import WindowOperation
 from tidegate.core.errors import SerializationError
+from tidegate.core.words import kind_of
 from tidegate.graph.blobs import load_blob
 from tidegate.graph.job_graph import OperatorPayload, OperatorSpec
 from tidegate.operators.async_io import AsyncOperator
@@ -38,7 +39,7 @@ def build_operator(spec: OperatorSpec, context: OperatorContext) -> Operator:
     try:
         payload = load_blob(spec.blob)
         if not isinstance(payload, OperatorPayload):
-            raise TypeError(f"the blob holds a {type(payload).__name__}, not an OperatorPayload")
+            raise TypeError(f"the blob holds {kind_of(payload)}, not an OperatorPayload")
     except BaseException as e:
         advice = (
             "Install the module on every executor, or ship it with the job"
@@ -90,4 +91,4 @@ def operator_class(operation: Any) -> type[Operator]:
             return ReduceOperator
         case WindowOperation():
             return window_operator(operation)
-    raise TypeError(f"no operator performs a {type(operation).__name__}")
+    raise TypeError(f"no operator performs {kind_of(operation)}")

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tidegate.api.flink_names import translated
 from tidegate.core.errors import TidegateError
 
 _log = logging.getLogger(__name__)
@@ -51,9 +52,10 @@ def user_traceback(error: BaseException) -> str:
     """The traceback with the frames of user code only (tidegate's own frames left out), and the error's line."""
     if isinstance(error, TidegateError):
         return f"{type(error).__name__}: {error}"
+    told = translated(error)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_own(f.filename)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
-    return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+    return "".join([*lines, *traceback.format_exception_only(told)]).rstrip()
 
 
 def describe_error(error: BaseException) -> str:
@@ -62,7 +64,7 @@ def describe_error(error: BaseException) -> str:
         return f"operator {error.operator!r}: {describe_error(error.__cause__)}"
     if isinstance(error, SystemExit):
         return f"the function called sys.exit({error.code!r})"
-    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    lines = "".join(traceback.format_exception_only(translated(error))).strip().splitlines()
     # The file and the line of a SyntaxError come before it; more lines of a message, and notes, come behind.
     return lines[-1] if isinstance(error, SyntaxError) else lines[0]
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from tidegate.api.functions import Function, OutputTag, TimerService
 from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.words import kind_of
 from tidegate.operators.failures import OperatorError, blame, close_blamed
 from tidegate.operators.keys import canonical_keys, key_position, key_values
 from tidegate.operators.no_timers import NoTimers
@@ -343,7 +344,7 @@ class SideOutputs:
 
     def _refusal(self, tag: Any) -> str:
         if not isinstance(tag, OutputTag):
-            return f"context.output needs an OutputTag, got a {type(tag).__name__}: {brief(tag)}"
+            return f"context.output needs an OutputTag, got {kind_of(tag)}: {brief(tag)}"
         names = ", ".join(map(repr, sorted(self.buffers))) or "none"
         return (
             f"side output {tag.id!r} is not declared (declared: {names}). "
@@ -435,7 +436,7 @@ def records_of(result: Any) -> Iterable[Any]:
     """The records that a flat_map or process function returned; what is surely a mistake is refused."""
     if isinstance(result, (str, bytes, dict)) or hasattr(result, "_fields"):
         raise SchemaError(
-            f"the function must return an iterable of records, but returned a {type(result).__name__}: "
+            f"the function must return an iterable of records, but returned {kind_of(result)}: "
             f"{brief(result)}. Return a list, or yield it"
         )
     if not isinstance(result, Iterable):
@@ -444,7 +445,7 @@ def records_of(result: Any) -> Iterable[Any]:
         except TypeError:
             raise SchemaError(
                 f"the function must return an iterable of records, but returned "
-                f"{'None' if result is None else f'a {type(result).__name__}: {brief(result)}'}. "
+                f"{'None' if result is None else f'{kind_of(result)}: {brief(result)}'}. "
                 f"Return a list (empty for no records), or yield"
             ) from None
     return result

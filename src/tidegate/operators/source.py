@@ -10,6 +10,7 @@ import msgspec
 from tidegate.api.source import IDLE, Finished, Gauge, Idle, ReaderContext, SourceReader
 from tidegate.core.errors import SchemaError
 from tidegate.core.pace import FIRST_ROWS, Pace
+from tidegate.core.words import kind_of
 from tidegate.metrics.snapshot import RECORDS_BEFORE, RECORDS_BEHIND, EventTime
 from tidegate.operators.conform import conform
 from tidegate.operators.event_time.event_times import GENERATORS, EventTimes
@@ -142,7 +143,7 @@ class SourceOperator(Operator):
             return polled
         raise OperatorError(self.context.operator_name) from TypeError(
             f"poll() of {type(self.reader).__name__} must return a Batch, Idle or Finished, "
-            f"but returned a {type(polled).__name__}"
+            f"but returned {kind_of(polled)}"
         )
 
     def batch_took(self, spent_ns: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NoReturn
 from tidegate.api.functions import TimerService as UserTimers
 from tidegate.api.functions import has_timers
 from tidegate.core.errors import ProgramError
+from tidegate.core.words import kind_of
 from tidegate.operators.broadcast import BroadcastProcessOperator
 from tidegate.operators.co_functions import CoProcessOperator
 from tidegate.operators.failures import OperatorError
@@ -176,7 +177,7 @@ class KeyTimers:
         if timestamp_ms.__class__ is not int or not -_INT64 <= timestamp_ms < _INT64:
             raise ProgramError(
                 f"{call}({timestamp_ms!r}): a time is a whole number of milliseconds (int, 64 bits), not "
-                f"a {type(timestamp_ms).__name__}. Use {_advice(timestamp_ms)}"
+                f"{kind_of(timestamp_ms)}. Use {_advice(timestamp_ms)}"
             )
         return key
 

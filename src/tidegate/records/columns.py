@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
+from tidegate.core.words import kind_of
 
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 _INFERRED_EXACTLY = frozenset((pa.int64(), pa.float64(), pa.string()))
@@ -207,9 +208,7 @@ def _check_nested(name: str, t: pa.DataType, values: list[Any]) -> None:
 
 
 def _refuse(name: str, data_type: pa.DataType, value: Any) -> NoReturn:
-    raise SchemaError(
-        f"column {name!r} is {data_type} but got a {type(value).__name__}: {brief(value)}"
-    ) from None
+    raise SchemaError(f"column {name!r} is {data_type} but got {kind_of(value)}: {brief(value)}") from None
 
 
 def _refuse_none(name: str, data_type: pa.DataType) -> NoReturn:

@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.core.errors import KeyTypeError
+from tidegate.core.words import kind_of
 from tidegate.records.column_bits import (
     NAN_BITS,
     TAIL_MASKS,
@@ -145,7 +146,7 @@ def hash_value(value: object) -> int:
         return _hash_bytes(decimal_text(value).encode())
     if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64, np.void)):
         return hash_value(value.item())
-    raise KeyTypeError(f"a {type(value).__name__} cannot be a key: it has no stable hash. {_ADVICE}")
+    raise KeyTypeError(f"{kind_of(value)} cannot be a key: it has no stable hash. {_ADVICE}")
 
 
 _COLUMN_TYPES: Final[dict[type, pa.DataType]] = {

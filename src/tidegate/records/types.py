@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
+from tidegate.core.words import a_or_an, kind_of
 from tidegate.records import type_hints
 from tidegate.records.columns import brief as brief
 from tidegate.records.columns import build_column
@@ -113,6 +114,8 @@ class RecordType(ABC):
 
     def field_index(self, name: str, role: str) -> int:
         """Position of a column; an unknown name is refused with the columns that there are."""
+        if not isinstance(name, str):
+            raise SchemaError(f"{role} needs the name of one column, got {kind_of(name)}: {brief(name)}")
         index = int(self.schema.get_field_index(name))
         if index < 0:
             near = get_close_matches(name, self.names, n=1)
@@ -218,7 +221,7 @@ class StructType(RecordType):
         of = self.record_class
         if not _all_of(of.row_class, rows):
             bad = next(r for r in rows if type(r) is not of.row_class)
-            raise SchemaError(f"expected {self.describe()} but got a {type(bad).__name__}: {brief(bad)}")
+            raise SchemaError(f"expected {self.describe()} but got {kind_of(bad)}: {brief(bad)}")
         if of.says_all:
             return
         for row in rows:
@@ -296,7 +299,7 @@ class TupleType(RecordType):
         if list(map(len, rows)).count(len(self._codecs)) != len(rows):
             bad = next(r for r in rows if len(r) != len(self._codecs))
             raise SchemaError(
-                f"expected a {self.describe()} but got a tuple of length {len(bad)}: {brief(bad)}"
+                f"expected {a_or_an(self.describe())} but got a tuple of length {len(bad)}: {brief(bad)}"
             )
 
     def describe(self) -> str:
@@ -348,7 +351,7 @@ class RowType(RecordType):
         names = set(self.schema.names)
         for row in rows:
             if not isinstance(row, kind):
-                raise SchemaError(f"expected {self.describe()} but got a {type(row).__name__}: {brief(row)}")
+                raise SchemaError(f"expected {self.describe()} but got {kind_of(row)}: {brief(row)}")
             if kind is tuple and len(row) != width:
                 raise SchemaError(f"expected {self.describe()} but got {len(row)} fields: {brief(row)}")
             if kind is dict and not names.issuperset(row):
@@ -404,7 +407,7 @@ def _pickled(row: Any) -> bytes:
         return bytes(cloudpickle.dumps(row, protocol=5))
     except Exception as e:
         raise SchemaError(
-            f"a {type(row).__name__} cannot leave its process: {e}. Give the function a return "
+            f"{kind_of(row)} cannot leave its process: {e}. Give the function a return "
             f"type (a dataclass, NamedTuple, tuple or scalar) or return a picklable object: {brief(row)}"
         ) from e
 
@@ -545,7 +548,7 @@ def _check_classes(rows: Sequence[Any], classes: tuple[type, ...], wanted: Recor
     for found in set(map(type, rows)):
         if not issubclass(found, classes) or (found is bool and bool not in classes):
             bad = next(r for r in rows if type(r) is found)
-            raise SchemaError(f"expected {wanted.describe()} but got a {found.__name__}: {brief(bad)}")
+            raise SchemaError(f"expected {wanted.describe()} but got {a_or_an(found.__name__)}: {brief(bad)}")
 
 
 def _all_of(cls: type, rows: Sequence[Any]) -> bool:

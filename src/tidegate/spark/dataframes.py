@@ -16,6 +16,7 @@ from pyspark.sql.types import StructField, StructType
 from tidegate.connectors.files import FileSink, FileSource
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.options import Options
+from tidegate.core.words import kind_of
 from tidegate.records.types import RecordType
 from tidegate.storage.locations import resolve
 
@@ -30,7 +31,7 @@ def new_staging_dir(options: Options) -> str:
 def stage(dataframe: Any, options: Options) -> tuple[FileSource, str]:
     """Write a bounded DataFrame as Parquet and give the source that reads it, with its location."""
     if not hasattr(dataframe, "isStreaming"):
-        raise ProgramError(f"from_dataframe needs a Spark DataFrame, got a {type(dataframe).__name__}")
+        raise ProgramError(f"from_dataframe needs a Spark DataFrame, got {kind_of(dataframe)}")
     if dataframe.isStreaming:
         raise ProgramError("from_dataframe needs a bounded DataFrame; this one is streaming")
     schema = _arrow_schema(dataframe.schema)

@@ -22,6 +22,7 @@ from pyspark import InheritableThread
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.ids import SlotId
 from tidegate.core.options import Options
+from tidegate.core.words import number_of
 from tidegate.jobmanager.events import GangEnded
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.ports import is_loopback
@@ -120,7 +121,9 @@ class SparkGang:
         """Submit the Spark job and return; `on_end` is called from its thread."""
         self._tag = f"tidegate-{bootstrap.job_id}-{bootstrap.attempt}"
         self._tags.add(self._tag)
-        log.info("asking Spark for %d slots for job %r (%s)", slots, bootstrap.job_name, self._tag)
+        log.info(
+            "asking Spark for %s for job %r (%s)", number_of(slots, "slot"), bootstrap.job_name, self._tag
+        )
         ship_package(self._spark)
         if self._thread is not None and self._thread.is_alive():
             self._earlier.append(self._thread)

@@ -16,6 +16,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from tidegate.core.options import DEFAULT_ORIGIN, Options
+from tidegate.core.words import number_of
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +82,10 @@ def _own_session(options: Options, slots_needed: int) -> SparkSession:
             return _own
         if alive and len(_users):
             log.warning(
-                "the local Spark session has %d slots and the job needs %d; it is not replaced by a larger one, "
+                "the local Spark session has %s and the job needs %d; it is not replaced by a larger one, "
                 "because a job runs on it or a DataFrame is of it. Set spark_master='local[%d]' where the first "
                 "job is started",
-                context.defaultParallelism,
+                number_of(context.defaultParallelism, "slot"),
                 slots_needed,
                 slots_needed,
             )

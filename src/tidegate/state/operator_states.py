@@ -29,6 +29,7 @@ from tidegate.core.errors import ProgramError, SchemaError, SerializationError, 
 from tidegate.core.ids import OperatorId
 from tidegate.core.key_groups import key_group_range
 from tidegate.core.options import Options
+from tidegate.core.words import kind_of
 from tidegate.records.types import RecordType, brief, record_type_of
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution
 from tidegate.state.backend import AsyncPart, BackendContext, KeyedStateBackend
@@ -310,7 +311,7 @@ class _Codec:
             return serializer.adopt(value)
         except SchemaError as e:
             raise SerializationError(
-                f"operator {self._operator!r}: state {self._state!r} cannot store a {type(value).__name__}: {e}. Store "
+                f"operator {self._operator!r}: state {self._state!r} cannot store {kind_of(value)}: {e}. Store "
                 f"values of the declared type, or declare the type of what is stored"
             ) from e
 
@@ -446,5 +447,5 @@ def _first_bad(record_type: RecordType, values: Sequence[Any]) -> str:
         try:
             record_type.to_columns([value])
         except Exception:  # noqa: BLE001 - only looking for the one to name
-            return f"a {type(value).__name__}: {brief(value)}"
+            return f"{kind_of(value)}: {brief(value)}"
     return "its values"

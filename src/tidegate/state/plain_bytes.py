@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
+from tidegate.core.words import kind_of
 from tidegate.records.columns import brief, check_values
 
 Convert = Callable[[Any], Any]
@@ -303,7 +304,7 @@ def _same(value: Any) -> Any:
 
 
 def _refuse(data_type: pa.DataType, value: Any) -> NoReturn:
-    raise SchemaError(f"a {data_type} is needed but got a {type(value).__name__}: {brief(value)}") from None
+    raise SchemaError(f"a {data_type} is needed but got {kind_of(value)}: {brief(value)}") from None
 
 
 def _refuse_none(data_type: pa.DataType) -> NoReturn:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tidegate.api.state import StateAccessError
 from tidegate.core.errors import SchemaError, SerializationError
+from tidegate.core.words import kind_of
 from tidegate.records.columns import brief
 
 
@@ -20,6 +21,6 @@ def without_key(operator: str, state: str) -> StateAccessError:
 def cannot_store(operator: str, state: str, key: Any, value: Any, reason: SchemaError) -> SerializationError:
     """The error for a value that does not fit its state."""
     return SerializationError(
-        f"operator {operator!r}: state {state!r} cannot store a {type(value).__name__} for key {brief(key)}: {reason}. "
+        f"operator {operator!r}: state {state!r} cannot store {kind_of(value)} for key {brief(key)}: {reason}. "
         f"Store values of the declared type, or declare the type of what is stored"
     )

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from tidegate.api.state import StateSerializer
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.words import kind_of
 from tidegate.records import type_hints
 from tidegate.records.columns import brief
 from tidegate.records.hashing import hash_columns
@@ -176,12 +177,10 @@ class OptInSerializer(ValueSerializer):
             data = self._serializer.serialize(value)
         except Exception as e:
             raise SchemaError(
-                f"the serializer {self.name!r} cannot take a {type(value).__name__}: {e}: {brief(value)}"
+                f"the serializer {self.name!r} cannot take {kind_of(value)}: {e}: {brief(value)}"
             ) from e
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise SchemaError(
-                f"the serializer {self.name!r} made a {type(data).__name__}, but must make bytes"
-            )
+            raise SchemaError(f"the serializer {self.name!r} made {kind_of(data)}, but must make bytes")
         return bytes(data)
 
     def release(self, kept: bytes) -> Any:
@@ -327,7 +326,7 @@ def _encode(encode: Callable[[Any], Any], value: Any) -> Any:
     try:
         return encode(value)
     except (TypeError, ValueError, AttributeError, KeyError) as e:
-        raise SchemaError(f"got a {type(value).__name__} of another shape: {brief(value)}") from e
+        raise SchemaError(f"got {kind_of(value)} of another shape: {brief(value)}") from e
 
 
 def _class_codec(record_type: StructType, to_struct: Any, from_struct: Any) -> tuple[Any, Any]:

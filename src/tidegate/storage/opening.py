@@ -7,6 +7,7 @@ import msgspec
 from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import JobId
 from tidegate.core.options import Options
+from tidegate.core.words import kind_of
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.memory import MemoryStorage
 from tidegate.storage.storage import CheckpointStorage
@@ -42,7 +43,7 @@ def encode_storage(storage: CheckpointStorage) -> bytes:
         )
     if isinstance(storage, MemoryStorage):
         return msgspec.msgpack.encode(_Memory(storage.limit_bytes, storage.files))
-    raise TypeError(f"a {type(storage).__name__} cannot be sent to slots")
+    raise TypeError(f"{kind_of(storage)} cannot be sent to slots")
 
 
 def decode_storage(data: bytes) -> CheckpointStorage:

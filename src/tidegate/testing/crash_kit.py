@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from tidegate.api.environment import Environment
 from tidegate.api.streams import DataStream
 from tidegate.core.errors import ProgramError
+from tidegate.core.words import number_of
 from tidegate.testing.scripted_source import Crash, Pause, ScriptedSource
 
 Program = Callable[[Environment, DataStream, Path], object]
@@ -106,8 +107,8 @@ def check_recovery(
     report = run.with_crashes(crashes, look, timeout_s)
     if report.output != expected:
         raise RecoveryMismatch(
-            f"with {crashes} crashes ({report.restarts} restarts) the output is another than without. "
-            f"{difference(expected, report.output)}"
+            f"with {number_of(crashes, 'crash', 'crashes')} ({number_of(report.restarts, 'restart')}) the output is "
+            f"another than without. {difference(expected, report.output)}"
         )
     return report
 

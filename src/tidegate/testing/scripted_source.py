@@ -19,6 +19,7 @@ import msgspec
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ProgramError, TidegateError
+from tidegate.core.words import number_of
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import infer_record_type, record_type_of
 
@@ -126,7 +127,7 @@ class ScriptedSource(KnownSplitsSource):
     def describe(self) -> str:
         """How much there is to read."""
         count = len(self._records)
-        return f"script of {self.expected_records} records in {count} partition{'s' if count != 1 else ''}"
+        return f"script of {number_of(self.expected_records, 'record')} in {number_of(count, 'partition')}"
 
     def _path(self, kind: str, name: str) -> str:
         return os.path.join(self.directory, f"{kind} {name}")

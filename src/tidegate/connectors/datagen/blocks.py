@@ -17,6 +17,7 @@ from tidegate.api.source import SourceSplit
 from tidegate.connectors.datagen.columns import Column, GeneratedColumn, StampedColumn
 from tidegate.core.clock import Clock
 from tidegate.core.errors import SchemaError
+from tidegate.core.words import kind_of
 from tidegate.records.types import RecordType
 
 BLOCK = 8192
@@ -177,7 +178,7 @@ def call_generator(function: GeneratorFunction, block: int, rng: np.random.Gener
         made = dict(zip(made.schema.names, made.columns, strict=True))
     if not isinstance(made, Mapping):
         raise SchemaError(
-            f"the generator function must return a dict of arrays or a record batch, not a {type(made).__name__}."
+            f"the generator function must return a dict of arrays or a record batch, not {kind_of(made)}."
         )
     for name, values in made.items():
         if len(values) != BLOCK:

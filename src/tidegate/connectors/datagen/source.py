@@ -34,6 +34,7 @@ from tidegate.connectors.datagen.columns import Column, GeneratedColumn, Stamped
 from tidegate.core.clock import Clock, SystemClock
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.words import number_of
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import RecordType, RowType, record_type_of
 
@@ -155,7 +156,7 @@ class DataGeneratorSource(KnownSplitsSource):
         """What is generated, how many and how fast."""
         function = self._generator
         names = [] if function is None else [getattr(function, "__name__", type(function).__name__)]
-        count = "unbounded" if self._count is None else f"{self._count} records"
+        count = "unbounded" if self._count is None else number_of(self._count, "record")
         rate = "" if self._rate is None else f", {float(self._rate):g} records/s"
         return f"generator {', '.join(names + list(self._fields))}, {count}{rate}"
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from tidegate.api.watermarks import WatermarkGenerator, WatermarkStrategy
 from tidegate.core.errors import ProgramError
+from tidegate.core.words import kind_of
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 
@@ -202,7 +203,7 @@ class SplitWatermarks:
             generator = None if make is None else make()
             if make is not None and not isinstance(generator, WatermarkGenerator):
                 raise ProgramError(
-                    f"WatermarkStrategy.periodic got a factory that made a {type(generator).__name__}; it must make a "
+                    f"WatermarkStrategy.periodic got a factory that made {kind_of(generator)}; it must make a "
                     f"WatermarkGenerator (derive yours from it)"
                 )
             found = self._splits[split] = _Split(generator, now_ms)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tidegate.api.watermarks import WatermarkStrategy, is_time
 from tidegate.core.errors import SchemaError
+from tidegate.core.words import kind_of
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.frames import Inputs, to_arrow
 from tidegate.records.batch import Batch
@@ -191,7 +192,7 @@ def _milliseconds_of(value: Any) -> int | None:
     if hasattr(value, "__index__") and not isinstance(value, bool):  # numpy's whole numbers, too
         return index(value)
     raise SchemaError(
-        f"the timestamp function returned a {type(value).__name__}: {brief(value)}. It must return whole milliseconds "
+        f"the timestamp function returned {kind_of(value)}: {brief(value)}. It must return whole milliseconds "
         f"since 1970-01-01 UTC, or a datetime"
     )
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from tidegate.api.functions import OutputTag
 from tidegate.api.windows import GLOBAL_WINDOW, TimeWindow
 from tidegate.core.errors import ProgramError
+from tidegate.core.words import kind_of
 from tidegate.operators.operator import Operator
 from tidegate.operators.row_operator import SideOutputs
 from tidegate.operators.window.remembered import RememberedByKey, RememberedByWindow
@@ -118,7 +119,7 @@ class LiveWindowContext(TimeContext):
 def _checked(time_ms: int) -> int:
     if time_ms.__class__ is not int:
         raise ProgramError(
-            f"a timer's time is a whole number of milliseconds (int), got a {type(time_ms).__name__}: {time_ms!r}"
+            f"a timer's time is a whole number of milliseconds (int), got {kind_of(time_ms)}: {time_ms!r}"
         )
     if not -_INT64 <= time_ms < _INT64:
         raise ProgramError(

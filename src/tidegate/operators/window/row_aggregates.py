@@ -24,6 +24,7 @@ from tidegate.api.window_aggregates import (
     TopN,
     WindowAggregate,
 )
+from tidegate.core.words import kind_of
 from tidegate.operators.window.row_accumulators import Accumulators
 from tidegate.records.batch import Batch
 from tidegate.records.decimals import MOST_DIGITS, exact_average, exact_sum, overflow_advice, sum_type
@@ -147,7 +148,7 @@ class BuiltInAccumulators(Accumulators):
                     type_of(aggregate.by),
                     [(n, place(n), type_of(n)) for n in names],
                 )
-        raise TypeError(f"no accumulator for a {type(aggregate).__name__}")
+        raise TypeError(f"no accumulator for {kind_of(aggregate)}")
 
 
 class _Count(RowAggregate):

@@ -19,6 +19,7 @@ from tidegate.api.state import (
     ValueState,
 )
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.words import kind_of
 from tidegate.state.backend import NoKeyError
 from tidegate.state.heap.cells import Cells, TtlCells
 from tidegate.state.heap.map_table import MapTable
@@ -332,4 +333,4 @@ def live_state(declaration: KeyedState, cells: Cells, map_keys: KeySerializer | 
     for kind, make in made.items():
         if isinstance(declaration, kind):
             return make(declaration, cells)
-    raise TypeError(f"a {type(declaration).__name__} is no keyed state")
+    raise TypeError(f"{kind_of(declaration)} is no keyed state")

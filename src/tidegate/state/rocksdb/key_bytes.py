@@ -38,6 +38,7 @@ import pyarrow as pa
 
 from tidegate.core.errors import KeyTypeError
 from tidegate.core.key_groups import key_group_for_hash
+from tidegate.core.words import kind_of
 from tidegate.records.column_bits import fixed_width_bits, is_bytes_like, is_fixed_width, null_mask
 from tidegate.records.hashing import decimal_text, hash_columns, hash_value, hash_values
 from tidegate.records.keying import key_groups
@@ -184,7 +185,7 @@ def _rarer(key: Any) -> bytes:
         return _BYTES.pack(DECIMAL, len(data)) + data
     if isinstance(key, np.generic):
         return key_bytes(key.item())
-    raise KeyTypeError(f"a {type(key).__name__} cannot be a key of RocksDB state: it has no stable bytes.")
+    raise KeyTypeError(f"{kind_of(key)} cannot be a key of RocksDB state: it has no stable bytes.")
 
 
 def _moment(tag: int, span: dt.timedelta, nanos: int) -> bytes:
