@@ -24,6 +24,7 @@ NOT_FOR_USERS = {
     "Operation": "made by the methods of streams",
     "Options": "made by Environment(...)",
     "PackedRows": "made by the runtime",
+    "QuotedValues": "the OpenValues of CSV",
     "Restored": "what a checkpoint has of one operator",
     "StreamRef": "made by the methods of streams",
     "Transformation": "made by the methods of streams",
