@@ -34,7 +34,17 @@ from tidegate import (
 )
 from tidegate.core.errors import JobFailedError, ProgramError
 from tidegate.operators.failures import OperatorError
-from tidegate.records.decimals import average_type, decimals, unscaled
+from tidegate.records.decimals import (
+    DecimalOverflow,
+    average_type,
+    decimals,
+    limbs_of,
+    numbers_of_limbs,
+    numbers_of_pairs,
+    pairs_of_limbs,
+    pairs_of_numbers,
+    unscaled,
+)
 from tidegate.testing.harness import OperatorHarness
 
 EXACT = decimal.Context(prec=200, traps=[decimal.Inexact])
@@ -312,3 +322,21 @@ def test_decimals_of_another_width_are_refused_by_name() -> None:
         ProgramError, match=r"sum\('v'\): the column is decimal256\(50, 2\), but must be .*decimal128"
     ):
         keyed.sum("v")
+
+
+@given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1, max_size=40))
+def test_sums_of_limbs_are_the_sums_of_the_numbers_or_an_error(numbers: list[int]) -> None:
+    kind = pa.decimal128(38, 0)
+    limbs = limbs_of(pairs_of_numbers(np.array(numbers, object), kind))
+    for limb in limbs:
+        np.cumsum(limb, out=limb)
+    wanted = np.cumsum(np.array(numbers, object)).tolist()
+    assert numbers_of_limbs(limbs).tolist() == wanted
+    wrong = [i for i, total in enumerate(wanted) if abs(total) >= 10**38]
+    if not wrong:
+        assert numbers_of_pairs(pairs_of_limbs(limbs, kind)).tolist() == wanted
+        return
+    with pytest.raises(DecimalOverflow) as caught:
+        pairs_of_limbs(limbs, kind)
+    assert caught.value.at == wrong[0]
+    assert str(wanted[wrong[0]]) in str(caught.value)

@@ -1,7 +1,7 @@
 """Running aggregates of decimals: exact, in the same tables as those of numbers, as Arrow's 128 bits per key.
 
-A batch is brought forward on the totals of its own keys: as int64 where the values, the totals and their sums fit, as
-Python's integers where they may not.
+A batch is brought forward on the totals of its own keys: as int64 where the values, the totals and their sums fit.
+Where they may not, sums are made limb by limb, and extremes of Python's integers.
 """
 
 from __future__ import annotations
@@ -17,15 +17,28 @@ from tidegate.operators.totals import AggregateKind, Arrays, Totals
 from tidegate.records.column_bits import null_mask
 from tidegate.records.decimals import (
     PAIR,
-    check_digits,
-    decimals,
-    may_leave_int64,
+    DecimalOverflow,
+    array_of_pairs,
+    fits,
+    limbs_of,
+    narrow,
     numbers_of_pairs,
+    pairs_of,
+    pairs_of_limbs,
     pairs_of_numbers,
-    unscaled,
 )
-from tidegate.records.rolling import Ids, Mask, RowGroups, SumOverflow, empty_totals, running_seen
+from tidegate.records.rolling import (
+    Ids,
+    Mask,
+    RowGroups,
+    SumOverflow,
+    empty_totals,
+    running_seen,
+    running_sums,
+)
 from tidegate.state.backend import ColumnArray
+
+Pairs = npt.NDArray[Any]
 
 _ZERO: Final = np.zeros(1, PAIR)[0]
 
@@ -53,62 +66,94 @@ class DecimalTotals(Totals):
     def each(self, ids: Ids, keys: int, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
         """Add a batch; for each row the total of its key after it, and the ids that occur."""
         assert values is not None
-        numbers, valid = _numbers(values)
+        pairs, valid = _pairs(values)
         groups = RowGroups(ids, keys)
         touched = groups.ids
         own = copy(groups)
         own.ids = np.arange(len(touched))
-        totals = self._before(arrays, touched, numbers)
-        results = self._run(own, numbers, totals, valid)
-        self._check(results, ids)
         seen = arrays[1][touched]
+        before = np.where(seen, arrays[0][touched], _ZERO)
+        numbers, totals = self._narrow(pairs, before, seen)
+        if self._kind == "sum" and totals is None:
+            sums = [(limb, total) for limb, total in zip(limbs_of(pairs), limbs_of(before), strict=True)]
+            results = [running_sums(own, limb, total, valid) for limb, total in sums]
+            made = self._checked(results, ids)
+            after = pairs_of_limbs([total for _, total in sums], self._type)
+        else:
+            if totals is None:
+                numbers, totals = self._wide(pairs, before, seen)
+            made = _as_pairs(self._run(own, numbers, totals, valid), self._type)
+            after = _as_pairs(totals, self._type)
         seen_at = running_seen(own, valid, seen)
-        self._store(arrays, touched, totals, seen)
-        return decimals(results, self._type, None if seen_at.all() else ~seen_at), touched
+        self._store(arrays, touched, after, seen)
+        return array_of_pairs(made, self._type, None if seen_at.all() else ~seen_at), touched
 
     def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
         """Add a batch; return the totals of the ids `touched`, which are those that occur in it, each once."""
         assert values is not None
-        numbers, valid = _numbers(values)
-        totals = self._before(arrays, touched, numbers)
-        own = np.searchsorted(touched, ids)
-        self._add(own, numbers, totals, valid, np.arange(len(touched)))
-        self._check(totals, touched)
+        pairs, valid = _pairs(values)
         seen = arrays[1][touched]
-        seen[own if valid is None else own[valid]] = True
-        self._store(arrays, touched, totals, seen)
-        return decimals(totals, self._type, None if seen.all() else ~seen)
+        before = np.where(seen, arrays[0][touched], _ZERO)
+        place = np.empty(len(arrays[0]), np.int64)  # of each id among those that occur; of the others nothing
+        place[touched] = np.arange(len(touched))
+        own = place[ids]
+        chosen = own if valid is None else own[valid]
+        numbers, totals = self._narrow(pairs, before, seen)
+        if self._kind == "sum" and totals is None:
+            sums = limbs_of(before)
+            for limb, total in zip(limbs_of(pairs), sums, strict=True):
+                np.add.at(total, chosen, limb if valid is None else limb[valid])
+            after = self._checked(sums, touched)
+        else:
+            if totals is None:
+                numbers, totals = self._wide(pairs, before, seen)
+            self._add(own, numbers, totals, valid, np.arange(len(touched)))
+            after = _as_pairs(totals, self._type)
+        seen[chosen] = True
+        self._store(arrays, touched, after, seen)
+        return array_of_pairs(after, self._type, None if seen.all() else ~seen)
 
-    def _before(self, arrays: Arrays, touched: Ids, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The totals of these ids before the batch, in a type in which it can be added."""
-        seen = arrays[1][touched]
-        before = numbers_of_pairs(np.where(seen, arrays[0][touched], _ZERO))
-        if self._kind == "sum":
-            largest = max(abs(int(before.max())), abs(int(before.min()))) if len(before) else 0
-            is_wide = before.dtype == object or may_leave_int64(numbers, largest)
-            return before.astype(object) if is_wide else before
-        is_wide = object in (before.dtype, numbers.dtype)
-        totals = empty_totals(self._kind, object if is_wide else np.int64, len(touched))
-        totals[seen] = before[seen]
-        return totals
-
-    def _check(self, totals: npt.NDArray[Any], ids: Ids) -> None:
-        """Say of which id the total has too many digits, before anything is changed."""
+    def _narrow(self, pairs: Pairs, before: Pairs, seen: Mask) -> tuple[Any, npt.NDArray[Any] | None]:
+        """Values and totals as int64, where nothing can leave it; else None."""
+        numbers, totals = narrow(pairs), narrow(before)
+        if numbers is None or totals is None:
+            return None, None
         if self._kind != "sum":
-            return
-        try:
-            check_digits(totals, self._type.precision)
-        except OverflowError:
-            limit = 10**self._type.precision
-            first = int(np.flatnonzero((totals >= limit) | (totals <= -limit))[0])
-            raise SumOverflow(
-                f"{totals[first]} e{-self._type.scale} does not fit a {self._type}", int(ids[first])
-            ) from None
+            return numbers, np.where(seen, totals, empty_totals(self._kind, np.int64, 1)[0])
+        largest = max(abs(int(totals.max())), abs(int(totals.min()))) if len(totals) else 0
+        limit = min(10**self._type.precision, 1 << 63)
+        return (numbers, totals.copy()) if fits(numbers, largest, limit) else (None, None)
 
-    def _store(self, arrays: Arrays, touched: Ids, totals: npt.NDArray[Any], seen: Mask) -> None:
-        arrays[0][touched[seen]] = pairs_of_numbers(totals[seen], self._type)
+    def _wide(self, pairs: Pairs, before: Pairs, seen: Mask) -> tuple[Any, npt.NDArray[Any]]:
+        """Values and totals as Python's integers."""
+        totals = empty_totals(self._kind, object, len(before))
+        totals[seen] = numbers_of_pairs(before).astype(object)[seen]
+        return numbers_of_pairs(pairs).astype(object), totals
+
+    def _checked(self, limbs: list[npt.NDArray[np.int64]], ids: Ids) -> Pairs:
+        """The sums; says of which id one has too many digits, before anything is changed."""
+        try:
+            return pairs_of_limbs(limbs, self._type)
+        except DecimalOverflow as e:
+            raise SumOverflow(str(e), int(ids[e.at or 0])) from None
+
+    def _store(self, arrays: Arrays, touched: Ids, after: Pairs, seen: Mask) -> None:
+        arrays[0][touched[seen]] = after[seen]
         arrays[1][touched] = seen
 
 
-def _numbers(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
-    return unscaled(values), ~null_mask(values) if values.null_count else None
+def _as_pairs(numbers: npt.NDArray[Any], kind: pa.Decimal128Type) -> Pairs:
+    """Without a look at those of keys that have seen nothing, which may be out of range."""
+    pairs = np.empty(len(numbers), PAIR)
+    if numbers.dtype == np.object_:
+        limit = 10**kind.precision
+        return pairs_of_numbers(np.where((numbers < limit) & (numbers > -limit), numbers, 0), kind)
+    pairs["low"] = numbers.view(np.uint64)
+    pairs["high"] = numbers >> 63
+    return pairs
+
+
+def _pairs(values: pa.Array) -> tuple[Pairs, Mask | None]:
+    if not values.null_count:
+        return pairs_of(values), None
+    return pairs_of(values.fill_null(pa.scalar(0, values.type))), ~null_mask(values)

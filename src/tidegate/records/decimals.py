@@ -1,8 +1,8 @@
 """Decimals as whole numbers: a column of `decimal128(p, s)` is its values times 10**s, and is added up as these.
 
 Exactly: nothing is rounded, and what has more digits than its type raises `DecimalOverflow`. In numpy the numbers are
-int64 where all of them fit, so that money is added at the speed of integers, and Python's integers where they do not.
-A table of state keeps them as `PAIR`: Arrow's own 16 bytes.
+int64 where all of them fit; where they do not, they are added up limb by limb, 32 bits each, and compared as Python's
+integers. A table of state keeps them as `PAIR`: Arrow's own 16 bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ PAIR: Final = np.dtype([("low", "<u8"), ("high", "<i8")])
 MOST_DIGITS: Final = 38
 _INT64: Final = np.iinfo(np.int64)
 _LOW: Final = (1 << 64) - 1
+_LIMB: Final = (1 << 32) - 1
 _EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation])
 
 
 class DecimalOverflow(OverflowError):
-    """A decimal has more digits than its type."""
+    """A decimal has more digits than its type; `at` is its place in the array, where that is known."""
+
+    def __init__(self, message: str, at: int | None = None) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 def sum_type(kind: pa.Decimal128Type) -> pa.DataType:
@@ -110,12 +115,17 @@ def array_of_pairs(pairs: npt.NDArray[Any], kind: pa.Decimal128Type, null: Mask 
 
 def numbers_of_pairs(pairs: npt.NDArray[Any]) -> Numbers:
     """The numbers that these bits are."""
-    low, high = pairs["low"], pairs["high"]
-    small = low.view(np.int64)
-    if bool((high == small >> 63).all()):
-        return small.copy()
-    wide: Numbers = (high.astype(object) << 64) + low.astype(object)
+    small = narrow(pairs)
+    if small is not None:
+        return small
+    wide: Numbers = (pairs["high"].astype(object) << 64) + pairs["low"].astype(object)
     return wide
+
+
+def narrow(pairs: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
+    """The numbers as int64, where all of them fit."""
+    small = np.ascontiguousarray(pairs["low"]).view(np.int64)
+    return small if bool((pairs["high"] == small >> 63).all()) else None
 
 
 def pairs_of_numbers(numbers: Numbers, kind: pa.Decimal128Type) -> npt.NDArray[Any]:
@@ -131,6 +141,47 @@ def pairs_of_numbers(numbers: Numbers, kind: pa.Decimal128Type) -> npt.NDArray[A
     return pairs
 
 
+# ---- limbs: sums of 128 bits in arrays of 64 ----
+
+
+def limbs_of(pairs: npt.NDArray[Any]) -> list[npt.NDArray[np.int64]]:
+    """Four arrays, the lowest 32 bits first, the last one signed: billions of them can be added up in int64."""
+    low, high = pairs["low"], pairs["high"]
+    return [
+        (low & _LIMB).astype(np.int64),
+        (low >> np.uint64(32)).astype(np.int64),
+        high & np.int64(_LIMB),
+        high >> 32,
+    ]
+
+
+def pairs_of_limbs(limbs: list[npt.NDArray[np.int64]], kind: pa.Decimal128Type) -> npt.NDArray[Any]:
+    """What sums of limbs come to. Raises `DecimalOverflow` where one has more digits than the type, which has 38."""
+    first, second, third, fourth = limbs
+    second = second + (first >> 32)
+    third = third + (second >> 32)
+    fourth = fourth + (third >> 32)
+    pairs = np.empty(len(first), PAIR)
+    pairs["low"] = ((first & _LIMB) | ((second & _LIMB) << 32)).view(np.uint64)
+    pairs["high"] = (third & _LIMB) | (fourth << 32)
+    # Nearly always the highest limbs alone show that all are below the limit; they themselves are far from 64 bits.
+    limit = 10**kind.precision
+    near = np.flatnonzero((fourth >= limit >> 96) | (fourth <= -(limit >> 96) - 1))
+    for i in near.tolist():
+        number = (int(fourth[i]) << 96) + (int(third[i] & _LIMB) << 64) + int(pairs["low"][i])
+        if abs(number) >= limit:
+            raise DecimalOverflow(f"{number} e{-kind.scale} does not fit a {kind}", i)
+    return pairs
+
+
+def numbers_of_limbs(limbs: list[npt.NDArray[np.int64]]) -> Numbers:
+    """The same as Python's integers, of any size."""
+    numbers = limbs[3].astype(object)
+    for limb in reversed(limbs[:3]):
+        numbers = (numbers << 32) + limb.astype(object)
+    return numbers
+
+
 def check_digits(numbers: Numbers, digits: int = MOST_DIGITS) -> None:
     """Raise `DecimalOverflow` where a number has more digits."""
     limit = 10**digits
@@ -140,11 +191,9 @@ def check_digits(numbers: Numbers, digits: int = MOST_DIGITS) -> None:
         raise DecimalOverflow(f"a sum has more than the {digits} digits of its type")
 
 
-def may_leave_int64(numbers: Numbers, largest_total: int = 0) -> bool:
-    """Whether a sum of these on top of a total may leave int64, as far as the sizes alone tell."""
-    if numbers.dtype == object:
-        return True
+def fits(numbers: npt.NDArray[np.int64], largest_total: int = 0, limit: int = 1 << 63) -> bool:
+    """Whether sums of these on top of a total stay below the limit, as far as the sizes alone tell."""
     if not len(numbers):
-        return False
+        return True
     largest = max(abs(int(numbers.min())), abs(int(numbers.max())))
-    return largest_total + largest * len(numbers) > _INT64.max
+    return largest_total + largest * len(numbers) < limit

@@ -20,7 +20,18 @@ from tidegate.operators.window.accumulators import (
     reduce_seen,
 )
 from tidegate.operators.window.groups import Groups
-from tidegate.records.decimals import averages, decimals, may_leave_int64, sum_type
+from tidegate.records.column_bits import null_mask
+from tidegate.records.decimals import (
+    averages,
+    check_digits,
+    decimals,
+    fits,
+    limbs_of,
+    narrow,
+    numbers_of_limbs,
+    pairs_of,
+    sum_type,
+)
 from tidegate.records.rolling import empty_totals
 
 
@@ -41,14 +52,26 @@ class DecimalTotal(NumberAccumulator):
     def partial(self, groups: Groups, values: pa.Array | None, timestamps: Longs) -> list[Column]:
         """Reduce."""
         assert values is not None
+        if self._kind == "sum":
+            return self._sums(groups, values)
         numbers, valid = numbers_of(values)
-        if self._kind == "sum" and may_leave_int64(numbers):
-            numbers = numbers.astype(object)
         if numbers.dtype == np.object_:
             return list(reduce_seen(groups, numbers, valid, self._ufunc, self.initial[0]))
         start = empty_totals(self._kind, np.int64, 1)[0]
         total, seen = reduce_seen(groups, numbers, valid, self._ufunc, start)
         return [np.where(seen, total.astype(object), self.initial[0]), seen]
+
+    def _sums(self, groups: Groups, values: pa.Array) -> list[Column]:
+        valid = ~null_mask(values) if values.null_count else None
+        pairs = pairs_of(values if valid is None else values.fill_null(pa.scalar(0, values.type)))
+        numbers = narrow(pairs)
+        if numbers is not None and fits(numbers):
+            total, seen = reduce_seen(groups, numbers, valid, np.add, np.int64(0))
+            return [total.astype(object), seen]
+        limbs = [reduce_seen(groups, limb, valid, np.add, np.int64(0)) for limb in limbs_of(pairs)]
+        sums = numbers_of_limbs([limb for limb, _ in limbs])
+        check_digits(sums)
+        return [sums, limbs[0][1]]
 
     def result(self, columns: list[Column], records: Longs) -> pa.Array:
         """The decimal, null where none was seen."""
