@@ -234,7 +234,7 @@ def check(random: Random, most_lines: int = 12) -> int:
     return 2 * text.count("\n")
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(random=st.randoms(use_true_random=False))
 def test_records_and_bad_lines_are_those_of_pythons_parser(random: Random):
     check(random)

@@ -135,6 +135,15 @@ def test_a_dictionary_with_a_null_or_far_too_many_values_hashes_as_the_plain_col
     assert hash_column(large).tolist() == [hash_value("4999"), hash_value("0")]
 
 
+@pytest.mark.parametrize("valid", [0b1, 0b11])
+def test_a_signalling_nan_is_a_nan_and_no_warning(valid: int) -> None:
+    bits = np.array([0x7FF0000000000001, 0xFFF0000000000001], np.uint64)
+    buffers = [pa.py_buffer(bytes([valid])), pa.py_buffer(bits)]
+    column = pa.Array.from_buffers(pa.float64(), 2, buffers)
+    second = NULL_HASH if valid == 1 else hash_value(math.nan)
+    assert hash_column(column).tolist() == [hash_value(math.nan), second]
+
+
 @given(st.lists(st.tuples(INT64, st.none() | TEXT, st.booleans()), max_size=20))
 def test_a_composite_key_hashes_as_its_tuples(rows: list[tuple[int, str | None, bool]]) -> None:
     parts = [[row[i] for row in rows] for i in range(3)]

@@ -65,9 +65,9 @@ def fixed_width_bits(array: pa.Array) -> Bits:
     values = np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
     if dtype.kind != "f":
         return values.astype(np.int64 if dtype.kind == "i" else np.uint64).view(np.uint64)
-    with np.errstate(invalid="ignore"):  # a null row may hold any bits
+    with np.errstate(invalid="ignore"):  # a null row may hold any bits, also those of a signalling NaN
         doubles = values.astype(np.float64)
-    doubles += 0.0  # -0.0 becomes 0.0
+        doubles += 0.0  # -0.0 becomes 0.0
     bits: Bits = doubles.view(np.uint64)
     bits[np.isnan(doubles)] = NAN_BITS
     return bits

@@ -212,7 +212,8 @@ def sortable(numbers: npt.NDArray[Any]) -> Longs:
     if numbers.dtype == np.object_:
         return np.unique(numbers, return_inverse=True)[1]
     if numbers.dtype.kind == "f":
-        doubles = numbers.astype(np.float64) + 0.0
+        with np.errstate(invalid="ignore"):  # a signalling NaN is one too
+            doubles = numbers.astype(np.float64) + 0.0
         bits = doubles.view(np.int64).copy()
         bits[np.isnan(doubles)] = NAN_BITS
         return bits ^ ((bits >> 63) & _LOW_63)
