@@ -38,7 +38,7 @@ from tidegate.api.joins import (
 )
 from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.restart_strategies import RestartStrategies
-from tidegate.api.sink import BlackholeSink, Committer, Sink, SinkWriter, WriterContext
+from tidegate.api.sink import BlackholeSink, Committer, Sink, SinkJob, SinkWriter, WriterContext
 from tidegate.api.source import (
     Boundedness,
     EnumeratorContext,
@@ -251,6 +251,7 @@ __all__ = [
     "SchemaError",
     "SerializationError",
     "Sink",
+    "SinkJob",
     "SinkWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",

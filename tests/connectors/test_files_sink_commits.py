@@ -32,6 +32,7 @@ from tidegate.connectors.files.output_names import PartName, parse_part
 from tidegate.connectors.files.paths import locate
 from tidegate.connectors.files.publishing import PendingFile, PublishedNote, decode_notes, encode_note
 from tidegate.core.clock import ManualClock
+from tidegate.core.errors import JobFailedError, TargetLostError
 from tidegate.core.failpoints import injected
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
@@ -513,7 +514,7 @@ def test_a_job_that_lost_its_directory_to_one_that_overwrites_publishes_nothing_
     pending = prepared(writer)
     other = Output(output.uri, {"overwrite": True})
     other.prepare("other")
-    with pytest.raises(OutputDirectoryError, match=r"may not write to .* any more: its mark .* is gone"):
+    with pytest.raises(TargetLostError, match=r"may not write to .* any more: its mark .* is gone"):
         committer.commit(pending)
     with pytest.raises(OutputDirectoryError, match="belongs to another job now"):
         output.prepare(attempt=1_000_000, resuming=True)
@@ -525,7 +526,7 @@ def test_a_resumed_job_takes_its_directory_over_and_its_old_driver_is_out(output
     write(writer, 1)
     covered = prepared(writer)
     output.prepare(attempt=1_000_000, resuming=True)
-    with pytest.raises(OutputDirectoryError, match="another driver has taken the job"):
+    with pytest.raises(TargetLostError, match="another driver has taken the job"):
         committer.commit(covered)
     _, committer = output.subtask(1_000_000, covered)
     committer.commit(covered)
@@ -564,7 +565,7 @@ def test_the_next_driver_of_a_job_that_has_no_checkpoint_yet_takes_the_directory
     write(writer, 99)
     pending = prepared(writer)
     output.prepare(attempt=1_000_000)
-    with pytest.raises(OutputDirectoryError, match="another driver has taken the job"):
+    with pytest.raises(TargetLostError, match="another driver has taken the job"):
         committer.commit(pending)
     writer, committer = output.subtask(1_000_000, parallelism=1)
     assert output.hidden("pending") == [], "what its predecessor hid is nobody's"
@@ -620,6 +621,19 @@ def test_a_program_that_is_started_twice_at_once_is_refused_the_second_time(tmp_
     )
     assert found == list(range(100))
     assert not list(out.glob(".*")), "nothing hidden is left at the end"
+
+
+def test_a_job_whose_directory_was_taken_fails_and_does_not_restart(tmp_path, monkeypatch):
+    monkeypatch.setattr(output_owner, "_life", lambda directory, mark: "unknown")
+    out = tmp_path / "out"
+    job = numbers_to_files(out, checkpoint_interval="10 ms", restart_strategy="fixed-delay").execute_async(
+        "numbers"
+    )
+    Output(str(out), {"overwrite": True}).prepare("other")
+    with pytest.raises(JobFailedError, match=r"TargetLostError: job .* may not write to .* any more"):
+        job.result()
+    assert job.overview().restarts == 0
+    assert [p.name for p in out.iterdir() if not p.name.startswith(".part")] == [".tidegate-other-0.owner"]
 
 
 def test_a_job_that_fails_or_is_cancelled_or_does_not_start_gives_the_directory_back(tmp_path):

@@ -71,5 +71,9 @@ class StateCompatibilityError(TidegateError):
     """Stored state does not fit the program: names the operator, the state and both types or numbers."""
 
 
+class TargetLostError(TidegateError):
+    """What a sink writes to belongs to another job or driver now: nothing more is written, and no restart helps."""
+
+
 class CheckpointError(TidegateError):
     """A checkpoint cannot be taken, read or restored; names the checkpoint, the path and the reason."""

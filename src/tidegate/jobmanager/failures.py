@@ -18,6 +18,7 @@ from tidegate.core.errors import (
     JobFencedError,
     SlotsUnavailableError,
     StateCompatibilityError,
+    TargetLostError,
 )
 from tidegate.core.ids import OperatorId, SlotId
 from tidegate.core.words import number_of
@@ -280,9 +281,12 @@ def _is_exception(reason: str) -> bool:
     return re.match(r"[^\W\d][\w.]*(:|$)", reason) is not None
 
 
+_PERMANENT = "|".join(error.__name__ for error in (StateCompatibilityError, TargetLostError))
+
+
 def _is_permanent(reason: str) -> bool:
-    """Whether stored state does not fit the program: every attempt would restore the same."""
-    return re.match(rf"(\w+\.)*{StateCompatibilityError.__name__}\b", reason) is not None
+    """Whether every attempt would fail in the same way: stored state does not fit, or the output is another's."""
+    return re.match(rf"(\w+\.)*({_PERMANENT})\b", reason) is not None
 
 
 def _traceback_lines(reason: str, traceback: str) -> list[str]:

@@ -32,6 +32,7 @@ from tidegate.connectors.files.output_names import (
     parse_part,
     parse_published,
 )
+from tidegate.core.errors import TargetLostError
 from tidegate.core.failpoints import failpoint
 from tidegate.snapshot.checksums import checksum
 
@@ -209,7 +210,7 @@ class FileCommitter(Committer):
 def check_owner(directory: OutputDirectory, owner: OwnerName) -> None:
     """Raise if the directory is not this driver's any more."""
     if not directory.exists(str(owner)):
-        raise OutputDirectoryError(
+        raise TargetLostError(
             f"job {owner.job} may not write to {directory.show()} any more: its mark {owner} is gone. Another job has "
             f"taken the directory with overwrite=True, another driver has taken the job, or hidden files were deleted. "
             f"Nothing is published. Stop the other one, or name another directory"
