@@ -1284,3 +1284,77 @@ def test_column_table_and_row_states_live_side_by_side(cluster: Cluster) -> None
     restored = cluster.subtask(restore=[task.checkpoint(1)])
     assert restored.at("a", restored.state(ValueState(int)).value) == 5
     assert _add_counts(restored.backend.columns("count", COUNTS), pa.array(["a"])) == {"a": 2}
+
+
+# ---- values that do not fit inside ----
+
+
+class Place(NamedTuple):
+    name: str
+    floors: list[int]
+
+
+@dataclasses.dataclass
+class Visit:
+    user: str
+    seconds: dict[str, int]
+
+
+class Append(AggregateFunction[Any, list[int], list[int]]):
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def add(self, value: Any, accumulator: list[int]) -> list[int]:
+        return [*accumulator, value]
+
+    def get_result(self, accumulator: list[int]) -> list[int]:
+        return accumulator
+
+    def merge(self, one: list[int], other: list[int]) -> list[int]:
+        return one + other
+
+
+MISFITS: list[tuple[KeyedState, Callable[[Any], None]]] = [
+    (ValueState(int, name="s"), lambda s: s.update(1 << 63)),
+    (ValueState(str, name="s"), lambda s: s.update("half of a pair: \ud800")),
+    (ValueState(dict[str, int], name="s"), lambda s: s.update({"a": "1"})),
+    (ValueState(dict[str, int], name="s"), lambda s: s.update({1: 1})),
+    (ValueState(dict[str, int], name="s"), lambda s: s.update({"a": None})),
+    (ValueState(list[int], name="s"), lambda s: s.update([1, 1 << 63])),
+    (ValueState(list[dict[str, int]], name="s"), lambda s: s.update([5])),
+    (ValueState(tuple[int, str], name="s"), lambda s: s.update((1, 2))),
+    (ValueState(tuple[int, str], name="s"), lambda s: s.update((1, "a", "b"))),
+    (ValueState(Place, name="s"), lambda s: s.update(Place("a", ["1"]))),  # type: ignore[list-item]
+    (ValueState(Visit, name="s"), lambda s: s.update(Visit("a", {"x": 1.5}))),  # type: ignore[dict-item]
+    (ValueState(list[Visit], name="s"), lambda s: s.update([Visit("a", {}), Visit(None, {})])),  # type: ignore[arg-type]
+    (ValueState(dt.datetime, name="s"), lambda s: s.update(dt.datetime(2026, 1, 1, tzinfo=dt.UTC))),
+    (ListState(list[int], name="s"), lambda s: s.add(["1"])),
+    (ListState(list[int], name="s"), lambda s: s.add_all([[1], ["1"]])),
+    (ListState(list[int], name="s"), lambda s: s.update([["1"]])),
+    (MapState(str, list[int], name="s"), lambda s: s.put("x", ["1"])),
+    (MapState(int, int, name="s"), lambda s: s.put(1 << 63, 1)),
+    (MapState(tuple[str, int], int, name="s"), lambda s: s.put(("a", "b"), 1)),
+    (ReducingState(list[int], lambda a, b: a, name="s"), lambda s: s.add(["1"])),
+    (AggregatingState(list[int], Append(), name="s"), lambda s: s.add("1")),
+]
+
+
+@pytest.mark.parametrize(("declaration", "put"), MISFITS, ids=[str(i) for i in range(len(MISFITS))])
+def test_a_value_that_does_not_fit_inside_is_refused_where_it_is_put(
+    cluster: Cluster, declaration: KeyedState, put: Callable[[Any], None]
+) -> None:
+    task = cluster.subtask()
+    state = task.state(declaration)
+    with pytest.raises(SerializationError, match=r"operator 'counter': state 's' cannot store"):
+        task.at("a", lambda: put(state))
+    task.checkpoint(1)
+
+
+def test_close_relatives_are_taken_inside_too(cluster: Cluster) -> None:
+    task = cluster.subtask()
+    numbers = task.state(ValueState(list[int], name="numbers"))
+    times = task.state(ValueState(dict[str, float], name="times"))
+    task.at("a", lambda: (numbers.update([np.int64(1), 2]), times.update({"x": 1.0})))
+    restored = cluster.subtask(restore=[task.checkpoint(1)])
+    numbers = restored.state(ValueState(list[int], name="numbers"))
+    assert restored.at("a", numbers.value) == [1, 2]

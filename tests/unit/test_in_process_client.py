@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -76,3 +76,34 @@ def test_progress_counts_what_was_read_before_the_checkpoint(tmp_path: Path) -> 
     (vertex,) = metrics.vertices
     assert vertex.operators()[0].records_out < 100, "counted from the checkpoint on"
     assert metrics.progress == 1.0
+
+
+class Total(NamedTuple):
+    key: int
+    parts: list[int]
+
+
+def total_of(row: Any) -> Total:
+    return Total(int(row.n) % 3, [int(row.n)])
+
+
+def wrong_inside(so_far: Total, new: Total) -> Total:
+    return Total(so_far.key, ["not a number"])  # type: ignore[list-item]
+
+
+def test_checkpoints_that_always_fail_by_what_the_program_stores_are_not_tried_for_ever() -> None:
+    env = Environment(
+        runtime="in-process",
+        checkpoint_interval="10 ms",
+        checkpoint_tolerable_failures=0,
+        restart_max_backoff="1 s",
+    )
+    source = env.from_source(DataGeneratorSource(numbers, count=20, rate=1000), uid="numbers")
+    totals = source.map(total_of, returns=Total).key_by(lambda total: total.key, returns=int)
+    totals.reduce(wrong_inside).sink_to(lambda total: None)
+    with pytest.raises(JobFailedError) as caught:
+        env.execute("for ever")
+    text = str(caught.value)
+    assert "state 'reduce-result' cannot store a Total" in text
+    assert "the same error as in attempt" in text
+    assert "the in-process runtime gives up" in text

@@ -741,6 +741,25 @@ def test_too_many_failed_checkpoints_fail_the_attempt_and_the_job_restarts():
     assert kit.checkpoint() == 2
 
 
+@pytest.mark.parametrize(
+    ("errors", "is_said"),
+    [(("SerializationError",) * 2, True), (("SerializationError", ""), False), (("", ""), False)],
+)
+def test_checkpoints_that_the_program_makes_fail_in_two_attempts_are_diagnosed(errors, is_said):
+    kit = JobKit(checkpoint_tolerable_failures=0).run()
+    for checkpoint, error in enumerate(errors, 1):
+        kit.pass_ms(1_000)
+        reason = f"{error or 'OSError'}: attempt {checkpoint} names another key"
+        kit.say(0, m.DeclineCheckpoint(checkpoint, VertexId(0), 0, reason, program_error=error))
+        kit.let_go()
+        assert kit.job.status is J.RESTARTING
+        if checkpoint == 1:
+            assert kit.job.overview().diagnosis == ""
+            kit.restart()
+    assert kit.job.overview().diagnosis.startswith("the same error as in attempt 0") == is_said
+    assert kit.job.overview().will_come_again == is_said
+
+
 @pytest.mark.parametrize("moment", ["running", "failing", "restarting"])
 def test_a_driver_that_is_fenced_ends_the_job_at_once_whatever_the_restart_strategy_says(moment):
     kit = JobKit(restart_strategy="fixed-delay", restart_attempts=100).run()

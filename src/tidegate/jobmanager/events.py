@@ -134,6 +134,7 @@ class CheckpointsFailed:
     """Too many checkpoints failed in a row."""
 
     reason: str
+    culprit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,9 +193,9 @@ def protocol_broken(name: str, detail: str) -> Failure:
     return Failure(FailureRank.CAUSE, f"{name} broke the protocol: {detail}")
 
 
-def checkpoints_failed(reason: str) -> Failure:
+def checkpoints_failed(reason: str, culprit: str = "") -> Failure:
     """The CheckpointCoordinator gave up."""
-    return Failure(FailureRank.CAUSE, reason)
+    return Failure(FailureRank.CAUSE, reason, culprit=culprit)
 
 
 def driver_fenced(reason: str) -> Failure:

@@ -199,8 +199,8 @@ class JobMaster:
                 self._fail(failures.enumerator_failed(self.job_graph, operator, reason, traceback), now_ms)
             case ev.CollectedConsumed(operator, subtask, sequence):
                 self._send_to_reader(operator, subtask, m.CollectedTaken(operator, subtask, sequence))
-            case ev.CheckpointsFailed(reason):
-                self._fail(failures.checkpoints_failed(reason), now_ms)
+            case ev.CheckpointsFailed(reason, culprit):
+                self._fail(failures.checkpoints_failed(reason, culprit), now_ms)
             case ev.DriverFenced(reason):
                 self._fail(failures.driver_fenced(reason), now_ms)
             case ev.Tick():

@@ -132,7 +132,8 @@ class AcknowledgeCheckpoint(msgspec.Struct, frozen=True, tag=True):
 class DeclineCheckpoint(msgspec.Struct, frozen=True, tag=True):
     """A subtask cannot take part in a checkpoint; the task itself goes on.
 
-    `subsumed`: only because a newer one has come, which is no failure.
+    `subsumed`: only because a newer one has come, which is no failure. `program_error`: the class of the error where
+    the program is to blame, and not a disk or a network: with the same state it comes again.
     """
 
     checkpoint_id: int
@@ -140,6 +141,7 @@ class DeclineCheckpoint(msgspec.Struct, frozen=True, tag=True):
     subtask: int
     reason: str
     subsumed: bool = False
+    program_error: str = ""
 
 
 class TaskDrained(msgspec.Struct, frozen=True, tag=True):

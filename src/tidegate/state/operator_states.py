@@ -302,6 +302,11 @@ class _Codec:
         assert self._keys is not None
         return key if key.__class__ is self._keys.plain_class else self._adopted(self._keys, key)
 
+    def new_key(self, key: Any) -> Any:
+        """The same for one that is put; one that does not fit is named."""
+        assert self._keys is not None
+        return self._adopted(self._keys, key)
+
     def release(self, kept: Any) -> Any:
         """The caller's own value of a kept one."""
         return self._values.release(kept)
@@ -394,7 +399,7 @@ class _LiveMap(BroadcastState[Any, Any]):
 
     def put(self, key: Any, value: Any) -> None:
         self._check_writable("put")
-        self.entries[self._codec.adopt_key(key)] = self._codec.adopt(value)
+        self.entries[self._codec.new_key(key)] = self._codec.adopt(value)
 
     def remove(self, key: Any) -> None:
         self._check_writable("remove")

@@ -4,11 +4,10 @@
 any other needs an explicit `serializer=`, whose bytes are then what every backend keeps. So a value that was put in
 comes out the same on every backend, before and after a restore:
 
-- `adopt` is called for each value that is stored. It refuses what has the wrong class, copies what can be changed, and
-  turns close relatives (a numpy int, a tuple for a list) into just what the columns would give back.
+- `adopt` is called for each value that is stored. It refuses what does not fit, inside too, copies what can be changed,
+  and turns close relatives (a numpy int, a tuple for a list) into just what the columns would give back.
 - `release` is called for each value that is handed out.
 
-What `adopt` cannot see cheaply (a bad element deep in a list, an int beyond 64 bits) is found when it is converted.
 Any thread; immutable.
 """
 
@@ -30,6 +29,7 @@ from tidegate.records.hashing import hash_columns
 from tidegate.records.keying import KeyGroups, key_groups
 from tidegate.records.types import RecordType, RowType, ScalarType, StructType, TupleType, record_type_of
 from tidegate.state.copies import Copier, copier_for
+from tidegate.state.fitting import Fits, fits_for
 from tidegate.state.plain_bytes import bytes_codec, struct_bytes_codec
 
 _EXACT = frozenset(
@@ -47,6 +47,11 @@ _EXACT = frozenset(
 """Types of which every value of the Python class comes back as it was (or is refused)."""
 
 
+def _look_closer(value: Any) -> bool:
+    """Where there is no quick look."""
+    return False
+
+
 class ValueSerializer(ABC):
     """Between the values of one state and what is kept of them."""
 
@@ -55,7 +60,10 @@ class ValueSerializer(ABC):
     arrow_type: pa.DataType
     """The type of the one column that holds the values."""
     exact_class: type | None
-    """Values of exactly this class need no `adopt`: they are kept as they are. None: all need it."""
+    """Values of exactly this class that also `fits` takes need no `adopt`: they are kept as they are, or copied. None:
+    all need it."""
+    fits: Fits
+    """A quick look at a value of the exact class, inside too; one that is refused here may still fit."""
     copier: Copier | None
     """How a kept value is copied; None where it cannot change."""
 
@@ -90,9 +98,16 @@ class TypedSerializer(ValueSerializer):
 
     name = "arrow"
 
-    def __init__(self, record_type: RecordType, copier: Copier | None, for_keys: bool = False) -> None:
+    def __init__(
+        self,
+        record_type: RecordType,
+        copier: Copier | None,
+        fits: Fits | None,
+        for_keys: bool = False,
+    ) -> None:
         self.record_type = record_type
         self.copier = copier
+        self.fits = fits or _look_closer
         fields = list(record_type.schema)
         self._single = isinstance(record_type, ScalarType) or (
             for_keys and isinstance(record_type, RowType) and len(fields) == 1
@@ -110,10 +125,19 @@ class TypedSerializer(ValueSerializer):
     def adopt(self, value: Any) -> Any:
         """A copy; by way of a column where the class is not the exact one."""
         if value.__class__ is self.exact_class:
+            if not self.fits(value):
+                self.check(value)
             return value if self.copier is None else self.copier(value)
         if value is None and self.nullable:
             return None
         return self.from_column(self.to_column([value]))[0]
+
+    def check(self, value: Any) -> None:
+        """Raise `SchemaError` if a value of the exact class does not fit inside."""
+        try:
+            self.to_bytes(value)
+        except Exception:  # noqa: BLE001 - of any shape inside; the column says what is wrong, or takes it after all
+            self.to_column([value])
 
     def release(self, kept: Any) -> Any:
         """A copy, or the value itself if it cannot change."""
@@ -160,6 +184,7 @@ class OptInSerializer(ValueSerializer):
     arrow_type = pa.binary()
     exact_class = None
     copier = None
+    fits = staticmethod(_look_closer)
 
     def __init__(self, serializer: StateSerializer[Any], hint: Any) -> None:
         self._serializer = serializer
@@ -217,7 +242,7 @@ def value_serializer(
             f"dataclass, a NamedTuple, a tuple, or lists and maps of these, or give the state a serializer= "
             f"(PickleSerializer() takes anything)"
         )
-    return TypedSerializer(record_type, copier_for(hint))
+    return TypedSerializer(record_type, copier_for(hint), fits_for(hint))
 
 
 class KeySerializer(TypedSerializer):
@@ -227,8 +252,8 @@ class KeySerializer(TypedSerializer):
     one object `math.nan`, so that a dict finds it.
     """
 
-    def __init__(self, record_type: RecordType) -> None:
-        super().__init__(record_type, None, for_keys=True)
+    def __init__(self, record_type: RecordType, fits: Fits | None = None) -> None:
+        super().__init__(record_type, None, fits, for_keys=True)
         self._floats = [i for i, f in enumerate(record_type.schema) if pa.types.is_floating(f.type)]
         self.plain_class = None if self._floats else self.exact_class
         """Keys of exactly this class are found as they are; others by way of `adopt`."""
@@ -287,7 +312,7 @@ def map_key_serializer(operator: str, state: str, hint: Any) -> KeySerializer:
             f"operator {operator!r}: map state {state!r} has keys of type {hint!r}, but they must be scalars (not "
             f"None), tuples, NamedTuples or frozen dataclasses of types that Arrow knows"
         )
-    return KeySerializer(record_type)
+    return KeySerializer(record_type, fits_for(hint))
 
 
 # ---- how bytes and classes meet ----

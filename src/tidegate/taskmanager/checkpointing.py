@@ -19,9 +19,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from tidegate.core.clock import Clock
+from tidegate.core.errors import ProgramError, SchemaError, SerializationError
 from tidegate.core.failpoints import failpoint
 from tidegate.core.ids import ChannelId, SubtaskId
-from tidegate.operators.failures import describe_error
+from tidegate.operators.failures import OperatorError, describe_error
 from tidegate.protocol import messages as m
 from tidegate.records.batch import Batch
 from tidegate.records.elements import CheckpointBarrier
@@ -41,6 +42,8 @@ from tidegate.taskmanager.in_flight import OvertakenBatch, encode_in_flight, ove
 
 log = logging.getLogger(__name__)
 """At DEBUG a trace of every checkpoint: a few lines per subtask and checkpoint, none per record."""
+_PROGRAM_ERRORS = (ProgramError, SchemaError, SerializationError)
+"""What a value or a type does that no checkpoint can hold."""
 write_log = logging.getLogger(f"{__name__}.write")
 """At DEBUG the four stages of each operator's asynchronous part: open, state, metadata, close.
 
@@ -226,7 +229,10 @@ class SubtaskCheckpoints:
                         self._upload_if_ready(running)
                 case al.DeclineCheckpoint(checkpoint_id, reason):
                     self._forget(checkpoint_id)
-                    self._decline(checkpoint_id, reason, subsumed=True)
+                    id = self._id
+                    self._host.send(
+                        m.DeclineCheckpoint(checkpoint_id, id.vertex, id.index, reason, subsumed=True)
+                    )
 
     def _begin(self, barrier: CheckpointBarrier, recording: frozenset[ChannelId]) -> None:
         self._trace(barrier.checkpoint_id, "processing stopped")
@@ -262,7 +268,7 @@ class SubtaskCheckpoints:
             self._trace(barrier.checkpoint_id, "snapshot of %s", names)
         except Exception as e:  # noqa: BLE001 - the checkpoint fails, not the task
             self._forget(barrier.checkpoint_id)
-            self._decline(barrier.checkpoint_id, describe_error(e))
+            self._decline(barrier.checkpoint_id, e)
             return
         self._upload_if_ready(running)
         self._trace(barrier.checkpoint_id, "processing resumed")
@@ -317,8 +323,7 @@ class SubtaskCheckpoints:
                 return
             snapshot, attachments = self._write(running)
         except Exception as e:  # noqa: BLE001 - the checkpoint fails, not the task
-            reason = describe_error(e)
-            host.uploads.post(lambda: self._uploaded(running, None, reason))
+            host.uploads.post(partial(self._uploaded, running, e))
             return
         full = sum(f.size for f in snapshot.files())
         new = sum(o.keyed.bytes_new for o in snapshot.operators if o.keyed is not None)
@@ -338,7 +343,7 @@ class SubtaskCheckpoints:
         message = m.AcknowledgeCheckpoint(
             id, self._id.vertex, self._id.index, m.encode_snapshot(snapshot), metrics, attachments
         )
-        host.uploads.post(lambda: self._uploaded(running, message, ""))
+        host.uploads.post(lambda: self._uploaded(running, message))
 
     def _write(self, running: _Running) -> tuple[SubtaskSnapshot, dict[str, bytes]]:
         host, id = self._host, running.barrier.checkpoint_id
@@ -368,19 +373,26 @@ class SubtaskCheckpoints:
         snapshot = SubtaskSnapshot(self._id.vertex, self._id.index, kept, handle, running.finished)
         return snapshot, attachments
 
-    def _uploaded(self, running: _Running, message: m.AcknowledgeCheckpoint | None, reason: str) -> None:
+    def _uploaded(self, running: _Running, result: m.AcknowledgeCheckpoint | Exception) -> None:
         id = running.barrier.checkpoint_id
         if self._running.get(id) is not running:
             return  # aborted meanwhile: nobody waits for it
-        if message is None:
+        if isinstance(result, Exception):
             self._forget(id)
-            self._decline(id, reason)
+            self._decline(id, result)
         else:
             self._trace(id, "acknowledged")
-            self._host.send(message)
+            self._host.send(result)
 
-    def _decline(self, checkpoint_id: int, reason: str, *, subsumed: bool = False) -> None:
-        self._host.send(m.DeclineCheckpoint(checkpoint_id, self._id.vertex, self._id.index, reason, subsumed))
+    def _decline(self, checkpoint_id: int, error: Exception) -> None:
+        cause = error.__cause__ if isinstance(error, OperatorError) else error
+        program_error = cause.__class__.__name__ if isinstance(cause, _PROGRAM_ERRORS) else ""
+        reason = describe_error(error)
+        self._host.send(
+            m.DeclineCheckpoint(
+                checkpoint_id, self._id.vertex, self._id.index, reason, program_error=program_error
+            )
+        )
 
     def _forget(self, checkpoint_id: int) -> None:
         running = self._running.pop(checkpoint_id, None)

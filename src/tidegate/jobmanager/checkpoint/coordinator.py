@@ -275,7 +275,9 @@ class CheckpointCoordinator:
             return
         if isinstance(message, m.DeclineCheckpoint):
             reason = f"{attempt.name(id)} declined it: {message.reason}"
-            self._abort(pending, reason, now_ms, counts=not message.subsumed)
+            error = message.program_error
+            culprit = f"vertex {message.vertex}: {error}" if error else ""
+            self._abort(pending, reason, now_ms, counts=not message.subsumed, culprit=culprit)
         else:
             self._on_acknowledged(attempt, pending, id, message, now_ms)
 
@@ -382,7 +384,9 @@ class CheckpointCoordinator:
         more = ", ..." if len(missing) > 5 else ""
         return f"{timeout}: {len(missing)} of {pending.tracker.total} subtasks are missing: {named}{more}"
 
-    def _abort(self, pending: _Pending, reason: str, now_ms: int, *, counts: bool = True) -> None:
+    def _abort(
+        self, pending: _Pending, reason: str, now_ms: int, *, counts: bool = True, culprit: str = ""
+    ) -> None:
         """Give a checkpoint up. One that did not fail (subsumed, the attempt ended) does not count."""
         del self._pending[pending.id]
         self._ended_ms = now_ms
@@ -394,9 +398,9 @@ class CheckpointCoordinator:
             self._tell_slots(m.NotifyCheckpointAborted(pending.id, reason))
         self._actions += self.completed.abort(pending.id)
         if counts:
-            self._count_failure(pending, reason, now_ms)
+            self._count_failure(pending, reason, culprit, now_ms)
 
-    def _count_failure(self, pending: _Pending, reason: str, now_ms: int) -> None:
+    def _count_failure(self, pending: _Pending, reason: str, culprit: str, now_ms: int) -> None:
         self._failures += 1
         attempt = self._attempt
         if attempt is None or attempt.given_up:
@@ -409,7 +413,8 @@ class CheckpointCoordinator:
             self._do(
                 ce.FailAttempt(
                     f"{row} failed, and checkpoint.tolerable_failures is {self._tolerable}. "
-                    f"The last one, checkpoint {pending.id}: {reason}"
+                    f"The last one, checkpoint {pending.id}: {reason}",
+                    culprit,
                 )
             )
         else:

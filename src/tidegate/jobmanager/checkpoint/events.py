@@ -160,6 +160,8 @@ class FailAttempt:
     """Too many checkpoints failed in a row."""
 
     reason: str
+    culprit: str = ""
+    """Which task's program made the last one fail with which error; empty: nobody's, as far as is known."""
 
 
 StorageAction = StoreAttachments | WriteManifest | DiscardCheckpoint | Sweep | ReleaseStorage

@@ -421,7 +421,7 @@ class Job:
 
     def _perform(self, action: CheckpointAction, now_ms: int) -> None:
         if isinstance(action, ce.FailAttempt):
-            self._tell_master(ev.CheckpointsFailed(action.reason), now_ms)
+            self._tell_master(ev.CheckpointsFailed(action.reason, action.culprit), now_ms)
         else:
             self._do(action)
 

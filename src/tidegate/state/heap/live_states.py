@@ -1,7 +1,7 @@
 """Live states of the heap backend: what a function sees under the names that it declared.
 
 `HeapValueState` is the one that counts: for immutable values without a time to live, reading is one dict look-up and
-writing is a comparison of classes and one dict store. All others go through `Cells`. Mailbox thread only.
+writing is a quick look at the value and one dict store. All others go through `Cells`. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidegate.api.state import (
     ReducingState,
     ValueState,
 )
-from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.errors import ProgramError, SchemaError, SerializationError
 from tidegate.core.words import kind_of
 from tidegate.state.backend import NoKeyError
 from tidegate.state.heap.cells import Cells, TtlCells
@@ -41,7 +41,8 @@ class HeapValueState(ValueState[Any]):
         _take_over(self, declaration)
         self._cells = cells
         self._backend = cells.backend
-        self._class = cells.serializer.exact_class
+        self._class, self._fits = cells.serializer.exact_class, cells.serializer.fits
+        self._int = int if self._class is int else None
         self._follow(cells.table.changed)
         cells.table.on_freeze = self._follow
 
@@ -58,7 +59,10 @@ class HeapValueState(ValueState[Any]):
 
     def update(self, value: Any) -> None:
         """Set the key's value; None is the same as `clear`."""
-        if type(value) is not self._class:  # a call in name only: the interpreter has an instruction for it
+        cls = type(value)  # a call in name only: the interpreter has an instruction for it
+        if (cls is not self._int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF) and (
+            cls is not self._class or not self._fits(value)
+        ):
             if value is None:
                 self._cells.remove()
                 return
@@ -219,7 +223,10 @@ class HeapMapState(MapState[Any, Any]):
     def put(self, key: Any, value: Any) -> None:
         """Set an entry."""
         kept = self._cells.adopt(value)
-        self._put(self._cells.key(), self._canonical(key), kept)
+        map_key = self._canonical(key)
+        if not self._keys.fits(map_key):
+            self._check_key(map_key)
+        self._put(self._cells.key(), map_key, kept)
 
     def remove(self, key: Any) -> None:
         """Remove an entry; one that does not exist is no error."""
@@ -252,8 +259,17 @@ class HeapMapState(MapState[Any, Any]):
         try:
             return self._keys.adopt(map_key)
         except SchemaError as e:
-            cells = self._cells
-            raise cannot_store(cells.operator, self.name, cells.key(), map_key, e) from e
+            raise self._refused_key(map_key, e) from e
+
+    def _check_key(self, map_key: Any) -> None:
+        try:
+            self._keys.check(map_key)
+        except SchemaError as e:
+            raise self._refused_key(map_key, e) from e
+
+    def _refused_key(self, map_key: Any, reason: SchemaError) -> SerializationError:
+        cells = self._cells
+        return cannot_store(cells.operator, self.name, cells.key(), map_key, reason)
 
     def _find(self, key: Any, map_key: Any) -> Any:
         return self._table.load_entry(key, map_key)

@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn
 
 from tidegate.core.errors import SchemaError
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
+from tidegate.state.fitting import INT64_MAX, INT64_MIN
 from tidegate.state.refusals import cannot_store, without_key
 from tidegate.state.rocksdb.database import Database, Entry
 from tidegate.state.rocksdb.key_bytes import EntryKeys
@@ -26,8 +27,6 @@ from tidegate.state.rocksdb.write_back import Store, WriteBack
 from tidegate.state.serializers import OptInSerializer, ValueSerializer
 from tidegate.state.ttl import TtlClock
 
-INT64_MIN: Final = -(1 << 63)
-INT64_MAX: Final = (1 << 63) - 1
 _MOST_CHANGED: Final = 50_000
 _FEWEST: Final = 16
 _ENTRY_BYTES: Final = 250
@@ -99,7 +98,13 @@ class KeptValues:
     def _keep_bytes(self, value: Any) -> bytes:
         if type(value) is not self._serializer.exact_class:
             value = self._serializer.adopt(value)
-        return self._serializer.to_bytes(value)
+        try:
+            return self._serializer.to_bytes(value)
+        except SchemaError:
+            raise
+        except Exception:
+            self._serializer.to_column([value])  # says what is wrong
+            raise
 
 
 def _itself(data: Any) -> Any:

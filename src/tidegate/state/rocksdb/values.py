@@ -11,15 +11,10 @@ from typing import Any, Final
 
 from tidegate.api.state import AggregatingState, ReducingState, ValueState
 from tidegate.state.backend import NoKeyError
+from tidegate.state.fitting import INT64_MAX, INT64_MIN
 from tidegate.state.rocksdb.database import Entry
 from tidegate.state.rocksdb.expiring import ExpiredScan
-from tidegate.state.rocksdb.state_store import (
-    INT64_MAX,
-    INT64_MIN,
-    GenerationStore,
-    KeptValues,
-    StateContext,
-)
+from tidegate.state.rocksdb.state_store import GenerationStore, KeptValues, StateContext
 from tidegate.state.rocksdb.ttl import STAMP_BYTES, stamp, stamped
 from tidegate.state.serializers import ValueSerializer
 
