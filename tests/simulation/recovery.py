@@ -133,6 +133,7 @@ class Plan:
         parallelism = rng.choice((1, 2, 2, 3))
         if damages:
             values["checkpoint.fallback"] = rng.choice(("refuse", "repeat-output"))
+        values["checkpoint.full_every"] = rng.choice((0, 0, 1, 3))
         consumes = rng.random() < 0.5
         return Plan(seed, program, mode, backend, parallelism, storage, damages, consumes, values)
 

@@ -150,3 +150,45 @@ def test_nothing_there_is_said(tmp_path, stored):
     assert (missing.exit_code, "there is no checkpoint directory" in missing.output) == (1, True)
     unknown = run(stored, "--id", 5)
     assert (unknown.exit_code, "there is no completed checkpoint 5" in unknown.output) == (1, True)
+
+
+def test_verify_reads_every_file_and_says_that_all_can_be_restored(stored):
+    result = run("verify", stored)
+    assert result.exit_code == 0, result.output
+    assert "verified" in text(result)
+    assert "3 checkpoints, 32 files, " in text(result)
+    assert "read: all can be restored" in text(result)
+
+
+def test_verify_names_a_damaged_file_who_needs_it_and_what_can_still_be_restored(stored):
+    file = stored / JOB / json.loads((stored / JOB / "chk-42" / "_metadata").read_bytes())["files"][0]["path"]
+    data = bytearray(file.read_bytes())
+    data[0] ^= 1
+    file.write_bytes(data)
+    result = run("verify", stored)
+    assert result.exit_code == 1
+    assert text(result).count(file.name) == 1
+    assert "It is needed by checkpoint 42." in text(result)
+    assert "1 cannot be restored" in text(result)
+    assert f"the newest of job {JOB} that can be: {stored / JOB / 'chk-43'}" in text(result)
+    assert run(stored).exit_code == 0, "the size is the same: only reading shows it"
+
+
+def test_verify_of_one_checkpoint_and_of_nothing(stored, tmp_path):
+    manifest_of_43 = stored / JOB / "chk-43" / "_metadata"
+    manifest_of_43.write_bytes(b"{")
+    assert run("verify", stored, "--id", 42, "--job", JOB).exit_code == 0
+    broken = run("verify", stored, "--id", 43)
+    assert broken.exit_code == 1
+    assert "chk-43/_metadata is truncated" in text(broken)
+    (tmp_path / "empty").mkdir()
+    nothing = run("verify", tmp_path / "empty")
+    assert nothing.exit_code == 1
+    assert "there is nothing to verify" in text(nothing)
+
+
+def test_two_directories_are_refused_and_one_of_the_name_verify_is_a_directory(stored, monkeypatch):
+    assert run(stored, stored).exit_code == 2
+    stored.rename(stored.parent / "verify")
+    monkeypatch.chdir(stored.parent)
+    assert "pv count" in text(run("verify"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -12,15 +13,17 @@ from typing import Any
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from tidegate.core.ids import ATTEMPTS_PER_DRIVER, attempt_name
 from tidegate.core.words import number_of
 from tidegate.metrics.quantities import brief_duration, brief_size
-from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle
+from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle, StateFile
 from tidegate.snapshot.manifest import Manifest, ManifestOperator
 from tidegate.storage.finding import StoredCheckpoint, UnusableCheckpoint, list_at
+from tidegate.storage.storage import CorruptFileError
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MOST_ENTRIES = 20
@@ -59,15 +62,23 @@ class Findings:
         return [r for u in self.unusable for r in u.reasons] + [r for c in self.checkpoints for r in c.damage]
 
 
-def look(location: str, checkpoint_id: int | None = None, job: str = "", *, verify: bool = False) -> Findings:
+def look(
+    location: str,
+    checkpoint_id: int | None = None,
+    job: str = "",
+    *,
+    verify: bool = False,
+    show_progress: bool = False,
+) -> Findings:
     """Read the manifests; `verify` reads all files too, else only their existence and sizes are looked at.
 
     `job` is a job's name, or the beginning of its id. Raises `StorageError` if the location cannot be read.
     """
-    checked, unusable = [], []
+    stored: list[StoredCheckpoint] = []
+    unusable = []
     for one in list_at(location):
         if isinstance(one, UnusableCheckpoint):
-            if checkpoint_id is None or one.path.endswith(f"/chk-{checkpoint_id}"):
+            if checkpoint_id in (None, one.checkpoint_id):
                 unusable.append(one)
             continue
         manifest = one.manifest
@@ -75,8 +86,47 @@ def look(location: str, checkpoint_id: int | None = None, job: str = "", *, veri
             continue
         if job and job != manifest.job_name and not manifest.job_id.startswith(job):
             continue
-        checked.append(CheckedCheckpoint(one, tuple(one.damage(contents=verify))))
+        stored.append(one)
+    damage = _damage_of_files(stored, contents=verify, show_progress=show_progress)
+    checked = [
+        CheckedCheckpoint(
+            one, tuple(words for f in one.manifest.files if (words := damage.get(_place(one, f))))
+        )
+        for one in stored
+    ]
     return Findings(tuple(checked), tuple(unusable), verify)
+
+
+def _damage_of_files(
+    stored: Sequence[StoredCheckpoint], *, contents: bool, show_progress: bool
+) -> dict[str, str]:
+    """What is wrong with each damaged file, by its place; a file that several checkpoints share is read once."""
+    files = {_place(one, file): (one.storage, file) for one in stored for file in one.manifest.files}
+    damage = {}
+    with _reading(sum(file.size for _, file in files.values()), shown=show_progress) as advance:
+        for place, (storage, file) in files.items():
+            try:
+                storage.check(file, contents=contents)
+            except CorruptFileError as e:
+                damage[place] = str(e)
+            advance(file.size)
+    return damage
+
+
+def _place(one: StoredCheckpoint, file: StateFile) -> str:
+    return one.storage.show(file.path)
+
+
+@contextlib.contextmanager
+def _reading(total_bytes: int, *, shown: bool) -> Iterator[Callable[[int], object]]:
+    """Show on standard error how far the reading is, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
+    ) as bar:
+        task = bar.add_task("reading", total=total_bytes)
+        yield lambda size: bar.advance(task, size)
 
 
 # ---- for programs ----
@@ -104,6 +154,10 @@ def as_json(findings: Findings, *, whole: bool) -> str:
 
 def overview(findings: Findings) -> RenderableType:
     """A table for each job, and below what is damaged."""
+    return Group(*_tables(findings), *_damage(findings))
+
+
+def _tables(findings: Findings) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for _, group in groupby(findings.checkpoints, key=lambda c: c.manifest.job_id):
         checkpoints = list(group)
@@ -123,7 +177,37 @@ def overview(findings: Findings) -> RenderableType:
                 _verdict(one.damage, findings.verified),
             )
         parts += [Text.assemble((_plain(newest.job_name), "bold"), f"  job {newest.job_id}"), table, Text()]
-    return Group(*parts, *_damage(findings))
+    return parts
+
+
+def verification(findings: Findings) -> RenderableType:
+    """What `verify` found: a table for each job, each damaged file with who needs it, and what can be restored."""
+    needed_by: dict[str, list[str]] = {}
+    for one in findings.checkpoints:
+        for reason in one.damage:
+            needed_by.setdefault(reason, []).append(str(one.manifest.checkpoint_id))
+    lines: list[RenderableType] = [
+        Text(f"{_plain(reason)} It is needed by checkpoint {', '.join(ids)}.", "red")
+        for reason, ids in needed_by.items()
+    ]
+    lines += [Text(_plain(reason), "red") for u in findings.unusable for reason in u.reasons]
+    files = {_place(c.checkpoint, f): f.size for c in findings.checkpoints for f in c.manifest.files}
+    damaged = sum(bool(c.damage) for c in findings.checkpoints) + len(findings.unusable)
+    total = len(findings.checkpoints) + len(findings.unusable)
+    lines.append(
+        Text(
+            f"{total} checkpoints, {len(files)} files, {brief_size(sum(files.values()))} read: "
+            + (f"{damaged} cannot be restored" if damaged else "all can be restored"),
+            "red" if damaged else "green",
+        )
+    )
+    for _, group in groupby(findings.checkpoints, key=lambda c: c.manifest.job_id):
+        checkpoints = list(group)
+        if any(c.damage for c in checkpoints):
+            sound = [c for c in checkpoints if not c.damage]
+            newest = sound[-1].checkpoint.path if sound else "none"
+            lines.append(Text(f"the newest of job {checkpoints[-1].manifest.job_id} that can be: {newest}"))
+    return Group(*_tables(findings), *lines)
 
 
 def inspection(one: CheckedCheckpoint, findings: Findings) -> RenderableType:

@@ -161,10 +161,10 @@ def options() -> None:
 
 @app.command()
 def checkpoints(
-    location: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            metavar="DIR",
+            metavar="[verify] DIR",
             help="A checkpoint directory, the directory of one job in it, or one checkpoint; a path or a URI.",
             show_default=False,
         ),
@@ -177,15 +177,21 @@ def checkpoints(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw duration and size over time.")] = False,
 ) -> None:
-    """List and inspect the checkpoints that are stored in a directory.
+    """List, inspect and verify the checkpoints that are stored in a directory.
 
-    The exit code is 1 if something is damaged or missing. Without `--verify` manifests are checked, and that every file
-    is there with its size.
+    The exit code is 1 if something is damaged or missing. Without `verify` manifests are checked, and that every file
+    is there with its size. `verify` reads every file once, says which are damaged, who needs them and what can still be
+    restored.
 
-    Example: `tidegate checkpoints s3://lake/checkpoints --id 42 --verify`
+    Examples: `tidegate checkpoints s3://lake/checkpoints --id 42`, `tidegate checkpoints verify s3://lake/checkpoints`
     """
+    asked_to_verify = len(words) == 2 and words[0] == "verify"
+    if len(words) > 1 and not asked_to_verify:
+        _complain(f"cannot use {words[1]!r}: give one directory, or `verify` and a directory.")
+        raise typer.Exit(USAGE_ERROR)
+    location, verify = words[-1], verify or asked_to_verify
     try:
-        findings = stored.look(location, id, job, verify=verify)
+        findings = stored.look(location, id, job, verify=verify, show_progress=not as_json)
     except TidegateError as e:
         _complain(str(e))
         raise typer.Exit(FAILED) from None
@@ -193,6 +199,8 @@ def checkpoints(
         print(stored.as_json(findings, whole=id is not None))
     elif plot:
         stored.show(findings, [stored.plot(findings)])
+    elif asked_to_verify:
+        stored.show(findings, [stored.verification(findings)], asked_for_one=id is not None)
     elif id is None:
         stored.show(findings, [stored.overview(findings)])
     else:

@@ -121,6 +121,13 @@ class RecoveryOptions:
         "Completed checkpoints that are kept; with one alone there is nothing to fall back to if it is damaged.",
         aliases=["execution.checkpointing.num_retained", "state.checkpoints.num_retained"],
     )
+    checkpoint_full_every = Option(
+        "checkpoint.full_every",
+        integer(0),
+        0,
+        "Every how many checkpoints one shares no file with those before it, so that a damaged file harms only those "
+        "between two such; 0: files are shared for as long as they are in use.",
+    )
     checkpoint_fallback = Option(
         "checkpoint.fallback",
         choice("refuse", "repeat-output"),

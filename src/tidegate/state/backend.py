@@ -68,6 +68,11 @@ class BackendContext:
     local_directory: Callable[[], str]
     """Makes (once) an empty local directory of this subtask that is removed when the slot ends."""
 
+    def shares_nothing(self, checkpoint_id: int) -> bool:
+        """Whether a checkpoint must not refer to files of earlier ones; all subtasks decide alike, by its id."""
+        every = self.options.checkpoint_full_every
+        return every > 0 and checkpoint_id % every == 0
+
 
 class ColumnTable(ABC):
     """Vectorised values per key for built-in aggregates: a fixed set of numeric arrays beside each key.

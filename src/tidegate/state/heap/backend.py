@@ -239,7 +239,7 @@ class HeapBackend(KeyedStateBackend):
         parts: list[_Part] = []
         for name, store in self._stores.items():
             chain = self._chains.get(name, ())
-            full = self._writes_base(name, store)
+            full = self.context.shares_nothing(checkpoint_id) or self._writes_base(name, store)
             parts.append(_Part(store, () if full else chain, full, store.freeze(checkpoint_id, full)))
         taken = _Snapshot(checkpoint_id, self.context, parts)
         self._pending[checkpoint_id] = taken

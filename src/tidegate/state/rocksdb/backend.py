@@ -265,11 +265,12 @@ class RocksDBBackend(KeyedStateBackend):
         )
         schemas = tuple(self._schemas)
         groups = self.context.key_groups
+        full = self.context.shares_nothing(checkpoint_id)
 
         def write(writer: SnapshotWriter) -> KeyedStateHandle:
             try:
                 path = frozen.checkpoint_path()
-                files, bytes_new = self._files.upload(checkpoint_id, path, memo, writer)
+                files, bytes_new = self._files.upload(checkpoint_id, path, memo, writer, full=full)
             finally:
                 frozen.discard_checkpoint()
             return KeyedStateHandle("rocksdb", (groups.start, groups.end), schemas, files, bytes_new)

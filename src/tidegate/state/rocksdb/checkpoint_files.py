@@ -68,10 +68,13 @@ class CheckpointFiles:
         self._uploaded.pop(checkpoint_id, None)
 
     def upload(
-        self, checkpoint_id: int, directory: str, memo: Memo, writer: SnapshotWriter
+        self, checkpoint_id: int, directory: str, memo: Memo, writer: SnapshotWriter, *, full: bool = False
     ) -> tuple[tuple[StateFile, ...], int]:
-        """Store a local checkpoint; returns its files, the index last, and how many bytes were new."""
-        completed = self._completed
+        """Store a local checkpoint; returns its files, the index last, and how many bytes were new.
+
+        `full`: also what is stored already, so that it refers to no other checkpoint's files.
+        """
+        completed = {} if full else self._completed
         tables: dict[str, StateFile] = {}
         files: dict[str, StateFile] = {}
         by_content: dict[str, StateFile] = {}
