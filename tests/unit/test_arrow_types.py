@@ -194,3 +194,9 @@ def test_a_parquet_file_of_views_is_read_as_the_plain_types(tmp_path: Path) -> N
     read = env.from_source(FileSource(tmp_path / "views.parquet")).filter(pl.col("n") > 1)
     assert read.record_type.schema.field("x").type == pa.string()
     assert list(map(tuple, read.execute_and_collect())) == [("b", 2)]
+
+
+def test_a_result_that_arrow_has_no_type_for_is_refused_with_its_name_and_type() -> None:
+    numbers = Environment().from_collection([{"n": 1}])
+    with pytest.raises(ProgramError, match=r"select: column 'big' would be Int128, .*Cast the expression"):
+        numbers.select(pl.col("n").cast(pl.Int128).alias("big"))

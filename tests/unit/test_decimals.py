@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from tidegate import (
     Environment,
     EventTimeSessionWindows,
     EventTimeTrigger,
+    FileSource,
     Max,
     Min,
     SlidingEventTimeWindows,
@@ -340,3 +342,20 @@ def test_sums_of_limbs_are_the_sums_of_the_numbers_or_an_error(numbers: list[int
         pairs_of_limbs(limbs, kind)
     assert caught.value.at == wrong[0]
     assert str(wanted[wrong[0]]) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["pay.jsonl", "pay.csv", "pay.parquet"])
+def test_decimals_of_files_add_up(tmp_path: Path, name: str) -> None:
+    wanted = [Decimal("0.10"), Decimal("0.30"), Decimal("30000000000000000000000000000.29")]
+    digits = ["0.10", "0.20", "29999999999999999999999999999.99"]
+    declared = pa.schema([("k", pa.string()), ("v", pa.decimal128(34, 2))])
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"k": ["a"] * 3, "v": list(map(Decimal, digits))}, declared), tmp_path / name)
+    elif name.endswith("csv"):
+        (tmp_path / name).write_text("k,v\n" + "".join(f"a,{v}\n" for v in digits))
+    else:
+        (tmp_path / name).write_text("".join(f'{{"k": "a", "v": {v}}}\n' for v in digits))
+    env = Environment(runtime="in-process", parallelism=1)
+    source = FileSource(tmp_path / name, format="json" if name.endswith("jsonl") else None, schema=declared)
+    got = [row.sum_v for row in env.from_source(source).key_by("k").sum("v").execute_and_collect()]
+    assert got == wanted

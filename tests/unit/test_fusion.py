@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate import Environment
-from tidegate.api.expressions import canonical_schema
 from tidegate.core.clock import ManualClock
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph
@@ -22,6 +21,7 @@ from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.fusion import FusedExpressions, Stage, fuse
 from tidegate.records.batch import Batch, Origin
+from tidegate.records.plain_types import canonical_type
 from tidegate.records.types import RowType
 from tidegate.state.operator_states import OperatorStates, StatesContext
 from tidegate.taskmanager.chain import ChainHost, OperatorChain
@@ -54,7 +54,8 @@ def stages_of(steps: list[tuple[str, tuple[pl.Expr, ...]]]) -> tuple[list[Stage]
     stages = []
     for form, expressions in steps:
         frame = frame.select(expressions) if form == "select" else frame.with_columns(expressions)
-        stages.append(Stage(form, expressions, canonical_schema(frame.to_arrow().schema)))
+        output = pa.schema([pa.field(f.name, canonical_type(f.type)) for f in frame.to_arrow().schema])
+        stages.append(Stage(form, expressions, output))
     return stages, frame
 
 

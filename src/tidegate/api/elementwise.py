@@ -10,10 +10,10 @@ its name, so another version of polars can make this module too strict, never to
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from tidegate.core.errors import ProgramError
@@ -91,7 +91,7 @@ def refuse_batch_dependent(form: str, expressions: Sequence[pl.Expr], frame: pl.
     """
     for expression in expressions:
         try:
-            root = json.loads(expression.meta.serialize(format="json"))
+            root = msgspec.json.decode(expression.meta.serialize(format="json"))
             _walk(root, frame)
         except _Refusal as refusal:
             part, whole = _text(refusal.node), str(expression)
@@ -153,7 +153,7 @@ def _checked_inputs(node: Node, frame: pl.DataFrame) -> list[Node]:
             raise _Refusal(node, _SET)
     if path[-1] in ("ToPhysical", "Physical") and _is_categorical(inputs[0], frame):
         raise _Refusal(node, _CODES)  # numbered as they come, in each process
-    row_wise, as_long = _flags(content)
+    row_wise, as_long = _flags(content, literal_sets)
     if not row_wise:
         raise _Refusal(node, _FORMAT if path[-1] == "Strptime" else _ORDER if as_long else _MANY)
     if not as_long:
@@ -172,12 +172,15 @@ def _is_declared_row_wise(content: Any) -> bool:
         return False
 
 
-def _flags(function: Any) -> tuple[bool, bool]:
+def _flags(function: Any, literal_sets: set[int]) -> tuple[bool, bool]:
     """Whether polars says that a function, whatever its inputs are, works row by row, and returns as many rows."""
     path = _path(function["function"])
     if path in _TYPED or (path == ("Bin",) and "Breaks" in str(function["function"]["Bin"]["method"])):
         return True, True
-    inputs = [i if _kind(i)[0] == "Literal" else {"Column": "_"} for i in function["input"]]
+    inputs = [
+        each if _kind(each)[0] == "Literal" and i not in literal_sets else {"Column": "_"}
+        for i, each in enumerate(function["input"])
+    ]
     try:
         alone = _expression({"Function": function | {"input": inputs}}).meta
         return alone.is_row_separable(), alone.is_length_preserving() or alone.is_scalar()
@@ -219,7 +222,7 @@ def _path(function: Any) -> tuple[str, ...]:
 
 
 def _expression(node: Node) -> pl.Expr:
-    return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
+    return pl.Expr.deserialize(io.BytesIO(msgspec.json.encode(node)), format="json")
 
 
 def _is_flat(node: Node, frame: pl.DataFrame) -> bool:
@@ -250,7 +253,7 @@ def _text(node: Node) -> str:
 def columns_read(expression: pl.Expr, frame: pl.DataFrame) -> set[str]:
     """The columns of the frame that an expression reads, by name or by a pattern or a type that they have."""
     found: set[str] = set()
-    waiting = [json.loads(expression.meta.serialize(format="json"))]
+    waiting = [msgspec.json.decode(expression.meta.serialize(format="json"))]
     while waiting:
         part = waiting.pop()
         if isinstance(part, list):

@@ -50,7 +50,7 @@ def expression_result_type(record_type: RecordType, form: str, expressions: tupl
             f"select({', '.join(map(str, expressions))}) reads no column: it gives one value per batch, not one per "
             f"record. Select a column beside it, or use with_columns(...)"
         )
-    types = dict(zip(result.columns, canonical_schema(result.to_arrow().schema).types, strict=True))
+    types = {series.name: _arrow_type(series, form) for series in result.get_columns()}
     types |= {name: schema.field(root).type for name, root in passed.items()}
     return RowType(pa.schema([pa.field(name, types[name], True) for name in names]))
 
@@ -124,6 +124,16 @@ def _frame_of_all(schema: pa.Schema) -> pl.DataFrame:
     return pl.DataFrame(pa.schema(fields).empty_table())
 
 
+def _arrow_type(series: pl.Series, form: str) -> pa.DataType:
+    try:
+        return canonical_type(series.to_arrow().type)
+    except (pa.ArrowException, TypeError, ValueError, pl.exceptions.PolarsError):
+        raise ProgramError(
+            f"{form}: column {series.name!r} would be {series.dtype}, a type that Arrow does not have. Cast the "
+            f"expression to another, such as pl.Decimal(38, 0) or pl.Int64"
+        ) from None
+
+
 def _refuse_foreign(form: str, expressions: Sequence[pl.Expr], schema: pa.Schema) -> None:
     foreign = {f.name: f.type for f in schema if not polars_has(f.type)}
     if not foreign:
@@ -137,8 +147,3 @@ def _refuse_foreign(form: str, expressions: Sequence[pl.Expr], schema: pa.Schema
                     f"{form}: {e} reads column {name!r}, which is {foreign[name]}; polars has no such type. Choose and "
                     f"pass the column on as it is, or convert it before, with map(...) or map_batches(...)"
                 )
-
-
-def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """The same schema with the Arrow types that tidegate declares: `string` and `binary`, not their variants."""
-    return pa.schema([pa.field(f.name, canonical_type(f.type), True) for f in schema])
