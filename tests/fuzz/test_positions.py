@@ -178,4 +178,4 @@ def test_every_record_comes_once_in_larger_files(seed: int):
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_record_comes_once_for_long():
-    run_long(partial(check, most_rows=300), least=200_000)
+    run_long(partial(check, most_rows=60), least=20_000)

@@ -214,3 +214,8 @@ def test_schema_is_inferred():
     assert schema == pa.schema(
         {"a": pa.float64(), "b": pa.string(), "c": pa.string(), "d": pa.timestamp("us")}
     )
+
+
+def test_a_column_of_hexadecimal_numbers_is_inferred_as_text():
+    schema = CsvFormat().infer_schema(b"id,n\n0x1f,1\n,2\n7,\n")
+    assert schema == pa.schema({"id": pa.string(), "n": pa.int64()})

@@ -93,25 +93,34 @@ class CsvFormat(TextFormat):
 
     def infer_schema(self, sample: bytes) -> pa.Schema:
         """Types that fit all values of the sample; a column without any value is a string column."""
-        options = pa_csv.ReadOptions(use_threads=False, autogenerate_column_names=not self.has_header)
         try:
-            schema = pa_csv.read_csv(
-                pa.BufferReader(sample),
-                options,
-                self._parse_options(),
-                pa_csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
-            ).schema
+            table = self._read_sample(sample, {})
+            whole = [f.name for f in table.schema if pa.types.is_integer(f.type)]
+            if whole and _has_hexadecimal(sample):
+                # Arrow takes 0x10 for a number, and we do not.
+                texts = self._read_sample(sample, dict.fromkeys(whole, pa.string()))
+                whole = [
+                    n for n in whole if pc.all(pc.match_substring_regex(texts[n], _WHOLE_NUMBER)).as_py()
+                ]
         except pa.ArrowException as e:
             raise SchemaError(f"no schema can be inferred: {e}") from e
         fields = []
-        for field in schema:
+        for field in table.schema:
             data_type = field.type
-            if pa.types.is_null(data_type):
+            if pa.types.is_null(data_type) or (pa.types.is_integer(data_type) and field.name not in whole):
                 data_type = pa.string()
             elif pa.types.is_timestamp(data_type):
                 data_type = pa.timestamp("us", data_type.tz)
             fields.append(pa.field(field.name, data_type))
         return pa.schema(fields)
+
+    def _read_sample(self, sample: bytes, types: dict[str, pa.DataType]) -> pa.Table:
+        return pa_csv.read_csv(
+            pa.BufferReader(sample),
+            pa_csv.ReadOptions(use_threads=False, autogenerate_column_names=not self.has_header),
+            self._parse_options(),
+            pa_csv.ConvertOptions(null_values=[""], strings_can_be_null=True, column_types=types),
+        )
 
     def encode(self, columns: pa.RecordBatch) -> bytes:
         """Lines of values; strings are quoted, so that an empty one is not taken for null."""

@@ -20,7 +20,7 @@ from tidegate.formats.lines import LineTable
 
 LONGEST_VALUE: Final = 1 << 20
 """How far a value can reach that runs over line ends, in bytes from the start of its first line."""
-_NEAR: Final = 64 << 10
+_NEAR: Final = 16 << 10
 """Where values are quoted, so many bytes before a place show whether a value is open there."""
 _QUOTE: Final = b'"'
 _LINE_ENDS: Final = b"\n\r"
@@ -76,7 +76,8 @@ class QuotedValues:
     def _moved(self, opened_at: int | None, text: bytes, offset: int) -> int | None:
         other = QuotedValues(self._opening[:-1].decode())
         other.opened_at = opened_at
-        other.follow(text, LineTable(text), offset)
+        if _QUOTE in text:
+            other.follow(text, LineTable(text), offset)
         if other.opened_at is not None and offset + len(text) > other.opened_at + LONGEST_VALUE:
             return None
         return other.opened_at
@@ -103,6 +104,8 @@ class QuoteRules:
         separator = re.escape(self._delimiter)
         value = rb'(?:"[^"]*+(?:""[^"]*+)*+"|[^"%b][^%b]*+|)' % (separator, separator)
         self._line = re.compile(value + b"(?:" + separator + value + rb")*+")
+        self._fit = np.zeros(256, np.bool_)
+        self._fit[list(self._delimiter + _QUOTE + _LINE_ENDS)] = True
 
     def check(self, chunk: bytes, lines: LineTable) -> str | None:
         """Say why one of the lines of a chunk breaks the rules; None: none does."""
@@ -119,14 +122,13 @@ class QuoteRules:
     def _all_quoted(self, lines: LineTable) -> bool:
         """Whether quotes open and close values in turn, and do nothing else; two inside a value close and open it."""
         quotes = np.flatnonzero(lines.bytes == _QUOTE[0])
-        if (np.searchsorted(quotes, lines.ends) % 2).any():
+        if (np.searchsorted(quotes, lines.ends) & 1).any():
             return False
         opening, closing = quotes[0::2], quotes[1::2]
-        fit = np.zeros(256, np.bool_)
-        fit[list(self._delimiter + _QUOTE + _LINE_ENDS)] = True
-        before, after = lines.bytes[opening - 1], lines.bytes[np.minimum(closing + 1, len(lines.bytes) - 1)]
-        starts_well = fit[before] | (opening == 0)
-        return bool(starts_well.all() and fit[after].all())
+        starts_well = self._fit.take(lines.bytes.take(opening - 1, mode="wrap"))
+        starts_well |= opening == 0
+        ends_well = self._fit.take(lines.bytes.take(closing + 1, mode="clip"))
+        return bool(starts_well.all() and ends_well.all())
 
 
 def _ends_open(line: bytes, opening: bytes, is_open: bool) -> tuple[bool, bool]:

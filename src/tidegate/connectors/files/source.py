@@ -75,7 +75,8 @@ class FileSource(Source):
         max_line_size: a longer line is taken for a file that is not text.
         filesystem: a `pyarrow.fs.FileSystem`, if not told by the path.
 
-    Text files may be compressed (`.gz`, `.zst`, `.bz2`, `.lz4`); such a file is read by one reader.
+    Text files may be compressed (`.gz`, `.zst`, `.bz2`, `.lz4`); such a file is read by one reader. A directory
+    `dt=2024-01-31` is a column of the files below it. A column that is nullable and that a file does not have is null.
 
     >>> import pathlib, tempfile
     >>> from typing import NamedTuple
