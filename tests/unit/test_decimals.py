@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from tidegate import (
     Environment,
     EventTimeSessionWindows,
     EventTimeTrigger,
+    FileSink,
     FileSource,
     Max,
     Min,
@@ -37,16 +38,20 @@ from tidegate import (
 from tidegate.core.errors import JobFailedError, ProgramError
 from tidegate.operators.failures import OperatorError
 from tidegate.records.decimals import (
+    PAIR,
     DecimalOverflow,
     average_type,
     decimals,
     limbs_of,
     numbers_of_limbs,
     numbers_of_pairs,
+    pairs_of,
     pairs_of_limbs,
     pairs_of_numbers,
     unscaled,
 )
+from tidegate.state.backend import ColumnArray
+from tidegate.testing import check_recovery
 from tidegate.testing.harness import OperatorHarness
 
 EXACT = decimal.Context(prec=200, traps=[decimal.Inexact])
@@ -359,3 +364,34 @@ def test_decimals_of_files_add_up(tmp_path: Path, name: str) -> None:
     source = FileSource(tmp_path / name, format="json" if name.endswith("jsonl") else None, schema=declared)
     got = [row.sum_v for row in env.from_source(source).key_by("k").sum("v").execute_and_collect()]
     assert got == wanted
+
+
+def test_what_tables_of_state_keep_of_a_decimal_is_arrows_own_16_bytes() -> None:
+    money = pa.decimal128(38, 2)
+    pairs = pairs_of(pa.array([exact(-1), exact(150), exact(1 << 64)], money))
+    assert pairs.tobytes().hex() == "ff" * 16 + "96" + "00" * 15 + "00" * 8 + "01" + "00" * 7
+    assert ColumnArray("sum", PAIR, None, money).type_name == "decimal128(38, 2)"
+
+
+class Paid(NamedTuple):
+    """A record of a payment."""
+
+    user: str
+    amount: Decimal
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_running_sums_and_extremes_of_decimals_go_on_exactly_after_crashes(
+    tmp_path: Path, backend: str
+) -> None:
+    def program(env: Environment, payments: Any, out: Path) -> None:
+        by_user = payments.key_by("user")
+        for kind in ("sum", "min", "max"):
+            made = getattr(by_user, kind)("amount", output="it", emit="each", uid=kind)
+            made.sink_to(FileSink(out / kind), uid=f"{kind} out")
+
+    paid = [Paid(f"u{n % 3}", exact((-1) ** n * 7**n % 10**18 * 10**17, 18)) for n in range(90)]
+    report = check_recovery(
+        program, [paid], tmp_path, crashes=2, runtime="in-process", parallelism=2, state_backend=backend
+    )
+    assert (report.crashes, report.output.total()) == (2, 3 * len(paid))

@@ -104,8 +104,9 @@ class ColumnArray:
 
     @property
     def type_name(self) -> str:
-        """What the schema of the state says."""
-        return str(self.dtype if self.decimal is None else self.decimal)
+        """What the schema of the state says: it is part of its fingerprint."""
+        d = self.decimal
+        return str(self.dtype) if d is None else f"decimal128({d.precision}, {d.scale})"
 
     def to_arrow(self, values: npt.NDArray[Any]) -> pa.Array:
         """Values as files have them."""
