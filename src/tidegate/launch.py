@@ -18,6 +18,7 @@ from tidegate.api.environment import Environment, Program, ambient
 from tidegate.api.operations import WriteSink
 from tidegate.api.sink import Sink, SinkJob
 from tidegate.api.streams import DataStream
+from tidegate.cli.notebook import is_notebook
 from tidegate.cli.plan import print_plan
 from tidegate.cli.progress import ProgressDisplay
 from tidegate.core.errors import JobError
@@ -39,21 +40,24 @@ from tidegate.records.wire import decode_batch
 _LOG = logging.getLogger(__name__)
 
 
-def explain(program: Program, format: str) -> str:
-    """The plan of a program in one of the formats."""
-    return explain_graph(_stream_graph(program), format)
+def explain(program: Program, format: str, note: str) -> str:
+    """The plan of a program in one of the formats; `note` is told with its warnings."""
+    return explain_graph(_stream_graph(program), format, note)
 
 
 def execute(program: Program, spark: Any) -> JobMetrics:
     """Run a program to its end, with the display that the option `progress` asks for."""
     graph = _graph_to_run(program)
     shown = _shows_progress(program.options)
-    if shown:
+    if shown and not is_notebook():
         print_plan(explain_graph(graph, "text"))
         if program.options.runtime == "spark":
             print("\nstarting on Spark ...", flush=True)  # noqa: T201
     client = _start(graph, program, spark)
-    display = ProgressDisplay.of(client) if shown and program.options.runtime == "spark" else None
+    display = None
+    if shown and program.options.runtime == "spark":
+        _hide_progress_bar(spark)
+        display = ProgressDisplay.of(client)
     with display or contextlib.nullcontext():
         return _result(client)
 
@@ -287,7 +291,14 @@ def _is_sink(operation: object, kind: type) -> bool:
 
 
 def _shows_progress(options: Options) -> bool:
-    return options.progress == "on" or (options.progress == "auto" and sys.stdout.isatty())
+    watched = sys.stdout.isatty() or is_notebook()
+    return options.progress == "on" or (options.progress == "auto" and watched)
+
+
+def _hide_progress_bar(spark: Any) -> None:
+    from tidegate.spark.session import hide_progress_bar
+
+    hide_progress_bar(spark)
 
 
 def _remove(location: str) -> None:

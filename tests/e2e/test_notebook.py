@@ -49,6 +49,11 @@ env.from_sequence(1, 10).print()
 SVG(env.explain("svg"))
 """,
     """
+counts = Environment(parallelism=2).from_collection(CLICKS).map(shout).key_by("app").count()
+counts.explain()
+""",
+    "metrics",
+    """
 def fail(click: Click) -> int:
     return click.user // 0
 
@@ -83,7 +88,7 @@ def test_notebook_defines_functions_runs_jobs_and_shows_results(
     )
     client.execute()
 
-    _, counted, printed, summed, pictured, failed = notebook.cells
+    _, counted, printed, summed, pictured, planned, measured, failed = notebook.cells
     assert outputs(counted, "text/plain") == ["[('APP1!', 1), ('APP1!', 2), ('APP2!', 1)]"]
     (line,) = "".join(outputs(printed, "stdout")).splitlines()
     assert line.startswith("shouted:")
@@ -91,6 +96,12 @@ def test_notebook_defines_functions_runs_jobs_and_shows_results(
     assert outputs(printed, "text/plain") == ["('FINISHED', True)"]
     assert outputs(summed, "text/plain") == ["55"]
     assert outputs(pictured, "image/svg+xml")[0].startswith("<svg")
+    assert outputs(planned, "text/html")[0].startswith("<svg")
+    assert "job &#x27;job&#x27; FINISHED" in outputs(measured, "text/html")[0]
+    assert "<td" in outputs(measured, "text/html")[0]
+    (progress,) = outputs(printed, "text/html")  # drawn again and again, in one place
+    assert "FINISHED" in progress
+    assert "print shouted" in progress
     message = "".join(outputs(failed, "stdout"))
     assert message.startswith("JobFailedError ")
     assert "operator 'map fail'" in message

@@ -360,3 +360,56 @@ class TestEventTime:
 
 def text_without(text: str, start: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(start))
+
+
+# ---- without a sink, and in a notebook ----
+
+
+def test_a_stream_without_a_sink_is_explained_as_if_it_were_collected() -> None:
+    env = Environment(runtime="in-process")
+    numbers = env.from_sequence(1, 3, name="numbers")
+    texts = numbers.map(str, returns=str, name="texts")
+    text = texts.explain()
+    assert "texts [map" in text
+    assert "-> collect [sink: collect to the driver]" in text
+    assert env._nodes == [numbers._node, texts._node], "explaining adds nothing to the program"
+    assert sorted(texts.execute_and_collect()) == ["1", "2", "3"]
+
+
+def test_a_program_without_a_sink_is_explained_with_all_its_ends_and_a_word_about_it() -> None:
+    env = Environment(runtime="in-process")
+    numbers = env.from_sequence(1, 3, name="numbers")
+    numbers.map(str, returns=str, name="texts")
+    numbers.map(float, returns=float, name="floats")
+    text = env.explain()
+    assert "texts [map" in text
+    assert "floats [map" in text
+    assert text.count("-> ") >= 2
+    assert "the program has no sink: it is shown as if its streams were collected" in text
+    assert json.loads(env.explain("json"))["warnings"][0].startswith("the program has no sink")
+    with pytest.raises(ProgramError, match="the program has no sink"):
+        env.execute()
+
+
+def test_an_environment_without_streams_is_refused_as_before() -> None:
+    with pytest.raises(ProgramError, match="the program has no sink"):
+        Environment().explain()
+
+
+@pytest.mark.parametrize("format", ["text", "json", "mermaid", "svg"])
+def test_a_notebook_shows_every_format_as_the_picture(format: str) -> None:
+    env = Environment(runtime="in-process")
+    env.from_sequence(1, 3).print()
+    shown: Any = env.explain(format)
+    assert isinstance(shown, str)
+    assert shown._repr_html_() == env.explain("svg")
+
+
+def test_a_notebook_shows_metrics_as_a_table() -> None:
+    env = Environment(runtime="in-process")
+    env.from_sequence(1, 3, name="<numbers>").sink_to(BlackholeSink(), name="out")
+    table = env.execute("job")._repr_html_()
+    assert table.startswith("<div><b>job &#x27;job&#x27; FINISHED, ")
+    assert "&lt;numbers&gt;" in table
+    assert "<numbers>" not in table
+    assert table.count("<tr>") == 4, "the head, the task and its two operators"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,3 +75,42 @@ def test_a_session_that_a_dataframe_is_of_is_not_stopped_for_a_larger_job() -> N
 def test_a_job_that_vanished_without_an_end_does_not_keep_the_session() -> None:
     small = obtain_session(None, Options(), 1, SessionUse())
     assert obtain_session(None, Options(), 4, SessionUse()) is not small
+
+
+class FakeBar:
+    stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+class FakeOption:
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def isDefined(self) -> bool:
+        return self._value is not None
+
+    def get(self) -> Any:
+        return self._value
+
+
+def with_bar(bar: FakeBar | None) -> Any:
+    scala = SimpleNamespace(progressBar=lambda: FakeOption(bar))
+    return SimpleNamespace(_sc=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala)))
+
+
+def test_sparks_own_bar_is_stopped_where_ours_is_drawn() -> None:
+    bar = FakeBar()
+    sessions.hide_progress_bar(with_bar(bar))
+    assert bar.stopped == 1
+
+
+def test_a_session_without_a_bar_or_without_a_context_is_left_alone() -> None:
+    sessions.hide_progress_bar(with_bar(None))
+    sessions.hide_progress_bar(SimpleNamespace())  # Spark Connect
+    sessions.hide_progress_bar(None)
+
+
+def test_no_session_that_tidegate_starts_draws_a_bar() -> None:
+    assert sessions.GANG_SETTINGS["spark.ui.showConsoleProgress"] == "false"

@@ -8,7 +8,9 @@ import threading
 import msgspec
 import pytest
 from rich.console import Console
+from rich.text import Text
 
+from tidegate.cli.notebook import html_of, is_notebook
 from tidegate.cli.progress import ProgressDisplay, Rates, VertexRates, draw, plain_line, time_bar
 from tidegate.cli.recovery import Recovery
 from tidegate.core.ids import AttemptNumber, VertexId
@@ -347,3 +349,14 @@ def test_error_cannot_write_control_characters_to_the_terminal():
 def test_ended_job_shows_no_age():
     shown = recovery(JobStatus.FINISHED, triggered=7, completed=7, latest_completed=completed_checkpoint(7))
     assert lines_below(shown) == ["7 checkpoints; the last: 7, took 35 ms, 0 B"]
+
+
+def test_what_is_drawn_becomes_html_without_a_style_sheet() -> None:
+    html = html_of(Text("<job> RUNNING", style="bold"))
+    assert html.startswith("<pre style=")
+    assert "&lt;job&gt; RUNNING" in html
+    assert "<style" not in html
+
+
+def test_a_plain_process_is_no_notebook() -> None:
+    assert not is_notebook()

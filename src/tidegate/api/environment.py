@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tidegate.api.basic_sinks import CollectSink
 from tidegate.api.config_files import options_from_file
 from tidegate.api.flink_names import FlinkNames, NamesOfClass
 from tidegate.api.job_client import JobClient
-from tidegate.api.operations import Operation, ReadSource
+from tidegate.api.operations import Operation, ReadSource, WriteSink
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource
 from tidegate.api.settings import apply_settings
 from tidegate.api.source import Source
@@ -161,15 +162,35 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
     def explain(self, format: str = "text", job_name: str | None = None) -> str:
         """The plan: the StreamGraph, its chains and why an edge is not chained, the slots needed.
 
-        `format` is "text", "json", "mermaid" or "svg"; `job_name` is the one that `execute` will be given.
+        `format` is "text", "json", "mermaid" or "svg"; `job_name` is the one that `execute` will be given. Where no
+        stream has a sink yet, their ends are shown as if they were collected. A notebook shows the picture.
         """
-        text: str = self._launch().explain(self._program(job_name), format)
+        if self._sinks or not self._nodes:
+            return self._explain(self._program(job_name), format)
+        read = {ref.upstream.id for node in self._nodes for refs in node.inputs for ref in refs}
+        ends = [node for node in self._nodes if node.id not in read]
+        sinks = [self._collected((StreamRef(node),), node.output_type) for node in ends]
+        program = Program(self._job_name(job_name), tuple(sinks), (), self.options)
+        return self._explain(
+            program, format, "the program has no sink: it is shown as if its streams were collected"
+        )
+
+    def _explain(self, program: Program, format: str, note: str = "") -> str:
+        text: str = self._launch().explain(program, format, note)
         return text
+
+    def _explain_stream(self, stream: DataStream, format: str, job_name: str | None) -> str:
+        sink = self._collected(stream._refs, stream.record_type)
+        return self._explain(Program(self._job_name(job_name), (sink,), (), self.options), format)
+
+    def _collected(self, refs: tuple[StreamRef, ...], record_type: RecordType) -> Transformation:
+        """A sink that collects, beside what the program has."""
+        return self._add(WriteSink(CollectSink()), "collect", (refs,), record_type, register=False)
 
     # ---- inside ----
 
     def _program(self, job_name: str | None, sinks: Sequence[Transformation] | None = None) -> Program:
-        name = job_name or self.options.job_name or _script_name()
+        name = self._job_name(job_name)
         if sinks is not None:  # one stream was asked for: the others are not forgotten ones
             self._forget(sinks)
             return Program(name, tuple(sinks), (), self.options)
@@ -179,6 +200,9 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
                 "streams and their sinks again"
             )
         return Program(name, tuple(self._sinks), tuple(self._nodes), self.options)
+
+    def _job_name(self, given: str | None) -> str:
+        return given or self.options.job_name or _script_name()
 
     def _forget(self, sinks: Sequence[Transformation]) -> None:
         """What leads to these sinks is run: a later plan does not name it as something that never is."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidegate.api import partitioning as p
 from tidegate.api.async_io import AsyncFunction, AsyncRetry, async_operation
-from tidegate.api.basic_sinks import CollectSink, PrintSink
+from tidegate.api.basic_sinks import PrintSink
 from tidegate.api.expressions import expanded, expression_result_type
 from tidegate.api.flink_names import missing_attribute
 from tidegate.api.functions import (
@@ -406,6 +406,16 @@ class DataStream(OperatorSettings):
         sink = self._collect_sink()
         return self._env._collect(sink._node, job_name)
 
+    def explain(self, format: str = "text", job_name: str | None = None) -> str:
+        """The plan of the job that `execute_and_collect` would run; formats as those of `Environment.explain`.
+
+        >>> from tidegate import Environment
+        >>> numbers = Environment(runtime="in-process").from_sequence(1, 3, name="numbers")
+        >>> print(numbers.map(str, returns=str).explain(job_name="texts").splitlines()[0])
+        job 'texts': 1 task, 1 slot needed (default 1)
+        """
+        return self._env._explain_stream(self, format, job_name)
+
     def to_dataframe(self, job_name: str | None = None) -> Any:
         """Run the bounded job that leads to this stream and give its records as a Spark DataFrame."""
         return self._env._to_dataframe(self, job_name)
@@ -425,8 +435,7 @@ class DataStream(OperatorSettings):
             raise NotKeyedError(f"{name}() needs keys: call key_by(...).{name}(...){instead}")
 
     def _collect_sink(self) -> DataStreamSink:
-        node = self._env._add(WriteSink(CollectSink()), "collect", (self._refs,), self._type, register=False)
-        return DataStreamSink(node)
+        return DataStreamSink(self._env._collected(self._refs, self._type))
 
     def _own_node(self, setting: str) -> Transformation:
         ref = self._refs[0]

@@ -1,8 +1,9 @@
 """Live progress of a job in the terminal: rates and back pressure per operator, checkpoints, restarts, the last error.
 
-`ProgressDisplay` asks for a `JobMetrics` and a `Recovery` from its own thread and draws them; where the output is no
-terminal it writes one plain line every few seconds. It must never harm the job: if a snapshot cannot be had, it logs
-that and stops. `Rates` and the functions that draw are pure: snapshots in, something printable out.
+`ProgressDisplay` asks for a `JobMetrics` and a `Recovery` from its own thread and draws them: in a terminal, or in the
+output of a notebook's cell; elsewhere it writes one plain line every few seconds. It must never harm the job: if a
+snapshot cannot be had, it logs that and stops. `Rates` and the functions that draw are pure: snapshots in, something
+printable out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.api.job_client import JobClient
+from tidegate.cli.notebook import NotebookScreen, is_notebook
 from tidegate.cli.recovery import Recovery, recovery_lines, recovery_parts
 from tidegate.metrics.event_time import lag_words, late_records, watermark_lines
 from tidegate.metrics.snapshot import JobMetrics, OperatorCounts, SubtaskMetrics, VertexMetrics
@@ -125,11 +127,13 @@ class ProgressDisplay:
     ) -> None:
         self._fetch = fetch
         self._recovery = recovery
+        self._notebook = NotebookScreen() if console is None and is_notebook() else None
         self._console = console or Console()
         self._live: Live | None = None
-        if self._console.is_terminal:
+        if self._console.is_terminal and self._notebook is None:
             self._live = Live(console=self._console, auto_refresh=False)
-        self._interval = interval if self._live is not None else plain_interval
+        is_drawn = self._live is not None or self._notebook is not None
+        self._interval = interval if is_drawn else plain_interval
         self._rates = Rates()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress display", daemon=True)
@@ -164,7 +168,9 @@ class ProgressDisplay:
             metrics = self._fetch()
             recovery = None if self._recovery is None else self._recovery()
             rates = self._rates.add(metrics)
-            if self._live is not None:
+            if self._notebook is not None:
+                self._notebook.show(draw(metrics, rates, recovery))
+            elif self._live is not None:
                 self._live.update(draw(metrics, rates, recovery), refresh=True)
             else:
                 self._print_line(plain_line(metrics, rates, recovery))

@@ -73,7 +73,7 @@ class Options(NetworkOptions, RecoveryOptions):
         "progress",
         choice("auto", "on", "off"),
         "auto",
-        "Live display in the terminal; auto: only if the output is one.",
+        "Live display in the terminal or the notebook; auto: only if the output is one.",
     )
 
     runtime = Option(

@@ -18,12 +18,29 @@ from tidegate.graph.stream_graph import StreamGraph
 from tidegate.metrics.snapshot import JobMetrics
 
 
-def explain(stream_graph: StreamGraph, format: str = "text") -> str:
+class PlanText(str):
+    """A plan as it was asked for; a notebook that shows it draws the picture."""
+
+    _plan: Plan
+
+    @classmethod
+    def of(cls, text: str, plan: Plan) -> PlanText:
+        """The text of a plan."""
+        made = cls(text)
+        made._plan = plan
+        return made
+
+    def _repr_html_(self) -> str:
+        return svg_of(self._plan)
+
+
+def explain(stream_graph: StreamGraph, format: str = "text", note: str = "") -> str:
     """Describe the tasks of a graph, why each exchange is one, the slots needed, and what is slow.
 
-    `format` is "text", "json" (the fields of `explain_plan.Plan`), "mermaid" or "svg".
+    `format` is "text", "json" (the fields of `explain_plan.Plan`), "mermaid" or "svg"; `note` becomes a warning.
     """
-    return _write(format, plan_of(stream_graph))
+    plan = plan_of(stream_graph)
+    return _write(format, msgspec.structs.replace(plan, warnings=[note, *plan.warnings]) if note else plan)
 
 
 def explain_running(plan: Plan, metrics: JobMetrics, format: str = "text") -> str:
@@ -34,7 +51,7 @@ def explain_running(plan: Plan, metrics: JobMetrics, format: str = "text") -> st
 def _write(format: str, plan: Plan) -> str:
     if format not in FORMATS:
         raise ProgramError(f"explain knows the formats {', '.join(FORMATS)}, not {format!r}")
-    return FORMATS[format](plan)
+    return PlanText.of(FORMATS[format](plan), plan)
 
 
 def _json_of(plan: Plan) -> str:

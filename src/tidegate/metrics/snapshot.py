@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tidegate.core.words import number_of
+from tidegate.metrics.html import metrics_html
 
 RECORDS_BEHIND: Final = "records_behind"
 """The gauge of a source subtask: how many records wait in its splits, if its reader can tell."""
@@ -193,6 +194,9 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
                 for o in vertex.operators()
             )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return metrics_html(self)
 
     @property
     def progress(self) -> float | None:

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
@@ -30,6 +29,8 @@ LOCAL_SETTINGS = {
 """For a session on this machine only."""
 
 GANG_SETTINGS = {
+    # One stage for the whole job: it would say nothing, in the middle of what we say.
+    "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
     # A cancelled slot has this long to end by itself before Spark kills its process.
     "spark.python.task.killTimeout": "100ms",
@@ -133,6 +134,17 @@ def start_session(master: str, **settings: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("FATAL" if master.startswith("local[") else "ERROR")
     return session
+
+
+def hide_progress_bar(given: Any) -> None:
+    """Stop the bar that Spark draws in the terminal, for the rest of the session: it would be drawn over ours."""
+    session = given or SparkSession.getActiveSession()
+    context = getattr(session, "_sc", None)  # None: Spark Connect, whose server has no terminal
+    if context is None:
+        return
+    bar = context._jsc.sc().progressBar()
+    if bar.isDefined():
+        bar.get().stop()
 
 
 def stop_own_session() -> None:
