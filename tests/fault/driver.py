@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -13,8 +16,10 @@ from tests.fault.kit import until_completed, until_restarted
 from tests.fault.storm import OPTIONS, WITH_EXECUTORS, Storm
 from tests.fault.tap import TapSource
 from tests.spark.driver import hear, say, session
-from tidegate import Environment, FileSink, JobFailedError
+from tidegate import Environment, FileSink, JobFencedError
+from tidegate.core.failpoints import injected
 from tidegate.spark.session import start_session
+from tidegate.storage.storage import FencedError
 
 
 def storm(master: str, directory: str, kills: str, seed: str) -> None:
@@ -60,14 +65,62 @@ def resumed(
     say("running", restored=overview.restored_checkpoint, attempt=overview.attempt, job_id=client.job_id)
     order = hear()
     if order == "wait":
-        try:
-            client.result(240)
-        except JobFailedError as e:
-            say("failed", error=str(e))
+        until_fenced(client)
+    elif order == "stop":
+        with injected("storage.write", StopBeforeManifest()):
+            until_fenced(client)
     elif order == "close":
         end = TapSource(home / "tap", 2).close()
         client.result(240)
         say("finished", end=end)
+    spark.stop()
+
+
+def until_fenced(client: Any) -> None:
+    """Run until another driver has the job, and tell what the user is told."""
+    try:
+        client.result(240)
+    except JobFencedError as e:
+        say("fenced", error=str(e))
+
+
+class StopBeforeManifest:
+    """Stops this process once, between its look at the claims and the manifest that it writes next."""
+
+    def __init__(self) -> None:
+        self._has_stopped = False
+
+    def __call__(self) -> None:
+        if threading.current_thread().name == "tidegate-storage" and not self._has_stopped:
+            self._has_stopped = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def beside(master: str, directory: str) -> None:
+    """Start from nothing while another driver does the same; wait for the word to begin with all imported."""
+    home = Path(directory)
+    spark = start_session(master)
+    options = {
+        **OPTIONS,
+        "parallelism": 2,
+        "checkpoint_dir": str(home / "chk"),
+        "resume": "latest-or-new",
+    }
+    env = ticks_and_counts(Environment(spark=spark, **options), home)
+    say("ready")
+    hear()
+    try:
+        client = env.execute_async("beside")
+    except (JobFencedError, FencedError) as e:
+        say("started", attempt=-1, job_id="")
+        say("fenced", error=str(e))
+    else:
+        say("started", attempt=client.overview().attempt, job_id=client.job_id)
+        try:
+            client.result(400)
+            say("finished")
+        except JobFencedError as e:
+            say("fenced", error=str(e))
     spark.stop()
 
 

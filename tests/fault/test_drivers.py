@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.fault.kit import stopped
 from tests.fault.storm import judge
+from tests.fault.tap import TapSource
 from tests.fault.test_storms import PROGRAM
+from tests.spark.kit import wait_until
 from tests.spark.standalone import Cluster, Driver, python_without_tidegate
+from tidegate.core.ids import CHECKPOINTS_PER_DRIVER
 
 pytest_plugins = ["tests.plugins.s3_endpoint"]
+
+
+def stored_ids(directory: Path) -> set[int]:
+    """The checkpoints that have a manifest below a checkpoint directory."""
+    return {int(path.parent.name[4:]) for path in directory.glob("*/chk-*/_metadata")}
 
 
 @pytest.mark.spec("S1-7", "S0-1", "S0-32")
@@ -61,7 +72,7 @@ def test_a_stopped_driver_that_wakes_after_another_resumed_the_job_ends_and_take
             other.tell(" ".join(arguments[1:]))
             after = other.expect("running", 240)
             assert after["job_id"] == before["job_id"]
-        error = asleep.expect("failed", 120)["error"]
+        error = asleep.expect("fenced", 120)["error"]
         assert "another driver has taken the job over" in error
         assert f"claims/a{after['attempt']}-" in error
         assert asleep.wait(60) == 0, asleep.errors()
@@ -69,6 +80,60 @@ def test_a_stopped_driver_that_wakes_after_another_resumed_the_job_ends_and_take
         end = other.expect("finished", 240)["end"]
         assert other.wait(60) == 0, other.errors()
     assert judge(storage, 2, end) == 2 * end
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_driver_that_stops_between_its_look_at_the_claims_and_its_manifest_writes_nothing_that_counts(
+    tmp_path,
+):
+    storage, first, second = (tmp_path / name for name in ("home", "first", "second"))
+    for directory in (storage, first, second):
+        directory.mkdir()
+    arguments = ["resumed", "local[2]", str(storage), "latest-or-new"]
+    with (
+        Driver(first, *arguments, program=PROGRAM) as asleep,
+        Driver(second, "idle", program=PROGRAM) as other,
+    ):
+        before = asleep.expect("running", 240)
+        asleep.tell("stop")
+        pid = asleep.process.pid
+        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "a stopped driver", 120)
+        completed = {id for id in stored_ids(storage / "chk") if id < CHECKPOINTS_PER_DRIVER}
+        other.tell(" ".join(arguments[1:]))
+        after = other.expect("running", 240)
+        assert (after["job_id"], after["restored"]) == (before["job_id"], max(completed))
+        os.kill(pid, signal.SIGCONT)
+        assert "another driver has taken the job over" in asleep.expect("fenced", 120)["error"]
+        assert asleep.wait(60) == 0, asleep.errors()
+        other.tell("close")
+        end = other.expect("finished", 240)["end"]
+        assert other.wait(60) == 0, other.errors()
+    assert judge(storage, 2, end) == 2 * end
+
+
+@pytest.mark.timeout(900)
+def test_two_drivers_that_are_started_from_nothing_at_once_are_one_job_and_write_one_output(tmp_path):
+    home, first, second = (tmp_path / name for name in ("home", "first", "second"))
+    for directory in (home, home / "chk", first, second):
+        directory.mkdir()
+    with (
+        Driver(first, "beside", "local[2]", str(home), program=PROGRAM) as one,
+        Driver(second, "beside", "local[2]", str(home), program=PROGRAM) as two,
+    ):
+        for driver in (one, two):
+            driver.expect("ready", 240)
+        for driver in (one, two):
+            driver.tell("go")
+        said = [(driver.expect("started", 240)["attempt"], driver) for driver in (one, two)]
+        (low, loser), (high, winner) = sorted(said, key=lambda pair: pair[0])
+        assert low < high
+        assert "another driver has taken the job over" in loser.expect("fenced", 240)["error"]
+        end = TapSource(home / "tap", 2).close()
+        winner.expect("finished", 240)
+        for driver in (one, two):
+            assert driver.wait(60) == 0, driver.errors()
+    assert judge(home, 2, end) == 2 * end
 
 
 @pytest.mark.spec("S2-8")
