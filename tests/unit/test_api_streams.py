@@ -119,6 +119,8 @@ MISUSES: list[tuple[str, Callable[[DataStream], Any], str]] = [
     ("filter by a number", lambda s: s.filter(pl.col("user") + 1), "does not fit Click("),
     ("with_columns of a bad type", lambda s: s.with_columns(pl.col("app") + pl.lit([1])), "does not fit Click("),
     ("select of a total", lambda s: s.select(pl.col("user").sum()), 'select: col("user").sum() is not computed'),
+    ("select of no column", lambda s: s.select(pl.col(pl.Binary)), "chooses none of the columns app, user, price"),
+    ("select of two of a name", lambda s: s.select("app", pl.all()), "two columns named 'app'"),
     ("select of a constant", lambda s: s.select(pl.lit(1)), "one value per batch, not one per record"),
     ("key of nothing", lambda s: s.key_by(), "key_by needs at least one column name, or a function"),
     ("key of a number", lambda s: s.key_by(5), 'key_by takes column names (key_by("a", "b")) or one function, got 5'),

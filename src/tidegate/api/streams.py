@@ -503,7 +503,10 @@ class DataStream(OperatorSettings):
             if not isinstance(e, pl.Expr):
                 raise ProgramError(f"{form} takes column names and polars expressions, got {e!r}")
         resolved += tuple(expression.alias(name) for name, expression in named.items())
+        written = ", ".join(map(str, resolved))
         resolved = expanded(self._type.schema, resolved)
+        if form == "select" and not resolved:
+            raise ProgramError(f"select({written}) chooses none of the columns {', '.join(self._type.names)}")
         out = expression_result_type(self._type, form, resolved)
         return self._then(ApplyExpressions(form, resolved), form, out, settings)
 
