@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.fault.kit import until_completed, until_restarted
+from tests.fault.kit import until, until_completed, until_restarted
 from tests.fault.storm import OPTIONS, WITH_EXECUTORS, Storm
 from tests.fault.tap import TapSource
 from tests.spark.driver import hear, say, session
@@ -138,6 +138,65 @@ def moved(master: str, directory: str, checkpoint_dir: str, backend: str) -> Non
     executors = sorted({slot.executor for slot in client.slots()})
     say("moved", executors=executors, restored=client.overview().restored_checkpoint)
     hear()
+    end = TapSource(home / "tap", 2).close()
+    client.result(240)
+    say("finished", end=end)
+    spark.stop()
+
+
+def on_hosts(master: str, directory: str, address: str, resume: str) -> None:
+    """Count what comes from a tap on hosts of their own, and say what the job says of each fault."""
+    home = Path(directory)
+    (home / "chk").mkdir(exist_ok=True)
+    spark = start_session(
+        master,
+        spark__driver__host=address,
+        spark__driver__bindAddress=address,
+        spark__pyspark__python=os.environ["CLUSTER_PYTHON"],
+        spark__ui__enabled="false",
+        spark__executor__memory="512m",
+        # A slot on each of two hosts, and as much is left for another driver.
+        spark__executor__cores="1",
+        spark__cores__max="2",
+        spark__network__timeout="20s",
+        spark__network__timeoutInterval="5s",
+        spark__executor__heartbeatInterval="2s",
+    )
+    options = {
+        **OPTIONS,
+        "parallelism": 2,
+        "checkpoint_dir": str(home / "chk"),
+        "resume": resume,
+        "heartbeat_timeout": "4 s",
+        "link_timeout": "3 s",
+        "control_port": "40000-40010",
+        "data_ports": "40100-40110",
+        "slots_wait_timeout": "4 min",
+    }
+    client = ticks_and_counts(Environment(spark=spark, **options), home).execute_async("hosts")
+    until_completed(client, 3, 240)
+    slots = client.slots()
+    hosts, ports = [slot.host for slot in slots], [slot.port for slot in slots]
+    say("running", hosts=hosts, ports=ports, attempt=client.overview().attempt)
+    while (order := hear()) != "close":
+        if order == "end":
+            try:
+                client.result(240)
+            except JobFailedError as e:
+                say("failed", error=str(e))
+            spark.stop()
+            return
+        attempt = int(order)
+
+        def failed(attempt: int = attempt) -> bool:
+            last = client.overview().last_error_attempt
+            return last is not None and last >= attempt
+
+        until(client, failed, f"attempt {attempt} fails", 120)
+        say("failed", error=client.overview().last_error)
+        hear()
+        until_completed(client, client.checkpoints().completed + 3, 240)
+        say("recovered", attempt=client.overview().attempt)
     end = TapSource(home / "tap", 2).close()
     client.result(240)
     say("finished", end=end)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +90,29 @@ def kill_tree(process: subprocess.Popen[Any]) -> None:
 
 
 class Cluster:
-    """A master and workers of two cores each. Use it in a `with` block."""
+    """A master and workers of two cores each. Use it in a `with` block.
 
-    def __init__(self, directory: Path) -> None:
+    `command_at` makes a command one that runs at an address, where addresses are of hosts of their own.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        address: str = "127.0.0.1",
+        command_at: Callable[[str, list[str]], list[str]] = lambda address, command: command,
+    ) -> None:
         self.directory = directory
+        self._address = address
+        self._command_at = command_at
         self.url = ""
         self.workers: list[subprocess.Popen[bytes]] = []
         self._stack = contextlib.ExitStack()
-        self._environment = spark_environment(directory)
 
     def __enter__(self) -> Cluster:
         port = free_port()
-        self.url = f"spark://127.0.0.1:{port}"
-        args = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port())]
-        self._launch("master", "org.apache.spark.deploy.master.Master", args)
+        self.url = f"spark://{self._address}:{port}"
+        args = ["--host", self._address, "--port", str(port), "--webui-port", str(free_port())]
+        self._launch("master", "org.apache.spark.deploy.master.Master", args, self._address)
         self._await_log("master", "I have been elected leader")
         return self
 
@@ -111,14 +120,13 @@ class Cluster:
         self._stack.close()
 
     def add_worker(
-        self, cores: int = 2, machine: Path | None = None, address: str = "127.0.0.1"
+        self, cores: int = 2, machine: Path | None = None, address: str = "127.0.0.1", memory: str = "600m"
     ) -> subprocess.Popen[bytes]:
         """Start another worker, with everything that it writes in the directory of a machine if one is given."""
         name = f"worker-{len(self.workers)}"
         args = ["--host", address, "--webui-port", str(free_port()), "--cores", str(cores)]
-        args += ["--memory", "600m", "--work-dir", str((machine or self.directory) / name), self.url]
-        environment = None if machine is None else spark_environment(machine) | {"SPARK_LOCAL_IP": address}
-        worker = self._launch(name, "org.apache.spark.deploy.worker.Worker", args, environment)
+        args += ["--memory", memory, "--work-dir", str((machine or self.directory) / name), self.url]
+        worker = self._launch(name, "org.apache.spark.deploy.worker.Worker", args, address, machine)
         self.workers.append(worker)
         return worker
 
@@ -132,13 +140,13 @@ class Cluster:
         kill_tree(self.workers[index])
 
     def _launch(
-        self, name: str, main: str, args: list[str], environment: dict[str, str] | None = None
+        self, name: str, main: str, args: list[str], address: str, machine: Path | None = None
     ) -> subprocess.Popen[bytes]:
         log = (self.directory / f"{name}.log").open("wb")
         self._stack.enter_context(log)
         process = subprocess.Popen(
-            [SPARK_HOME / "bin" / "spark-class", main, *args],
-            env=environment or self._environment,
+            self._command_at(address, [str(SPARK_HOME / "bin" / "spark-class"), main, *args]),
+            env=spark_environment(machine or self.directory) | {"SPARK_LOCAL_IP": address},
             cwd=self.directory,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -165,12 +173,13 @@ class Driver:
         *arguments: str,
         env: dict[str, str] | None = None,
         program: Path = ROOT / "tests" / "spark" / "driver.py",
+        prefix: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         environment = {**spark_environment(directory), **(env or {})}
         self._errors = (directory / "driver.err").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, str(program), *arguments],
+            [*prefix, sys.executable, str(program), *arguments],
             env=environment,
             cwd=directory,
             stdin=subprocess.PIPE,
