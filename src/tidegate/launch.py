@@ -129,21 +129,14 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
         _LOG.warning("job %r: %s", graph.name, words)
     begin = beginning(program.options, job_graph.name, job_graph)
     targets = _Targets(graph, begin)
-    with targets:
-        client = _start_prepared(graph, job_graph, program, spark, begin, targets)
-    return client
-
-
-def _start_prepared(
-    graph: StreamGraph, job_graph: JobGraph, program: Program, spark: Any, begin: Beginning, targets: _Targets
-) -> Any:
     printers = {
         node.operator_id: _Printer(node.operation.sink, node.output_type)
         for node in graph.nodes
         if isinstance(node.operation, WriteSink) and isinstance(node.operation.sink, PrintSink)
     }
     if program.options.runtime == "in-process":
-        return _start_in_process(job_graph, plan_of(graph), program.options, printers, begin, targets)
+        with targets:
+            return _start_in_process(job_graph, plan_of(graph), program.options, printers, begin, targets)
     client = _start_on_spark(job_graph, plan_of(graph), program, spark, begin, targets)
     for id, printer in printers.items():
         batches = client.collected_batches(id)
@@ -188,9 +181,14 @@ def _start_on_spark(
     use = SessionUse()
     session = obtain_session(spark, options, job_graph.slots_needed, use)
     gang = SparkGang(session, options, use)
-    return run_job(
-        JobRunner(job_graph, options, gang, begin=begin, keeps=program, on_end=targets.release), plan
-    )
+    runner = JobRunner(job_graph, options, gang, begin=begin, keeps=program, on_end=targets.release)
+    try:
+        # Last, when nothing else can be refused any more: a sink may delete what an earlier run has left.
+        with targets:
+            return run_job(runner, plan)
+    except BaseException:
+        runner.close_unstarted()
+        raise
 
 
 def _start_in_process(

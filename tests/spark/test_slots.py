@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -21,8 +22,8 @@ import pytest
 from tests.spark.driver import five_operators, nothing, to_pair, unbounded
 from tests.spark.kit import wait_until
 from tests.spark.standalone import timed
-from tidegate import Environment, JobFailedError, JobStatus, MapFunction, SchemaError
-from tidegate.core.errors import SlotsUnavailableError
+from tidegate import Environment, FileSink, JobFailedError, JobStatus, MapFunction, SchemaError
+from tidegate.core.errors import ConfigurationError, SlotsUnavailableError
 from tidegate.core.states import ExecutionState
 from tidegate.jobmanager.slots import SlotState
 from tidegate.spark.gang import SparkGang
@@ -542,3 +543,15 @@ def test_a_job_that_spark_itself_stops_fails_with_a_reason(make_env, spark, star
     spark.sparkContext.cancelAllJobs()
     with pytest.raises(JobFailedError, match=r"Spark|ended"):
         client.result(timeout_s=30)
+
+
+def test_an_address_or_a_port_that_cannot_be_had_is_refused_before_output_is_deleted(make_env, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "part-0-0.json").write_text("{}\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        env = make_env(control_port=taken.getsockname()[1])
+        env.from_sequence(1, 10).sink_to(FileSink(out, overwrite=True))
+        with pytest.raises(ConfigurationError, match=r"no port of network\.control_port"):
+            env.execute("refused")
+    assert (out / "part-0-0.json").exists()

@@ -24,6 +24,7 @@ from tidegate.jobmanager.job_client import LocalJobClient, run_job
 from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.protocol.bootstrap import SlotBootstrap
+from tidegate.taskmanager.control import ControlLost
 from tidegate.taskmanager.mailbox import run_slot
 from tidegate.taskmanager.network.data_plane import DataPlane
 from tidegate.taskmanager.slot import Slot
@@ -117,6 +118,19 @@ def test_a_job_runs_over_encrypted_connections_and_ports_that_were_told():
     env = Environment(parallelism=2, tls="on", control_port="20000-25000", data_ports="25001-32000")
     numbers = env.from_sequence(1, 200_000).rebalance().map(lambda n: n, returns=int)
     assert records_in(start(env, numbers).result(WAIT_S)) == 200_000
+
+
+def test_a_control_port_that_cannot_be_reached_is_named_with_both_hosts_and_what_to_set():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    bootstrap = SlotBootstrap("job", "name", 0, b"s" * 32, "127.0.0.1", port, 1, {})
+    with pytest.raises(ControlLost) as raised:
+        run_slot(bootstrap, SlotId(0), "executor")
+    said = str(raised.value)
+    assert f"control port 127.0.0.1:{port} cannot be reached from host {socket.gethostname()}: " in said
+    assert "Connection refused" in said
+    assert "network.bind_host" in said
+    assert "network.control_port" in said
 
 
 class Counting(MapFunction):

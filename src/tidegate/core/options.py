@@ -144,7 +144,10 @@ class Options(NetworkOptions, RecoveryOptions):
         "Silence after which a slot or the JobManager is taken for dead.",
     )
     slots_wait_timeout = Option(
-        "slots.wait_timeout", DURATION, 300_000, "How long to wait for missing slots before the job fails."
+        "slots.wait_timeout",
+        DURATION,
+        300_000,
+        "How long an attempt waits for missing slots before it fails; slots that Spark has free get 30 s to start.",
     )
     cancel_grace = Option(
         "cancel.grace",

@@ -183,6 +183,10 @@ class JobRunner:
         self._server.start(self._handle, self._on_server_exit)
         self.post(ev.SubmissionRequested())
 
+    def close_unstarted(self) -> None:
+        """Release what a runner that was never started holds: its control port."""
+        self._server.close_unstarted()
+
     def post(self, event: JobEvent) -> None:
         """Let the job's thread handle an event."""
         self._server.post(event)

@@ -193,10 +193,12 @@ class ControlClient:
                 if self._tls is not None:
                     self._socket = self._tls.wrap_socket(self._socket)
                 return self._shake_hands(secret, hello)
-            except (ControlLost, ConnectionError, ssl.SSLError):
+            except (ControlLost, ConnectionError, ssl.SSLError) as e:
                 self._socket.close()
                 if time.monotonic() >= deadline:
-                    raise
+                    raise ControlLost(
+                        f"the control port {host}:{port} is not that of this job's JobManager, or is overrun: {e}"
+                    ) from e
                 time.sleep(0.1)
             except BaseException:
                 self._socket.close()
