@@ -430,6 +430,15 @@ def test_once_a_slot_came_up_the_environment_is_not_blamed_any_more():
     assert kit.found(ev.EndJob) == []
 
 
+def test_executors_that_are_lost_before_a_slot_came_up_are_for_the_restart_strategy():
+    kit = JobKit()
+    kit.do(ev.SubmissionRequested())
+    for attempt in range(6):
+        await_attempt(kit, attempt + 1)
+        start_and_end(kit, f"Spark lost its executor {attempt}: killed", ev.GangFault.EXECUTOR_LOST)
+    assert kit.found(ev.EndJob) == []
+
+
 def test_different_ends_before_a_slot_came_up_are_tried_again():
     kit = JobKit()
     kit.do(ev.SubmissionRequested())

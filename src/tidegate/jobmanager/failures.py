@@ -183,7 +183,8 @@ def gang_ended(error: str | None, fault: GangFault) -> Failure:
     return Failure(
         FailureRank.GANG_ENDED,
         "Spark ended the job's tasks: " + "\n  ".join(lines),
-        reason=lines[0] if lines else "",
+        # Without the ids of tasks and executors, and ports. Executors may be lost again and again, each by itself.
+        culprit="" if fault is GangFault.EXECUTOR_LOST else re.sub(r"\d+", "", lines[0] if lines else ""),
         is_environment=fault is GangFault.ENVIRONMENT,
     )
 

@@ -81,7 +81,7 @@ class FailedStarts:
 
     def __init__(self) -> None:
         self._came_up = False
-        self._kind = ""
+        self._culprit = ""
         self._count = 0
 
     def attempt_ended(self, failure: Failure, came_up: bool) -> str | None:
@@ -92,9 +92,8 @@ class FailedStarts:
             return None
         if failure.is_environment:
             return "no attempt can succeed in this environment"
-        kind = re.sub(r"\d+", "", failure.reason)  # ids of tasks and executors, ports
-        self._count = self._count + 1 if kind == self._kind else 1
-        self._kind = kind
+        self._count = self._count + 1 if failure.culprit and failure.culprit == self._culprit else 1
+        self._culprit = failure.culprit
         if self._count < self.MOST:
             return None
         return f"{self._count} attempts in a row ended like this before any slot had come up"
