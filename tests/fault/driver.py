@@ -16,7 +16,7 @@ from tests.fault.kit import until, until_completed, until_restarted
 from tests.fault.storm import OPTIONS, WITH_EXECUTORS, Storm
 from tests.fault.tap import TapSource
 from tests.spark.driver import hear, say, session
-from tidegate import Environment, FileSink, JobFencedError
+from tidegate import Environment, FileSink, JobFailedError, JobFencedError
 from tidegate.core.failpoints import injected
 from tidegate.spark.session import start_session
 from tidegate.storage.storage import FencedError
