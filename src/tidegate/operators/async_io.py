@@ -26,6 +26,7 @@ from tidegate.operators.row_operator import RowOperator, records_of
 from tidegate.operators.stamped_results import stamps
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import brief
+from tidegate.state.copies import Copier, itself, row_copier
 
 ROWS: Final = "in_flight"
 TIMES: Final = "in_flight_times"
@@ -57,6 +58,7 @@ class AsyncOperator(RowOperator):
         super().open()
         function = self.operation.function
         self._many = isinstance(function, AsyncFunction)
+        self._copy_row: Copier = row_copier(self.input_types[0]) or itself
         self._invoke = function.invoke if isinstance(function, AsyncFunction) else function
         self._waiting: deque[_Request] = deque()
         self._queue: deque[_Request | int] = deque()
@@ -172,7 +174,7 @@ class AsyncOperator(RowOperator):
         return list(records_of(answer)) if self._many else [answer]
 
     async def _answer_of(self, row: Any) -> Any:
-        retry, copy_row = self.operation.retry, self.input_types[0].copy_row
+        retry, copy_row = self.operation.retry, self._copy_row
         attempt = 1
         while True:
             made: Any = None
@@ -193,7 +195,7 @@ class AsyncOperator(RowOperator):
     def _on_timeout(self, row: Any, error: TimeoutError) -> list[Any]:
         function = self.operation.function
         if isinstance(function, AsyncFunction):
-            return list(records_of(function.timeout(row)))
+            return list(records_of(function.timeout(self._copy_row(row))))
         raise TimeoutError(
             f"no answer within {self.operation.timeout_ms} ms. Raise the timeout, add a retry, or use an AsyncFunction "
             f"with a timeout(value) method"

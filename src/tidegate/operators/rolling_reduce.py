@@ -12,6 +12,7 @@ from tidegate.operators.latest_values import latest_values
 from tidegate.operators.results import ResultType, wrong_type
 from tidegate.operators.row_operator import RETURNED, RowOperator, batch_position
 from tidegate.records.batch import Batch
+from tidegate.state.copies import Copier, itself, row_copier
 from tidegate.state.heap.table import REMOVED
 
 STATE_NAME: Final = "reduce-result"
@@ -31,9 +32,10 @@ class ReduceOperator(RowOperator):
         self._function = self.method("reduce")
         self._latest = latest_values(self.context, self.operation.key, self.output_type, STATE_NAME)
         self._key_position = key_position(self.operation.key, self.input_types[0])
-        copied = self.output_type.is_mutable  # what is emitted must not change with what the key has
-        self._loop = _write_loop(None, self.results, copied=copied)
-        self._keyed_loop = _write_loop(self._key_position, self.results, copied=copied)
+        copier = row_copier(self.output_type)  # what the key has must not change with what is emitted
+        self._copy_row: Copier = copier or itself
+        self._loop = _write_loop(None, self.results, copied=copier is not None)
+        self._keyed_loop = _write_loop(self._key_position, self.results, copied=copier is not None)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Reduce each record in order; emit each result, or the latest of each key in the batch."""
@@ -45,7 +47,7 @@ class ReduceOperator(RowOperator):
         taken = self.with_keys(records, keys)
         state, load, function = self._latest.begin(), self._latest.load, self._function
         out: list[Any] = []
-        copy_row = self.output_type.copy_row
+        copy_row = self._copy_row
         loop = self._loop if position is None else self._keyed_loop
         try:
             loop(state, load, keys, taken, function, out, self._adopt, copy_row)
@@ -98,13 +100,13 @@ def loop(state, load, keys, records, function, out, adopt, copy):
         except KeyError:
             so_far = load(k)
             if so_far is REMOVED:
-                state[k] = r
-                out.append({"copy(r)" if copied else "r"})
+                state[k] = {"copy(r)" if copied else "r"}
+                out.append(r)
                 continue
         r = function(so_far, r)
         {f"if {wrong}: r = adopt(r)" if wrong else ""}
-        state[k] = r
-        out.append({"copy(r)" if copied else "r"})
+        state[k] = {"copy(r)" if copied else "r"}
+        out.append(r)
 """
     made: dict[str, Any] = {"cls": cls, "REMOVED": REMOVED}
     exec(compile(text, __file__, "exec"), made)  # in this file's name: no user wants to see it in a traceback

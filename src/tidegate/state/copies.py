@@ -54,6 +54,24 @@ def copier_for(hint: Any) -> Copier | None:
     return None
 
 
+def row_copier(record_type: RecordType) -> Copier | None:
+    """A function that copies records of a stream for an operator that keeps them; None if they are immutable.
+
+    Of Python objects without a type only the outermost is copied.
+    """
+    if record_type.is_object:
+        return record_type.copy_row
+    copier = copier_for(record_type)
+    if copier is None or not record_type.schema.field(0).nullable:  # only a bare value is None as a whole
+        return copier
+    return lambda row: None if row is None else copier(row)
+
+
+def itself(row: Any) -> Any:
+    """The copier of what cannot change."""
+    return row
+
+
 def _list_copier(item: Copier | None) -> Copier:
     if item is None:
         return list
@@ -67,11 +85,18 @@ def _dict_copier(value: Copier | None) -> Copier:
 
 
 def _tuple_copier(make: Callable[[Any], Any], parts: list[Copier | None]) -> Copier | None:
-    if not any(parts):
+    inner = [(i, part) for i, part in enumerate(parts) if part is not None]
+    if not inner:
         return None
-    return lambda values: make(
-        v if part is None or v is None else part(v) for v, part in zip(values, parts, strict=True)
-    )
+
+    def copied(values: Any) -> Any:
+        new = list(values)
+        for i, part in inner:
+            if new[i] is not None:
+                new[i] = part(new[i])
+        return make(new)
+
+    return copied
 
 
 def _struct_copier(cls: type) -> Copier | None:

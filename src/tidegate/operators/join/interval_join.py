@@ -22,6 +22,7 @@ from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import brief
 from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.copies import row_copier
 
 
 class IntervalJoinOperator(RowOperator):
@@ -49,6 +50,7 @@ class IntervalJoinOperator(RowOperator):
             self._check_storable()
         outer = operation.outer
         self._outer = outer
+        self._copiers = tuple(map(row_copier, self.input_types))
         self._buffers = tuple(
             JoinBuffer(
                 operation.reach_ms[side],
@@ -89,8 +91,7 @@ class IntervalJoinOperator(RowOperator):
             if input_index == 0
             else (-operation.upper_ms, -operation.lower_ms)
         )
-        record_type = self.input_types[input_index]
-        copy_row = record_type.copy_row if record_type.is_mutable else None
+        copy_row = self._copiers[input_index]
         try:
             for row, key, time in zip(records, keys, times, strict=True):
                 found = between(key, time + first, time + last)
@@ -145,8 +146,7 @@ class IntervalJoinOperator(RowOperator):
     def _pairing(self, side: int, context: PairContext, results: StampedResults) -> Any:
         """Calls the function with a record of `side` and each one that it met, and takes what it gives."""
         function = self._function
-        other_type = self.input_types[1 - side]
-        copy_other = other_type.copy_row if other_type.is_mutable else None
+        copy_other = self._copiers[1 - side]
 
         def apply(row: Any, time: int, found: list[Entry]) -> None:
             others = [e.row if copy_other is None else copy_other(e.row) for e in found]

@@ -21,6 +21,7 @@ from tidegate.operators.window.results import FunctionResults
 from tidegate.operators.window.window_operator import WindowOperator
 from tidegate.records.batch import Batch
 from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.copies import itself, row_copier
 
 Sides = tuple[list[Any], list[Any]]
 
@@ -83,8 +84,9 @@ class JoinComputation(WindowComputation):
         self.results = FunctionResults(operator, UnkeyedContext(tags), many=True)
         self._compute = self._co_group if operation.form == "co_group" else self._join
         self._outer = operation.outer
-        self._is_mutable = any(t.is_mutable for t in operator.input_types)
-        self._copies = tuple(t.copy_row for t in operator.input_types)
+        copiers = [row_copier(t) for t in operator.input_types]
+        self._is_mutable = any(c is not None for c in copiers)
+        self._copies = tuple(c or itself for c in copiers)
         function: Callable[..., Any] = operator.method("co_group" if operation.form == "co_group" else "join")
         self._function_of_two = function
 

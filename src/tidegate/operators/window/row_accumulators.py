@@ -12,6 +12,7 @@ from typing import Any
 
 from tidegate.api.state import AggregateFunction
 from tidegate.records.types import RecordType
+from tidegate.state.copies import row_copier
 
 
 class Accumulators(ABC):
@@ -58,7 +59,7 @@ class ReduceAccumulators(Accumulators):
 
     def __init__(self, function: Callable[[Any, Any], Any], record_type: RecordType) -> None:
         self._function = function
-        self._copy = record_type.copy_row if record_type.is_mutable else None
+        self._copy = row_copier(record_type)
         self.stored_type = record_type
 
     def create(self, value: Any, timestamp_ms: int) -> Any:

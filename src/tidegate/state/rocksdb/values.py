@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tidegate.api.state import AggregatingState, ReducingState, ValueState
+from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.state.backend import NoKeyError
 from tidegate.state.fitting import INT64_MAX, INT64_MIN
 from tidegate.state.rocksdb.database import Entry
@@ -126,15 +127,25 @@ class RocksDBValueState(ValueState[Any], ValueStore):
         self.name, self.owner = declaration.name, declaration.owner
         self.type, self.default, self.ttl = declaration.type, declaration.default, declaration.ttl
         self.serializer = declaration.serializer
-        copier = serializer.copier if declaration.default is not None else None
-        self._default: Callable[[], Any] = lambda: self.default if copier is None else copier(self.default)
         self._open_values(context, serializer)
+        self._kept_default = None if self.default is None else self._keep_default()
+
+    def _keep_default(self) -> Any:
+        """The default as a value is kept, so that nobody can change it for the next key."""
+        try:
+            return self._values.keep(self.default)
+        except SchemaError as e:
+            raise ProgramError(
+                f"operator {self._operator!r}: the default of state {self.name!r} is of another type: {e}"
+            ) from e
 
     def value(self) -> Any:
         """The key's value, or the default."""
         kept = self._read()
         if kept is None:
-            return self._default()
+            kept = self._kept_default
+            if kept is None:
+                return None
         give = self._give
         return kept if give is None else give(kept)
 
