@@ -155,7 +155,7 @@ def wakes_after_a_takeover(root: str, at: int, does: Callable[[Driver], None], o
     assert isinstance(other[0].complete(), ce.ManifestWritten), "which disturbs the other in nothing"
     assert newest(root) == other[0].acted_on
     other[0].perform(ce.Sweep(NONE, other[0].next_id))
-    assert other[0].storage.completed() == other[0].storage._with_manifest(), "void manifests are swept"
+    assert other[0].storage.completed() == other[0].storage.with_manifest(), "void manifests are swept"
     return True
 
 
@@ -278,7 +278,7 @@ def test_a_manifest_that_appears_when_the_job_has_ended_in_another_driver_does_n
     stop = Stop(3, take_over_and_finish)  # state, list, manifest
     with stop.listening():
         assert isinstance(asleep.complete(), fe.DriverFenced)
-    assert asleep.storage._with_manifest() == [2]
+    assert asleep.storage.with_manifest() == [2]
     assert newest(s3_bucket) == 0
     found = find_at(f"{s3_bucket.split('?')[0]}/{asleep.storage.job_id}/chk-2?{s3_bucket.split('?')[1]}")
     assert found.checkpoint is None
@@ -296,6 +296,10 @@ def test_a_damaged_inheritance_is_named_and_nothing_is_guessed(tmp_path):
             CorruptFileError, match=r"claims/a0-\w+\.json is damaged: .* which checkpoints of the job"
         ):
             begin(str(tmp_path), "latest")
+    options = Options().with_keywords(
+        checkpoint_interval="1 s", checkpoint_dir=str(tmp_path), resume="latest-or-new"
+    )
+    assert not beginning(options.checked(), "another").is_resumed, "a job of another name does not mind"
     path.write_bytes(data)
     assert begin(str(tmp_path), "latest").is_resumed
 

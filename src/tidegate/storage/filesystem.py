@@ -206,7 +206,7 @@ class FilesystemStorage(CheckpointStorage):
 
     def completed(self) -> list[int]:
         """Ids of the checkpoints that have a manifest which counts, ascending."""
-        ids = self._with_manifest()
+        ids = self.with_manifest()
         inheritance = self.inheritance() if ids else None
         return [id for id in ids if inheritance is None or inheritance.covers(id)]
 
@@ -220,7 +220,8 @@ class FilesystemStorage(CheckpointStorage):
             f"had taken the job over from checkpoint {max(inheritance.checkpoints, default='none')}."
         )
 
-    def _with_manifest(self) -> list[int]:
+    def with_manifest(self) -> list[int]:
+        """Ids of all checkpoints that have a manifest, also those that do not count; ascending."""
         with self._listing():
             entries = self._list("", recursive=False)
             ids = sorted(
@@ -274,7 +275,7 @@ class FilesystemStorage(CheckpointStorage):
 
     def remove_if_unused(self, *, claims: bool) -> None:
         """Remove the job's directories, and its `claims` too, unless there is a manifest. After the job's end."""
-        if self._with_manifest():
+        if self.with_manifest():
             return
         if claims:
             for claim in self.claims():

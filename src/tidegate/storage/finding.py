@@ -107,7 +107,13 @@ def _all_of_name(root: str, job_name: str) -> list[StoredCheckpoint | UnusableCh
     found: list[StoredCheckpoint | UnusableCheckpoint] = []
     for job_id in job_ids(root):
         storage = FilesystemStorage(root, job_id)
-        of_job = _read_all(storage)
+        try:
+            of_job = _read_all(storage)
+        except CorruptFileError:  # nobody knows which of them count
+            read, _ = read_all(storage, storage.with_manifest())
+            if read and all(one.manifest.job_name != job_name for one in read):
+                continue  # and that job is not meant
+            raise
         names = {one.manifest.job_name for one in of_job if isinstance(one, StoredCheckpoint)}
         if of_job and not names and (inheritance := storage.inheritance()) is not None:
             names = {inheritance.job_name}
