@@ -575,6 +575,18 @@ def test_the_next_driver_of_a_job_that_has_no_checkpoint_yet_takes_the_directory
 
 
 @pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("resuming", [False, True])
+def test_a_driver_that_wakes_late_does_not_take_the_directory_from_its_successor(tmp_path, append, resuming):
+    """It claimed the job, was stopped before it came here, and another one has claimed the job since."""
+    output = Output(str(tmp_path / "out"), {"append": append})
+    output.prepare(attempt=2_000_000, resuming=resuming)
+    (mark,) = output.files.names()
+    with pytest.raises(OutputDirectoryError, match="belongs to a later driver of this job"):
+        output.prepare(attempt=1_000_000, resuming=resuming)
+    assert output.files.names() == [mark]
+
+
+@pytest.mark.parametrize("append", [False, True])
 def test_a_job_whose_attempts_begin_again_is_refused_where_names_would_be_used_twice(tmp_path, append):
     """As when the checkpoint directory was emptied, which counts the drivers of a job."""
     output = Output(str(tmp_path / "out"), {"append": append})

@@ -82,8 +82,14 @@ def take(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: b
                 f"with attempt {job.attempt}: names would be used twice. Was the checkpoint directory emptied? Name "
                 f"another directory, or give the job another name"
             )
+        rivals = found.rivals(mark, job.resuming)
+        if rivals and rivals[0].job == mark.job:
+            raise OutputDirectoryError(
+                f"{directory.show()} belongs to a later driver of this job: {_describe(directory, rivals[0])}. Leave "
+                f"the job to that one, or stop it and start this program again"
+            )
         if not append:
-            _refuse(directory, found, found.rivals(mark, job.resuming), job.resuming, overwrite)
+            _refuse(directory, found, rivals, job.resuming, overwrite)
         for other in found.owners if overwrite and not job.resuming else ():
             directory.delete(str(other))  # from now on its committers publish nothing
         found = _put(directory, mark, job.resuming)
@@ -127,7 +133,7 @@ class _Found:
         self.owners: list[OwnerName] = []
         """Marks of other jobs."""
         self.of_this_job: list[OwnerName] = []
-        """Marks of earlier drivers of the job."""
+        """Marks of other drivers of the job."""
         for name in names:
             owner = parse_owner(name)
             if owner is not None:
@@ -153,10 +159,14 @@ class _Found:
         self.last_attempts[job] = max(attempt, self.last_attempts.get(job, 0))
 
     def rivals(self, mark: OwnerName, resuming: bool) -> list[OwnerName]:
-        """Marks beside which this one cannot be: of any other job, or, where the job was here before, of an owner."""
+        """Marks beside which this one cannot be: of a later driver of the job, of another job.
+
+        Of other jobs only those of owners, where the job was here before; none, if it appends.
+        """
+        later = [owner for owner in self.of_this_job if owner.attempt > mark.attempt]
         if not mark.is_exclusive:
-            return []
-        return [owner for owner in self.owners if owner.is_exclusive or not resuming]
+            return later
+        return later + [owner for owner in self.owners if owner.is_exclusive or not resuming]
 
     @classmethod
     def look(cls, directory: OutputDirectory, mark: OwnerName) -> _Found:
