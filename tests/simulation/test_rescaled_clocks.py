@@ -85,10 +85,10 @@ PROGRAMS: dict[str, Callable[[KeyedStream], DataStream]] = {
 
 
 class SlowSlot:
-    """Nothing goes wrong, but the second slot seldom takes a step."""
+    """Nothing goes wrong, but the second slot takes fewer steps: clocks differ in a checkpoint for one seed in five."""
 
     tick_ns = 5_000_000
-    event_ns = 300_000
+    event_ns = 100_000
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -98,7 +98,7 @@ class SlowSlot:
 
     def choose(self, choices: list[Any]) -> Any:
         others = [c for c in choices if c.name != "step 1"]
-        quick = others if others and self._random.random() < 0.9 else choices
+        quick = others if others and self._random.random() < 0.5 else choices
         return self._random.choice(quick)
 
     def to_slot(self, message: Any, deliver: Callable[[Any], None]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.event_time import reference as ref
-from tests.event_time.jobs import Branch, Case, Click, check, program
+from tests.event_time.jobs import Branch, Case, Click, check, found_in
 from tidegate import (
     Count,
     EventTimeSessionWindows,
@@ -18,6 +19,7 @@ from tidegate import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
+from tidegate.testing.scripted_source import ScriptedSource
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -51,10 +53,13 @@ def random_case(seed: int) -> Case:
 
 @pytest.mark.parametrize("seed", range(CASES))
 @pytest.mark.spec("S3-18")
-def test_windows_of_every_kind_equal_the_reference_on_spark(make_env: Any, seed: int):
+def test_windows_of_every_kind_equal_the_reference_on_spark(make_env: Any, seed: int, tmp_path: Path):
     case = random_case(seed)
     env = make_env(parallelism=2, batch_rows=case.batch_rows, watermark_interval=0)
-    check(case, program(env, case).execute_and_collect())
+    # Which records are late depends on where batches end; other sources make them smaller on a slow machine.
+    script = ScriptedSource([case.events], tmp_path / "script", type=Click)
+    clicks = env.from_source(script, WatermarkStrategy.bounded(case.delay, "ts"), uid="clicks")
+    check(case, found_in(clicks.set_parallelism(1), case).execute_and_collect())
 
 
 def clicks_of(env: Any, events: list[tuple[str, int]], delay: int) -> Any:
