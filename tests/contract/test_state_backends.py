@@ -888,6 +888,23 @@ def test_a_state_asked_for_twice_is_the_same(cluster: Cluster) -> None:
     assert task.at("a", task.state(ValueState(int)).value) == 1
 
 
+def test_elements_that_were_just_written_are_read_once(cluster: Cluster) -> None:
+    """After a restore a list is read from the files, which have by then what is still on its way to them."""
+    task = cluster.subtask()
+    state = task.state(ListState(int))
+    task.at("a", lambda: state.add(1))
+    restored = cluster.subtask(restore=[task.checkpoint(1)])
+    state = restored.state(ListState(int))
+    restored.at("a", lambda: state.add(2))
+    restored.begin_checkpoint(2)()
+    assert restored.at("a", state.get) == [1, 2]
+    restored.backend.checkpoint_completed(2)
+    restored.at("a", lambda: state.add(3))
+    assert restored.at("a", state.get) == [1, 2, 3]
+    again = cluster.subtask(restore=[restored.checkpoint(3)])
+    assert again.at("a", again.state(ListState(int)).get) == [1, 2, 3]
+
+
 # ---- time to live ----
 
 

@@ -50,6 +50,8 @@ class RocksDBListState(ListState[Any], GenerationStore):
         self._values = KeptValues(serializer, always_bytes=True)
         self._next_sequence = next_sequence
         self._added = 0
+        self._frozen_sequence = b""
+        """The number of the frozen parts, or of those that were frozen last."""
         self._clean_elements = 0
         self._open(context)
         self._expired = ExpiredScan(context)
@@ -109,7 +111,13 @@ class RocksDBListState(ListState[Any], GenerationStore):
                     return parts
         stored = self._clean.get(key)
         if stored is None and not self._is_complete:
-            stored = [self._decoded(data) for _, data in self._scan(key)]
+            # The database may have the frozen part already, which is read from memory until it is clean.
+            on_its_way = self._frozen_sequence if key in self._frozen else b""
+            stored = [
+                self._decoded(data)
+                for entry, data in self._scan(key)
+                if entry[-LIST_SEQUENCE_BYTES:] != on_its_way
+            ]
             self._remember(key, stored)
             self._clean_elements += sum(len(part.elements) for part in stored)
         return [*stored, *parts] if stored else parts
@@ -161,7 +169,7 @@ class RocksDBListState(ListState[Any], GenerationStore):
 
     def _frozen_entries(self, frozen: dict[Any, _Part]) -> Callable[[], Iterable[Entry]]:
         self._added = 0
-        sequence = self._next_sequence().to_bytes(LIST_SEQUENCE_BYTES, "big")
+        sequence = self._frozen_sequence = self._next_sequence().to_bytes(LIST_SEQUENCE_BYTES, "big")
         return lambda: self._entries(frozen, sequence)
 
     def _entries(self, frozen: dict[Any, _Part], sequence: bytes) -> Iterator[Entry]:
