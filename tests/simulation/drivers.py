@@ -28,6 +28,7 @@ from tidegate.jobmanager.resuming import beginning
 from tidegate.protocol import messages as m
 from tidegate.storage.storage import FencedError
 from tidegate.testing.simulated_gang import Choice
+from tidegate.testing.simulated_slot import ProcessKilled
 from tidegate.testing.simulation import Simulation
 
 MOST_STEPS = 100_000
@@ -167,6 +168,8 @@ class Run:
             begin = beginning(self.options, self.graph.name, self.graph)
             one.job = SinkJob(begin.job_id, begin.first_attempt, self.parallelism, begin.is_resumed)
             self.sink.prepare(one.job)
+        except ProcessKilled:
+            self._lose(one)
         except FencedError:
             one.end = "fenced"
         except OutputDirectoryError:  # it found no checkpoint because the job had finished
@@ -196,6 +199,10 @@ class Run:
     def _pass(self, name: str) -> None:
         """Perhaps stop here, and let another one go on meanwhile."""
         stopped = self._current
+        begins = stopped is not None and stopped.simulation is None
+        if begins and self._kills_left and self.random.random() < 0.05:
+            self.stops[f"killed at {name}"] += 1
+            raise ProcessKilled(name)
         others = self._going()
         if stopped is None or not others or self._stops_left <= 0:
             return
@@ -213,11 +220,15 @@ class Run:
 
     def _kill(self, one: Started) -> None:
         """The machine of a driver and its slots is lost; somebody starts the program again."""
-        if one.simulation is None or one.end:
-            return
+        if one.simulation is not None and not one.end:
+            self._lose(one)
+
+    def _lose(self, one: Started) -> None:
         self._kills_left -= 1
+        simulation = one.simulation
         # Killed while it cleans up, it has finished all the same.
-        one.end = "finished" if one.simulation.job.status is JobStatus.FINISHED else "killed"
+        has_finished = simulation is not None and simulation.job.status is JobStatus.FINISHED
+        one.end = "finished" if has_finished else "killed"
         self.trace.append(f"driver {one.number} is killed")
         self.started.append(Started(len(self.started), self._steps + self.random.choice((0, 30, 300))))
 
