@@ -11,7 +11,7 @@ that text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -53,34 +53,33 @@ class QuotedValues:
     def opened_before(self, offset: int, first: int, read: Callable[[int, int], bytes]) -> int | None:
         """What `opened_at` is before the line at `offset`, from the text before it.
 
-        `first`: where the first line of the file starts. `read`: gives so many bytes of the file from a place on. If
-        they have no quote, `LONGEST_VALUE` bytes and a line are enough; with quotes it is mostly less. More is read
-        only while every line with a quote would mean something else if a value was open before it.
+        `first`: where the first line of the file starts. `read`: gives so many bytes of the file from a place on. Goes
+        back to a line after which it is known, whatever was open before that line, or over `LONGEST_VALUE` bytes
+        without a quote that matters.
         """
-        text, start, reach = b"", offset, _NEAR
-        while start > first:
-            if len(text) < min(reach, offset - first):
-                start = max(first, offset - max(reach, 2 * LONGEST_VALUE))
-                text = read(start, offset - start)
-            lines = text[-reach:]
-            if len(lines) < offset - first:
-                lines = lines[lines.find(b"\n") + 1 :]
-            start = offset - len(lines)
-            closed, opened = (self._moved(state, lines, start) for state in (None, start - 1))
-            # A value that was opened earlier reaches less far: until it ends it is as `opened`, and then as `closed`.
-            if closed == opened or start == first:
-                return closed
-            reach = max(2 * reach, 2 * LONGEST_VALUE)
-        return None
-
-    def _moved(self, opened_at: int | None, text: bytes, offset: int) -> int | None:
-        other = QuotedValues(self._opening[:-1].decode())
-        other.opened_at = opened_at
-        if _QUOTE in text:
-            other.follow(text, LineTable(text), offset)
-        if other.opened_at is not None and offset + len(text) > other.opened_at + LONGEST_VALUE:
-            return None
-        return other.opened_at
+        opened_at: int | None = None
+        changes: list[tuple[int, bool]] = []
+        """Of the lines after the one where it is known, the last first: where, and whether it opens or closes."""
+        later = offset
+        for at, line in _quoted_lines_before(offset, first, read):
+            if later > at + LONGEST_VALUE:
+                break
+            if line is None:
+                continue
+            from_closed, _ = _ends_open(line, self._opening, is_open=False)
+            opens, still_open = _ends_open(line, self._opening, is_open=True)
+            if from_closed == (opens or still_open):
+                opened_at = at if opens else None
+                break
+            if from_closed or opens:
+                changes.append((at, from_closed))
+                later = at
+        for at, turns in reversed(changes):
+            if turns:
+                opened_at = at if opened_at is None else None
+            elif opened_at is not None:
+                opened_at = at  # closed, and opened another
+        return opened_at
 
     def _reach(self, lines: LineTable, offset: int, first: int, end: int) -> range:
         """Which of some lines, none of which closes the value, it reaches; it is given up before the next."""
@@ -129,6 +128,29 @@ class QuoteRules:
         starts_well |= opening == 0
         ends_well = self._fit.take(lines.bytes.take(closing + 1, mode="clip"))
         return bool(starts_well.all() and ends_well.all())
+
+
+def _quoted_lines_before(
+    offset: int, first: int, read: Callable[[int, int], bytes]
+) -> Iterator[tuple[int, bytes | None]]:
+    """The lines with a quote before a line, the last first, with where they start; None: there is none from here on."""
+    end, size = offset, _NEAR
+    while end > first:
+        start = max(first, end - size)
+        text = read(start, end - start)
+        if start > first:
+            text = text[text.find(b"\n") + 1 :]
+        if not text:  # not even the start of one line
+            size *= 2
+            continue
+        start, size = end - len(text), max(size, 2 * LONGEST_VALUE)
+        if _QUOTE in text:
+            lines = LineTable(text)
+            quoted = lines.containing(_QUOTE[0])[::-1]
+            for at, to in zip(lines.starts[quoted].tolist(), lines.ends[quoted].tolist(), strict=True):
+                yield start + at, text[at:to]
+        yield start, None
+        end = start
 
 
 def _ends_open(line: bytes, opening: bytes, is_open: bool) -> tuple[bool, bool]:
