@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from tidegate import Environment, ProgramError
@@ -32,6 +33,7 @@ def plus_hundred(total: Total) -> Total:
     return total
 
 
+SCHEMA = pa.schema([pa.field("values", pa.list_(pa.int64()))])
 RECORDS = [Total("a", 1), Total("a", 2), Total("a", 3)]
 
 
@@ -59,6 +61,29 @@ def test_branches_of_one_stream_do_not_see_each_others_changes(hint: Any) -> Non
     untouched = numbers.map(lambda t: t, returns=hint)
     out = [t.n for t in changed.union(untouched).execute_and_collect()]
     assert sorted(out) == [1, 2, 3, 101, 102, 103]
+
+
+class Named(NamedTuple):
+    values: list[int]
+
+
+def add_to_list(record: Any) -> Any:
+    (record if isinstance(record, list) else record[0]).append(99)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("hint", "record"),
+    [(Named, Named([1])), (tuple[list[int], str], ([1], "a")), (list[int], [1]), (None, {"values": [1]})],
+    ids=["NamedTuple", "tuple", "list", "Row"],
+)
+def test_branches_do_not_see_what_the_other_does_to_a_list_inside_a_record(hint: Any, record: Any) -> None:
+    env = Environment(runtime="in-process")
+    source = env.from_collection([record], type=hint).map(copy.deepcopy, returns=hint or SCHEMA)
+    kind = source.record_type
+    changed, untouched = source.map(add_to_list, returns=kind), source.map(lambda r: r, returns=kind)
+    both = list(changed.union(untouched).execute_and_collect())
+    assert sorted(row if isinstance(row, list) else row[0] for row in both) == [[1], [1, 99]]
 
 
 def test_two_sinks_into_one_directory_are_refused(tmp_path: Any) -> None:

@@ -134,7 +134,7 @@ class Batch:
 
     def unshared(self) -> Batch:
         """The same records for another consumer, who may change his without the first noticing."""
-        if not self.has_rows or not self.type.is_mutable:
+        if not self.has_rows or self.type.can_be_shared:
             return self
         if self.type.is_object:
             rows = [self.type.copy_row(row) for row in self.rows]

@@ -52,9 +52,9 @@ class RecordType(ABC):
 
     schema: pa.Schema
     is_object: bool = False
-    is_mutable: bool = False
-    """Whether a record can be changed in place, so that two who hold it must not share it."""
     """True where records travel as pickles because they have no Arrow type."""
+    is_mutable: bool = False
+    """Whether a record itself can be changed in place; what it refers to is another matter."""
     coded: frozenset[str] = frozenset()
     """Columns whose values are others than those of the rows: an Enum's member is its value there."""
 
@@ -73,6 +73,11 @@ class RecordType(ABC):
     @abstractmethod
     def describe(self) -> str:
         """The type in a few words, for the plan and for errors."""
+
+    @property
+    def can_be_shared(self) -> bool:
+        """Whether two may hold one record: nobody can change it, nor a list, dict or instance inside it."""
+        return not self.is_mutable and not any(pa.types.is_nested(field.type) for field in self.schema)
 
     def copy_row(self, row: Any) -> Any:
         """A record that can be changed without changing `row` (what its fields refer to stays shared)."""
