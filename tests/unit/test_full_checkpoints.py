@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tidegate import DataGeneratorSource, Environment, FileSink, ProcessContext, ProcessFunction, ValueState
+from tidegate import (
+    DataGeneratorSource,
+    Environment,
+    FileSink,
+    ProcessContext,
+    ProcessFunction,
+    TumblingEventTimeWindows,
+    ValueState,
+    WatermarkStrategy,
+)
 from tidegate.cli.main import app
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.finding import StoredCheckpoint, list_checkpoints
@@ -95,3 +104,33 @@ def test_without_it_a_damaged_file_harms_all_and_with_it_only_those_up_to_the_ne
     assert "It is needed by checkpoint 1, 2." in words
     assert "2 cannot be restored" in words
     assert f"that can be: {checkpoints[-1].path}" in words
+
+
+def timed(indices: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"key": indices % 7, "ts": indices}
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_windows_and_their_timers_are_written_whole_too(tmp_path, backend):
+    """They write their changes before the backend freezes them, and have not to know which checkpoint is full."""
+    env = Environment(
+        runtime="in-process",
+        checkpoint_interval="10 ms",
+        checkpoint_dir=str(tmp_path / "chk"),
+        checkpoint_keep_on_finish=True,
+        checkpoint_fsync=False,
+        checkpoint_retained=100,
+        checkpoint_full_every=2,
+        state_backend=backend,
+    )
+    numbers = env.from_source(DataGeneratorSource(timed, count=1_200, rate=4_000), uid="numbers")
+    keyed = numbers.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts")).key_by("key")
+    keyed.window(TumblingEventTimeWindows("500 ms")).count(uid="window").sink_to(FileSink(tmp_path / "out"))
+    client = env.execute_async("job")
+    client.result()
+    assert client.checkpoints().failed == 0
+    stored = [one for one in list_checkpoints(str(tmp_path / "chk")) if isinstance(one, StoredCheckpoint)]
+    full = [one for one in stored if one.manifest.checkpoint_id % 2 == 0]
+    assert len(full) > 1
+    for one in full:
+        assert writers(one) == {one.manifest.checkpoint_id}

@@ -57,6 +57,8 @@ class PaneStore(PaneTable):
         self._dropped = _NEVER
         """The newest checkpoint whose changes were dropped."""
         self._completed = _NEVER
+        self._everything: Callable[[], PaneRows] | None = None
+        """All rows, from the last `write` to the snapshot that follows it."""
         self._row_count = 0
         self._stored: list[list[StoredRows]] = []
 
@@ -86,6 +88,7 @@ class PaneStore(PaneTable):
         """Keep the changes for the snapshot that follows, or a copy of all."""
         if len(changed) or len(removed):
             self._given.append((changed, removed))
+        self._everything = everything
         if self._writes_base():
             self._whole = everything()
             self._row_count = len(self._whole)
@@ -100,6 +103,12 @@ class PaneStore(PaneTable):
     def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
         """What was written becomes part of this checkpoint; what is returned makes the file's rows of it."""
         whole, self._whole = self._whole, None
+        everything, self._everything = self._everything, None
+        if (
+            full and whole is None and everything is not None
+        ):  # asked for by the checkpoint: nobody has changed anything
+            whole = everything()
+            self._row_count = len(whole)
         self._open += [_Change(checkpoint_id, changed, removed) for changed, removed in self._given]
         self._given = []
         if full and whole is None:
