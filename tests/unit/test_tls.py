@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import selectors
 import socket
@@ -11,6 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.job_master_kit import SlotClient
 from tests.unit.test_control_server import SECRET, Rig
@@ -23,7 +27,7 @@ from tidegate.protocol import messages as m
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.frames import BATCH, data_header
 from tidegate.protocol.messages import SlotAddress
-from tidegate.protocol.tls import TlsIdentity, identity_for, new_identity
+from tidegate.protocol.tls import TlsIdentity, identity_for, new_identity, read_identity
 from tidegate.taskmanager.network.data_plane import DataPlane
 
 IDENTITY = new_identity("job")
@@ -258,6 +262,97 @@ def test_a_users_own_certificate_is_taken_and_one_that_cannot_be_used_is_refused
         identity(tls_certificate=str(certificate), tls_key=str(other))
     with pytest.raises(ConfigurationError, match=r"cannot be used: .*No such file"):
         identity(tls_certificate=str(tmp_path / "none"), tls_key=str(key))
+
+
+class Signed:
+    """A key and a certificate for it, signed by an authority or by itself."""
+
+    def __init__(
+        self, name: str, by: Signed | None = None, *, days: int = 1, usage: x509.ObjectIdentifier
+    ) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+        self.certificate = (
+            x509.CertificateBuilder()
+            .subject_name(self.name)
+            .issuer_name((by or self).name)
+            .public_key(self.key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(end - datetime.timedelta(days=10))
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .sign((by or self).key, hashes.SHA256())
+        )
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def key_pem(self, pass_phrase: bytes = b"") -> bytes:
+        protection = (
+            serialization.BestAvailableEncryption(pass_phrase)
+            if pass_phrase
+            else serialization.NoEncryption()
+        )
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, protection
+        )
+
+
+SERVER = x509.ExtendedKeyUsageOID.SERVER_AUTH
+
+
+@pytest.fixture
+def read(tmp_path) -> Callable[[bytes, bytes], TlsIdentity]:
+    def write_and_read(certificate: bytes, key: bytes) -> TlsIdentity:
+        (tmp_path / "c.pem").write_bytes(certificate)
+        (tmp_path / "k.pem").write_bytes(key)
+        return read_identity(str(tmp_path / "c.pem"), str(tmp_path / "k.pem"))
+
+    return write_and_read
+
+
+def shake(client: TlsIdentity, server: TlsIdentity) -> None:
+    """A handshake of two processes; raises what the client raises."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    calling = client.client_context().wrap_bio(to_client, to_server)
+    called = server.server_context().wrap_bio(to_server, to_client, server_side=True)
+    for end in (calling, called, calling):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    assert calling.version() == "TLSv1.3"
+
+
+def test_with_a_chain_of_certificates_only_the_jobs_own_is_trusted(read):
+    authority = Signed("authority", usage=SERVER)
+    ours, theirs = Signed("job", authority, usage=SERVER), Signed("other", authority, usage=SERVER)
+    job = read(b"a remark\n" + ours.pem + authority.pem, ours.key_pem())
+    other = TlsIdentity(theirs.pem + authority.pem, theirs.key_pem())
+    shake(job, job)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake(job, other)
+
+
+def test_a_certificate_that_runs_out_while_the_job_runs_is_trusted_all_the_same(read):
+    """A restart after its last day makes new connections with it."""
+    expired = Signed("job", days=-5, usage=SERVER)
+    job = read(expired.pem, expired.key_pem())
+    shake(job, job)
+
+
+def test_a_certificate_that_is_not_for_servers_is_refused_where_it_is_read(read):
+    for_clients = Signed("job", usage=x509.ExtendedKeyUsageOID.CLIENT_AUTH)
+    with pytest.raises(ConfigurationError, match=r"cannot be used: .*unsuitable certificate purpose"):
+        read(for_clients.pem, for_clients.key_pem())
+
+
+def test_a_key_with_a_pass_phrase_is_refused_and_nobody_is_asked_for_it(read):
+    """OpenSSL would ask at the terminal, and the driver would wait there."""
+    signed = Signed("job", usage=SERVER)
+    with pytest.raises(ConfigurationError, match=r"cannot be used: \[SSL\].*the key without a pass phrase"):
+        read(signed.pem, signed.key_pem(b"secret"))
 
 
 def test_the_key_is_in_no_repr():

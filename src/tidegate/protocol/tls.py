@@ -2,7 +2,8 @@
 
 The driver makes the certificate (or reads the user's) and sends it with its key to the slots, in the bootstrap, where
 the job's secret goes too. A client takes exactly that certificate from a server, so nobody without the key can stand
-between two processes; who the client is, the handshake inside shows (`protocol/handshake.py`).
+between two processes; who the client is, the handshake inside shows (`protocol/handshake.py`). It is trusted because
+the driver sent it: its dates and who signed it do not matter, and a job may run for longer than it is valid.
 
 A `TlsSocket` behaves as a plain non-blocking socket does where the two differ: it raises `BlockingIOError`, it has
 `sendmsg`, and one `recv` leaves nothing decrypted behind that the kernel cannot announce.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -30,6 +32,9 @@ _RECORD_BYTES = 16 << 10
 _WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _VALID_FOR = datetime.timedelta(days=3650)
 _CLOCKS_DIFFER = datetime.timedelta(days=1)
+_NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which `ssl` has no name."""
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class TlsIdentity(msgspec.Struct, frozen=True):
@@ -49,15 +54,21 @@ class TlsIdentity(msgspec.Struct, frozen=True):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.num_tickets = 0
         with _as_file(self.certificate) as certificate, _as_file(self.key) as key:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key, password="")  # without one OpenSSL asks at the terminal
         return _of_ours(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """For the connecting side: trusts this one certificate, whatever the address of the server is."""
+        """For the connecting side: trusts this one certificate, whatever the address of the server is.
+
+        Of a file with a chain that is the first. The others are authorities, which sign for anybody.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        context.load_verify_locations(cadata=self.certificate.decode("ascii"))
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+        own = _CERTIFICATE.search(self.certificate)
+        if own is None:
+            raise ValueError("no BEGIN CERTIFICATE is in it")
+        context.load_verify_locations(cadata=own[0].decode("ascii"))
         return _of_ours(context)
 
 
@@ -103,8 +114,7 @@ def read_identity(certificate: str, key: str) -> TlsIdentity:
     """The user's own certificate and key, from PEM files; what cannot be used is a `ConfigurationError`."""
     try:
         identity = TlsIdentity(Path(certificate).read_bytes(), Path(key).read_bytes())
-        identity.server_context()
-        identity.client_context()
+        _shake_alone(identity)
     except (OSError, ValueError) as e:  # an SSLError is an OSError
         raise ConfigurationError(
             f"network.tls_certificate {certificate} and network.tls_key {key} cannot be used: {e}. They must be PEM "
@@ -174,6 +184,16 @@ def _of_ours(context: ssl.SSLContext) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.sslsocket_class = TlsSocket
     return context
+
+
+def _shake_alone(identity: TlsIdentity) -> None:
+    """Raise what the handshake of two processes with this identity would raise."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = identity.client_context().wrap_bio(to_client, to_server)
+    server = identity.server_context().wrap_bio(to_server, to_client, server_side=True)
+    for end in (client, server, client, server):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
 
 
 @contextlib.contextmanager
