@@ -24,6 +24,7 @@ from tidegate.jobmanager.job_client import LocalJobClient, run_job
 from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.protocol.bootstrap import SlotBootstrap
+from tidegate.protocol.tls import new_identity
 from tidegate.taskmanager.control import ControlLost
 from tidegate.taskmanager.mailbox import run_slot
 from tidegate.taskmanager.network.data_plane import DataPlane
@@ -131,6 +132,19 @@ def test_a_control_port_that_cannot_be_reached_is_named_with_both_hosts_and_what
     assert "Connection refused" in said
     assert "network.bind_host" in said
     assert "network.control_port" in said
+
+
+@pytest.mark.parametrize("tls", [None, new_identity("job")], ids=["plain", "tls"])
+def test_a_control_port_that_says_nothing_is_named(tls):
+    """The driver is stopped, or it is another program's port."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        options = {"network.handshake_timeout": 200}
+        bootstrap = SlotBootstrap("job", "name", 0, b"s" * 32, "127.0.0.1", port, 1, options, tls)
+        with pytest.raises(
+            ControlLost, match=rf"the control port 127\.0\.0\.1:{port} does not answer .*timed out"
+        ):
+            run_slot(bootstrap, SlotId(0), "executor")
 
 
 class Counting(MapFunction):

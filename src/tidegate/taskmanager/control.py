@@ -11,7 +11,6 @@ import logging
 import os
 import select
 import socket
-import ssl
 import threading
 import time
 from collections import deque
@@ -193,11 +192,12 @@ class ControlClient:
                 if self._tls is not None:
                     self._socket = self._tls.wrap_socket(self._socket)
                 return self._shake_hands(secret, hello)
-            except (ControlLost, ConnectionError, ssl.SSLError) as e:
+            except (ControlLost, OSError) as e:  # refused, cut off, timed out, or no TLS of this job
                 self._socket.close()
                 if time.monotonic() >= deadline:
                     raise ControlLost(
-                        f"the control port {host}:{port} is not that of this job's JobManager, or is overrun: {e}"
+                        f"the control port {host}:{port} does not answer as this job's JobManager: {e}. It is another "
+                        f"program's, or its driver is overrun or stopped"
                     ) from e
                 time.sleep(0.1)
             except BaseException:
