@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -403,6 +404,27 @@ def test_a_notebook_shows_every_format_as_the_picture(format: str) -> None:
     shown: Any = env.explain(format)
     assert isinstance(shown, str)
     assert shown._repr_html_() == env.explain("svg")
+
+
+def test_the_picture_styles_nothing_else_on_the_page_of_a_notebook() -> None:
+    env = Environment()
+    env.from_sequence(1, 3).print()
+    picture = env.explain("svg")
+    (rules,) = re.findall(r"<style>(.*?)</style>", picture, re.DOTALL)
+    selectors = re.findall(r"([^{}]+)\{[^{}]*\}", rules)
+    assert selectors
+    assert [s for s in selectors if not s.strip().startswith(".tidegate-plan ")] == []
+    assert re.findall(r'\bid="(?!tidegate-)', picture) == []
+
+
+def test_names_are_text_in_every_picture_and_table() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    env = Environment(runtime="in-process")
+    env.from_sequence(1, 3, name=evil).key_by(lambda n: n % 2).map(str, name=f"{evil} 2").sink_to(
+        list, name=evil
+    )
+    assert "<img" not in env.explain("svg")
+    assert "<img" not in env.execute(evil)._repr_html_()
 
 
 def test_a_notebook_shows_metrics_as_a_table() -> None:

@@ -39,15 +39,21 @@ LEGEND: dict[Runs, str] = {
 }
 
 STYLE = """
-text{font-family:ui-sans-serif,system-ui,"Segoe UI","DejaVu Sans",sans-serif;fill:#1c2733}
-.job{font-size:20px;font-weight:600}.sub{font-size:13px;fill:#5b6b7c}
-.task{fill:#f4f7fa;stroke:#c3ced9}.tt{font-size:12px;fill:#5b6b7c}
-.op{fill:#fff;stroke:#d5dde5}.name{font-size:13px;font-weight:600}.detail{font-size:11px;fill:#5b6b7c}
-.call{fill:none;stroke:#8a99a8;stroke-width:1.5}
-.edge{fill:none;stroke:#51606f;stroke-width:1.8}.slow{stroke:#d43c3c}
-.label{font-size:11.5px;fill:#33414f;paint-order:stroke;stroke:#fff;stroke-width:5px;stroke-linejoin:round}
-.slowtext{fill:#b42a2a}
+.tidegate-plan text{font-family:ui-sans-serif,system-ui,"Segoe UI","DejaVu Sans",sans-serif;fill:#1c2733}
+.tidegate-plan .job{font-size:20px;font-weight:600}
+.tidegate-plan .sub{font-size:13px;fill:#5b6b7c}
+.tidegate-plan .task{fill:#f4f7fa;stroke:#c3ced9}
+.tidegate-plan .tt{font-size:12px;fill:#5b6b7c}
+.tidegate-plan .op{fill:#fff;stroke:#d5dde5}
+.tidegate-plan .name{font-size:13px;font-weight:600}
+.tidegate-plan .detail{font-size:11px;fill:#5b6b7c}
+.tidegate-plan .call{fill:none;stroke:#8a99a8;stroke-width:1.5}
+.tidegate-plan .edge{fill:none;stroke:#51606f;stroke-width:1.8}
+.tidegate-plan .slow{stroke:#d43c3c}
+.tidegate-plan .label{font-size:11.5px;fill:#33414f;paint-order:stroke;stroke:#fff;stroke-width:5px}
+.tidegate-plan .slowtext{fill:#b42a2a}
 """
+"""Each rule is for this picture alone: in a notebook the style sheets of all outputs are those of one page."""
 
 
 class _Row(NamedTuple):
@@ -75,11 +81,11 @@ def svg_of(plan: Plan) -> str:
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
+            f'viewBox="0 0 {width:.0f} {height:.0f}" class="tidegate-plan" role="img">'
         ),
         f"<title>{escape(plan.name)}</title><style>{STYLE}</style>",
         (
-            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5.5" markerHeight="5.5" '
+            '<defs><marker id="tidegate-head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5.5" markerHeight="5.5" '
             'orient="auto"><path d="M0 0L8 4L0 8z" fill="#51606f"/></marker></defs>'
         ),
         '<rect width="100%" height="100%" fill="#fff"/>',
@@ -184,12 +190,12 @@ def _call(caller: _Row, row: _Row, is_next: bool) -> str:
     bottom = caller.top + caller.height
     if caller.indent == row.indent and is_next:
         x = PADDING + row.indent * INDENT + 22
-        return f'<path class="call" d="M{x} {bottom}V{row.top - 2}" marker-end="url(#head)"/>'
+        return f'<path class="call" d="M{x} {bottom}V{row.top - 2}" marker-end="url(#tidegate-head)"/>'
     x = PADDING + caller.indent * INDENT + 9
     middle = row.top + row.height / 2
     return (
         f'<path class="call" d="M{x} {bottom}V{middle - 6}q0 6 6 6H{PADDING + row.indent * INDENT - 1}" '
-        f'marker-end="url(#head)"/>'
+        f'marker-end="url(#tidegate-head)"/>'
     )
 
 
@@ -203,7 +209,10 @@ def _edge(route: list[Point], exchange: PlannedExchange) -> str:
         path.append(f"C{a.x + bend:.1f} {a.y:.1f} {b.x - bend:.1f} {b.y:.1f} {b.x:.1f} {b.y:.1f}")
     style = "edge slow" if exchange.pickled else "edge"
     why = f"{exchange.partitioning}; records: {exchange.record_type}; not chained: {exchange.because}"
-    return f'<path class="{style}" d="{"".join(path)}" marker-end="url(#head)"><title>{escape(why)}</title></path>'
+    return (
+        f'<path class="{style}" d="{"".join(path)}" marker-end="url(#tidegate-head)">'
+        f"<title>{escape(why)}</title></path>"
+    )
 
 
 def _labels(layout: Layout, exchanges: Sequence[PlannedExchange]) -> list[str]:
