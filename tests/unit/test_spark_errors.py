@@ -55,6 +55,16 @@ STACK = "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.sc
             GangFault.ENVIRONMENT,
         ),
         (
+            CALL
+            + STAGE
+            + 'java.io.IOException: Cannot run program "python3": error=11, Resource temporarily unavailable\n'
+            + STACK
+            + "Caused by: java.io.IOException: error=11, Resource temporarily unavailable\n"
+            + STACK,
+            "IOException: error=11, Resource temporarily unavailable",
+            GangFault.UNKNOWN,
+        ),
+        (
             CALL + STAGE + 'Traceback (most recent call last):\n  File "x"\n'
             "ModuleNotFoundError: No module named 'msgspec'\n" + STACK,
             (

@@ -18,7 +18,8 @@ _REMEDIES = (
         "Set PYSPARK_PYTHON (or spark.pyspark.python) to a Python of the driver's version on every executor",
     ),
     (
-        r"(Cannot run program .*)",
+        # Not if the host lacks processes, memory or files at that moment (EAGAIN, ENOMEM, ENFILE, EMFILE): that passes.
+        r"(Cannot run program (?!.*error[=:] ?(?:11|12|23|24)\b).*)",
         "Set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that exists on every executor",
     ),
 )
