@@ -170,14 +170,16 @@ def test_verify_names_a_damaged_file_who_needs_it_and_what_can_still_be_restored
     assert text(result).count(file.name) == 1
     assert "It is needed by checkpoint 42." in text(result)
     assert "1 cannot be restored" in text(result)
-    assert f"the newest of job {JOB} that can be: {stored / JOB / 'chk-43'}" in text(result)
+    assert f"the newest of job {JOB} that can be restored: {stored / JOB / 'chk-43'}" in text(result)
     assert run(stored).exit_code == 0, "the size is the same: only reading shows it"
 
 
 def test_verify_of_one_checkpoint_and_of_nothing(stored, tmp_path):
     manifest_of_43 = stored / JOB / "chk-43" / "_metadata"
     manifest_of_43.write_bytes(b"{")
-    assert run("verify", stored, "--id", 42, "--job", JOB).exit_code == 0
+    sound = run("verify", stored, "--id", 42, "--job", JOB)
+    assert sound.exit_code == 0
+    assert "1 checkpoint, " in text(sound)
     broken = run("verify", stored, "--id", 43)
     assert broken.exit_code == 1
     assert "chk-43/_metadata is truncated" in text(broken)

@@ -103,7 +103,7 @@ def test_without_it_a_damaged_file_harms_all_and_with_it_only_those_up_to_the_ne
     assert words.count(first) == 1, "a file is told once"
     assert "It is needed by checkpoint 1, 2." in words
     assert "2 cannot be restored" in words
-    assert f"that can be: {checkpoints[-1].path}" in words
+    assert f"that can be restored: {checkpoints[-1].path}" in words
 
 
 def timed(indices: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:

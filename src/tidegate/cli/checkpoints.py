@@ -187,7 +187,7 @@ def verification(findings: Findings) -> RenderableType:
         for reason in one.damage:
             needed_by.setdefault(reason, []).append(str(one.manifest.checkpoint_id))
     lines: list[RenderableType] = [
-        Text(f"{_plain(reason)} It is needed by checkpoint {', '.join(ids)}.", "red")
+        Text(f"{_plain(reason)} It is needed by checkpoint{'s' * (len(ids) > 1)} {', '.join(ids)}.", "red")
         for reason, ids in needed_by.items()
     ]
     lines += [Text(_plain(reason), "red") for u in findings.unusable for reason in u.reasons]
@@ -196,7 +196,8 @@ def verification(findings: Findings) -> RenderableType:
     total = len(findings.checkpoints) + len(findings.unusable)
     lines.append(
         Text(
-            f"{total} checkpoints, {len(files)} files, {brief_size(sum(files.values()))} read: "
+            f"{number_of(total, 'checkpoint')}, {number_of(len(files), 'file')}, "
+            f"{brief_size(sum(files.values()))} read: "
             + (f"{damaged} cannot be restored" if damaged else "all can be restored"),
             "red" if damaged else "green",
         )
@@ -206,7 +207,9 @@ def verification(findings: Findings) -> RenderableType:
         if any(c.damage for c in checkpoints):
             sound = [c for c in checkpoints if not c.damage]
             newest = sound[-1].checkpoint.path if sound else "none"
-            lines.append(Text(f"the newest of job {checkpoints[-1].manifest.job_id} that can be: {newest}"))
+            lines.append(
+                Text(f"the newest of job {checkpoints[-1].manifest.job_id} that can be restored: {newest}")
+            )
     return Group(*_tables(findings), *lines)
 
 

@@ -23,6 +23,7 @@ from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import AttemptNumber, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import JobStatus
+from tidegate.core.words import number_of
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed import CompletedCheckpoints
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
@@ -317,7 +318,7 @@ class CheckpointCoordinator:
             self._abort(
                 pending,
                 f"{attempt.name(id)} built on an older checkpoint that was deleted meanwhile "
-                f"({len(lost)} files, the first is {lost[0]})",
+                f"({number_of(len(lost), 'file')}, the first is {lost[0]})",
                 now_ms,
                 counts=self._built_on_deleted > 1,
             )
