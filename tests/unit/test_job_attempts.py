@@ -430,6 +430,29 @@ def test_once_a_slot_came_up_the_environment_is_not_blamed_any_more():
     assert kit.found(ev.EndJob) == []
 
 
+MISSING = "tidegate.core.errors.ModuleMissingError: operator 'm' cannot be loaded in the slot: ModuleNotFoundError: x"
+
+
+def test_a_module_that_the_slots_cannot_import_ends_a_job_that_never_ran():
+    kit = JobKit()
+    kit.do(ev.SubmissionRequested())
+    for slot in (0, 1):
+        kit.say(slot, m.RegisterSlot(address(slot), "executor"))
+    kit.fail(MISSING, "")
+    assert kit.end.status is J.FAILED
+    assert "cannot be loaded in the slot: ModuleNotFoundError: x" in kit.end.message
+    assert kit.end.message.endswith("It was not restarted: no attempt can succeed in this environment")
+
+
+def test_a_module_that_a_new_host_lacks_does_not_end_a_job_that_ran():
+    kit = JobKit().run()
+    kit.fail()
+    for _ in range(3):
+        kit.restart()
+        kit.fail(MISSING, "")
+    assert kit.found(ev.EndJob) == []
+
+
 def test_executors_that_are_lost_before_a_slot_came_up_are_for_the_restart_strategy():
     kit = JobKit()
     kit.do(ev.SubmissionRequested())

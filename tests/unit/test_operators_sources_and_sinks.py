@@ -14,7 +14,7 @@ from tidegate.api.operations import ApplyFunction, Operation, ReadSource, WriteS
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource, SpanSplit
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import FINISHED, IDLE, Finished, Idle, ReaderContext, SourceReader, SourceSplit
-from tidegate.core.errors import SchemaError, SerializationError
+from tidegate.core.errors import ModuleMissingError, SchemaError, SerializationError
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.blobs import dump_blob
@@ -289,7 +289,8 @@ def test_operator_is_built_from_its_spec() -> None:
 def test_blob_that_cannot_be_loaded_names_the_operator_and_the_reason() -> None:
     missing = b"cnot_installed_anywhere\nthing\n."
     with pytest.raises(
-        SerializationError, match=r"operator 'double' cannot be loaded.*not_installed_anywhere"
+        ModuleMissingError,
+        match=r"operator 'double' cannot be loaded.*not_installed_anywhere.*Install the module",
     ):
         build_operator(spec(missing), OperatorHarness(ApplyFunction("map", abs), [int], int).operator.context)
     with pytest.raises(SerializationError, match="holds an int"):

@@ -31,6 +31,10 @@ class SerializationError(TidegateError):
     """A user's function or object cannot be sent to the slots, or a value not be stored; names it and what is wrong."""
 
 
+class ModuleMissingError(SerializationError):
+    """What the program needs cannot be imported in a slot: it is not installed there, or in another version."""
+
+
 class BadRecordError(TidegateError):
     """An input record cannot be parsed; names the file and the line, or the split and the position."""
 

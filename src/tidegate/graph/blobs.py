@@ -20,7 +20,7 @@ import cloudpickle
 
 from tidegate.api.environment import Environment
 from tidegate.api.streams import DataStream
-from tidegate.core.errors import SerializationError
+from tidegate.core.errors import ModuleMissingError, SerializationError
 from tidegate.core.words import kind_of
 from tidegate.graph.struct_classes import StructPickler
 
@@ -49,6 +49,22 @@ def load_blob(data: bytes) -> Any:
     A class that this process defined comes back as itself, and unchanged.
     """
     return _Loader(io.BytesIO(data)).load()
+
+
+def load_in_slot(data: bytes, owner: str) -> Any:
+    """`load_blob` where the program runs; what cannot be loaded is a `SerializationError` that names the operator."""
+    try:
+        return load_blob(data)
+    except ImportError as e:
+        raise ModuleMissingError(
+            f"operator {owner!r} cannot be loaded in the slot: {type(e).__name__}: {e}. Install the module on every "
+            f"executor, or ship it with the job"
+        ) from e
+    except BaseException as e:
+        raise SerializationError(
+            f"operator {owner!r} cannot be loaded in the slot: {type(e).__name__}: {e}. The slot must have the same "
+            f"Python and package versions as the driver"
+        ) from e
 
 
 class _Loader(pickle.Unpickler):

@@ -16,6 +16,7 @@ from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import (
     JobFailedError,
     JobFencedError,
+    ModuleMissingError,
     SlotsUnavailableError,
     StateCompatibilityError,
     TargetLostError,
@@ -57,7 +58,8 @@ class Failure:
     permanent: bool = False
     """Whether no restart can help, whatever the restart strategy says."""
     is_environment: bool = False
-    """Whether processes cannot be slots as the host runs them; no restart helps unless some could before."""
+    """Whether processes cannot be slots as the host runs them, or lack what the program needs; no restart helps unless
+    some could before."""
     guess: str = ""
     """What is shown after the text if nobody knows the reason."""
     is_cut: bool = False
@@ -123,7 +125,8 @@ def task_failed(job_graph: JobGraph, report: TaskFailed) -> Failure:
         culprit=f"{report.operator}: {report.reason}",
         place=place,
         reason=report.reason,
-        permanent=_is_permanent(report.reason),
+        permanent=_is_a(report.reason, *_PERMANENT),
+        is_environment=_is_a(report.reason, ModuleMissingError),
     )
 
 
@@ -136,7 +139,7 @@ def enumerator_failed(job_graph: JobGraph, operator: OperatorId, reason: str, tr
         "\n".join([first, *_traceback_lines(reason, traceback)]),
         culprit=f"{operator}: {reason}",
         reason=reason,
-        permanent=_is_permanent(reason),
+        permanent=_is_a(reason, *_PERMANENT),
     )
 
 
@@ -282,12 +285,14 @@ def _is_exception(reason: str) -> bool:
     return re.match(r"[^\W\d][\w.]*(:|$)", reason) is not None
 
 
-_PERMANENT = "|".join(error.__name__ for error in (StateCompatibilityError, TargetLostError))
+_PERMANENT = (StateCompatibilityError, TargetLostError)
+"""Every attempt would fail in the same way: stored state does not fit, or the output is another's."""
 
 
-def _is_permanent(reason: str) -> bool:
-    """Whether every attempt would fail in the same way: stored state does not fit, or the output is another's."""
-    return re.match(rf"(\w+\.)*({_PERMANENT})\b", reason) is not None
+def _is_a(reason: str, *errors: type[Exception]) -> bool:
+    """Whether a reason is the line of one of these errors."""
+    names = "|".join(error.__name__ for error in errors)
+    return re.match(rf"(\w+\.)*({names})\b", reason) is not None
 
 
 def _traceback_lines(reason: str, traceback: str) -> list[str]:

@@ -11,7 +11,7 @@ from tidegate.api.sink import FunctionSink
 from tidegate.api.window_operations import WindowOperation
 from tidegate.core.errors import SerializationError
 from tidegate.core.words import kind_of
-from tidegate.graph.blobs import load_blob
+from tidegate.graph.blobs import load_in_slot
 from tidegate.graph.job_graph import OperatorPayload, OperatorSpec
 from tidegate.operators.async_io import AsyncOperator
 from tidegate.operators.broadcast import BroadcastProcessOperator
@@ -36,19 +36,11 @@ def build_operator(spec: OperatorSpec, context: OperatorContext) -> Operator:
 
     Called in the slot by the task, on the mailbox thread. `open` has not been called yet.
     """
-    try:
-        payload = load_blob(spec.blob)
-        if not isinstance(payload, OperatorPayload):
-            raise TypeError(f"the blob holds {kind_of(payload)}, not an OperatorPayload")
-    except BaseException as e:
-        advice = (
-            "Install the module on every executor, or ship it with the job"
-            if isinstance(e, ImportError)
-            else "The slot must have the same Python and package versions as the driver"
-        )
+    payload = load_in_slot(spec.blob, spec.name)
+    if not isinstance(payload, OperatorPayload):
         raise SerializationError(
-            f"operator {spec.name!r} cannot be loaded in the slot: {type(e).__name__}: {e}. {advice}"
-        ) from e
+            f"the blob of operator {spec.name!r} holds {kind_of(payload)}, not an OperatorPayload"
+        )
     return make_operator(payload, context)
 
 

@@ -20,7 +20,7 @@ from tidegate.core.failpoints import failpoint
 from tidegate.core.ids import ChannelId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
-from tidegate.graph.blobs import load_blob
+from tidegate.graph.blobs import load_in_slot
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.failures import OperatorError, describe_error, user_traceback
@@ -339,7 +339,7 @@ class Slot:
         partitions = []
         users_partition = False
         for edge in self._graph.outputs(vertex.id):
-            partitioning: Partitioning = load_blob(edge.blob)
+            partitioning: Partitioning = load_in_slot(edge.blob, vertex.operators[edge.source_operator].name)
             users_partition |= partitioning.runs_users_code
             partition = self._make_partition(edge, vertex, subtask.index, partitioning)
             partitions.append(partition)

@@ -74,24 +74,27 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> Diagnosis:
 class FailedStarts:
     """Recognises an environment in which no attempt can start: all end alike, before any slot has ever come up.
 
-    Once a slot has, the environment is known to work, and whatever happens later may pass.
+    Once a slot has, the environment is known to work, and whatever happens later may pass. So it is with a module that
+    slots cannot import: once all tasks have run, it is one host that lacks it, and the next attempt may get others.
     """
 
     MOST = 3
 
     def __init__(self) -> None:
         self._came_up = False
+        self._ran = False
         self._culprit = ""
         self._count = 0
 
-    def attempt_ended(self, failure: Failure, came_up: bool) -> str | None:
-        """Why the job should be given up; None: it should not."""
-        self._came_up = self._came_up or came_up
-        if self._came_up or failure.rank is not FailureRank.GANG_ENDED:
+    def attempt_ended(self, failure: Failure, *, came_up: bool, ran: bool) -> str | None:
+        """Why the job should be given up; None: it should not. `came_up`: any slot did; `ran`: all tasks did."""
+        self._came_up, self._ran = self._came_up or came_up, self._ran or ran
+        has_gang_ended = failure.rank is FailureRank.GANG_ENDED
+        if failure.is_environment and not (self._came_up if has_gang_ended else self._ran):
+            return "no attempt can succeed in this environment"
+        if self._came_up or not has_gang_ended:
             self._count = 0
             return None
-        if failure.is_environment:
-            return "no attempt can succeed in this environment"
         self._count = self._count + 1 if failure.culprit and failure.culprit == self._culprit else 1
         self._culprit = failure.culprit
         if self._count < self.MOST:

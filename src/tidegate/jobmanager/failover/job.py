@@ -127,6 +127,8 @@ class Job:
         self._failed: FailedAttempt | None = None
         self._diagnosis = Diagnosis()
         self._failed_starts = FailedStarts()
+        self._tasks_ran = False
+        """Whether all tasks of an attempt have ever run at the same time."""
         self._last_error = self._failed_text = ""
         self._attempt_error = ""
         """What the last attempt failed of; `_last_error` may be newer."""
@@ -398,6 +400,7 @@ class Job:
             and master.graph.all_running
         ):
             self._coordinated = "started"
+            self._tasks_ran = True
             self._tell_coordinator(ce.TasksStarted(), now_ms)
         if self._coordinated != "ended" and (
             master.status.is_terminal or master.status in (_J.FAILING, _J.CANCELLING)
@@ -457,7 +460,9 @@ class Job:
             else:
                 self._fail(self._fenced, now_ms, JobFencedError)
             return
-        no_start = self._failed_starts.attempt_ended(failure, self._master.has_heard_a_slot)
+        no_start = self._failed_starts.attempt_ended(
+            failure, came_up=self._master.has_heard_a_slot, ran=self._tasks_ran
+        )
         if no_start is not None:
             decision: GiveUp | Restart = GiveUp(no_start)
         else:
