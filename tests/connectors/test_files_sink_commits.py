@@ -28,7 +28,7 @@ from tidegate.connectors.files import (
     publishing,
 )
 from tidegate.connectors.files.output_directory import OutputDirectory, rename_new
-from tidegate.connectors.files.output_names import PartName, parse_part
+from tidegate.connectors.files.output_names import PartName, parse_owner, parse_part
 from tidegate.connectors.files.paths import locate
 from tidegate.connectors.files.publishing import PendingFile, PublishedNote, decode_notes, encode_note
 from tidegate.core.clock import ManualClock
@@ -536,6 +536,42 @@ def test_a_resumed_job_takes_its_directory_over_and_its_old_driver_is_out(output
     assert output.hidden("owner") == [".tidegate-job-1000000.owner"]
     assert output.hidden("published") == [".tidegate-job-1000000-0.published"]
     assert output.published() == [1]
+
+
+def test_a_driver_that_is_slow_to_leave_deletes_nothing_of_its_successor(output, monkeypatch):
+    """It has seen its mark, then is stopped, and the next driver begins."""
+    names, hidden = OutputDirectory.names, []
+
+    def begin_another(directory: OutputDirectory) -> list[str]:
+        monkeypatch.setattr(OutputDirectory, "names", names)
+        output.prepare(attempt=1_000_000)
+        writer, committer = output.subtask(1_000_000, parallelism=1)
+        write(writer, 1)
+        committer.commit(prepared(writer))
+        write(writer, 2)
+        prepared(writer)
+        hidden.extend([*output.hidden("pending"), *output.hidden("published")])
+        return names(directory)
+
+    writer, _ = output.subtask()
+    write(writer, 99)
+    prepared(writer)
+    monkeypatch.setattr(OutputDirectory, "names", begin_another)
+    output.sink.release(SinkJob("job"), resumable=False)
+    assert len(hidden) == 2
+    assert [*output.hidden("pending"), *output.hidden("published")] == hidden
+
+
+def test_a_driver_holds_its_mark_until_it_is_gone(local, monkeypatch):
+    delete, lives = OutputDirectory.delete, []
+
+    def look(directory: OutputDirectory, name: str) -> None:
+        lives.append(output_owner._life(directory, parse_owner(name)))
+        delete(directory, name)
+
+    monkeypatch.setattr(OutputDirectory, "delete", look)
+    local.sink.release(SinkJob("job"), resumable=False)
+    assert lives == ["alive"]
 
 
 def test_what_a_job_may_go_on_from_stays_at_its_end_and_is_in_nobodys_way_twice(output):

@@ -193,7 +193,7 @@ class Run:
             assert "is the storage mounted?" in simulation.message, simulation.message
             one.end = "gone"
         assert one.job is not None
-        self.sink.release(one.job, resumable=one.end != "finished")
+        self.sink.release(one.job, resumable=simulation.driver.may_be_resumed)
         self.trace.append(f"driver {one.number}: {one.end}")
 
     def _pass(self, name: str) -> None:

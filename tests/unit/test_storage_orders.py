@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.job_master_kit import job_graph
+from tidegate.core.failpoints import injected
 from tidegate.core.ids import AttemptNumber, JobId
 from tidegate.core.options import Options
 from tidegate.jobmanager.checkpoint import events as ce
@@ -111,6 +112,43 @@ def test_a_driver_that_wakes_after_another_resumed_the_job_changes_nothing_and_s
     new = {"chk-4/a0-id~2dcount-0-state"} if order == "complete" else set()
     assert other.files() == before | new, "what slots write is swept by the driver that has the job"
     assert isinstance(other.complete(other.first + 1), ce.ManifestWritten)
+
+
+def test_a_job_may_be_resumed_until_its_storage_is_seen_to_have_no_checkpoint(tmp_path):
+    """So sinks keep what they have prepared where nobody knows whether a checkpoint relies on it."""
+    driver = Driver(tmp_path)
+    assert driver.orders.may_be_resumed
+    driver.complete(1)
+    driver.orders.perform(ce.ReleaseStorage())
+    assert driver.orders.may_be_resumed
+    driver.orders.perform(ce.DiscardCheckpoint(1, NONE))
+    driver.orders.perform(ce.ReleaseStorage())
+    assert not driver.orders.may_be_resumed
+
+
+def test_a_fenced_driver_leaves_it_to_the_other_whether_the_job_is_resumed(tmp_path):
+    """Its first manifest was not told to be complete, but the other driver may have found it."""
+    asleep = Driver(tmp_path)
+    other: list[Driver] = []
+    with injected("checkpoint.after_manifest", lambda: other.append(resumed(tmp_path))):
+        assert isinstance(asleep.complete(1), fe.DriverFenced)
+    assert other[0].claim.inherited == (1,)
+    asleep.orders.perform(ce.ReleaseStorage())
+    assert asleep.orders.may_be_resumed
+
+
+def test_a_manifest_that_cannot_be_deleted_again_may_be_resumed_from(tmp_path):
+    driver = Driver(tmp_path)
+    with injected("checkpoint.after_manifest", lambda: raising("the storage is away")):
+        assert isinstance(driver.complete(1), ce.ManifestFailed)
+    driver.storage.broken = True
+    driver.orders.perform(ce.DiscardCheckpoint(1, NONE))
+    driver.orders.perform(ce.ReleaseStorage())
+    assert driver.orders.may_be_resumed
+
+
+def raising(words: str) -> None:
+    raise StorageError(words)
 
 
 def test_a_checkpoint_whose_manifest_appears_behind_another_drivers_claim_is_not_told_to_be_complete(

@@ -120,8 +120,9 @@ class Sink(ABC):
     def release(self, job: SinkJob, *, resumable: bool) -> None:
         """Called once in the driver after `prepare`, when the job has ended in any way and its processes are gone.
 
-        Give the target back. `resumable`: checkpoints of the job are kept, so that it may go on later. What this raises
-        is logged. A driver that is killed does not get here: the next `prepare` finds what was left.
+        Give the target back. `resumable`: there may be a checkpoint from which the job goes on later, or in another
+        driver already, so what is not committed must stay. What this raises is logged. A driver that is killed does not
+        get here: the next `prepare` finds what was left.
         """
 
     def check_type(self, record_type: RecordType) -> None:

@@ -101,7 +101,7 @@ class JobRunner:
     ) -> None:
         """`on_end` is called once, on the job's thread, before anybody hears that the job has ended.
 
-        It is told whether checkpoints of the job are kept.
+        It is told whether another driver may go on from what is stored.
         """
         begin = begin or beginning(options, job_graph.name, job_graph)
         self.job_id = begin.job_id
@@ -308,7 +308,7 @@ class JobRunner:
             self._gang.stop()
             if self._storing is not None:
                 self._storing.stop()
-            self._on_end(self.job.is_resumable(self._storage))
+            self._on_end(self._storing is not None and self._storing.may_be_resumed)
         finally:
             self._ended.set()
             for buffer in self._collected.values():

@@ -273,15 +273,19 @@ class FilesystemStorage(CheckpointStorage):
                     self._delete_empty(name)
         return swept
 
-    def remove_if_unused(self, *, claims: bool) -> None:
-        """Remove the job's directories, and its `claims` too, unless there is a manifest. After the job's end."""
+    def remove_if_unused(self, *, claims: bool) -> bool:
+        """Remove the job's directories, and its `claims` too, unless there is a manifest: then False.
+
+        After the job's end.
+        """
         if self.with_manifest():
-            return
+            return False
         if claims:
             for claim in self.claims():
                 self.remove_claim(claim)
         for directory in (layout.SHARED_DIRECTORY, layout.CLAIMS_DIRECTORY, ""):
             self._delete_empty(directory)
+        return True
 
     def last_used(self) -> tuple[int, int]:
         """The highest checkpoint id and the highest attempt of any name there is; -1 where there is none."""

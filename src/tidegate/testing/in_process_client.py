@@ -34,7 +34,7 @@ class InProcessClient:
         *,
         on_end: Callable[[bool], None] = lambda resumable: None,
     ) -> None:
-        """`on_end` is called once when the job has ended, with whether checkpoints of it are kept."""
+        """`on_end` is called once when the job has ended, with whether another driver may go on from what is stored."""
         self.simulation = simulation
         self._plan = plan
         self._on_end: Callable[[bool], None] | None = on_end
@@ -115,7 +115,7 @@ class InProcessClient:
         self.simulation.close()
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
-            on_end(self.simulation.job.is_resumable(self.simulation.driver.storage))
+            on_end(self.simulation.driver.may_be_resumed)
 
     def _final(self) -> JobMetrics:
         self._close()

@@ -93,6 +93,11 @@ class SimulatedDriver:
         return self._has_ended and not self._orders
 
     @property
+    def may_be_resumed(self) -> bool:
+        """Whether another driver may go on from what is stored."""
+        return self._storing is not None and self._storing.may_be_resumed
+
+    @property
     def status(self) -> JobStatus:
         """Where the job stands; terminal only when it is over."""
         if self._has_ended and not self.is_over:

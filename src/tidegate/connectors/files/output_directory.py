@@ -96,7 +96,8 @@ class OutputDirectory:
         """Add a line to a small local file, durably; after a crash it may be there in part."""
         descriptor = os.open(self.join(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
-            os.write(descriptor, line)
+            if os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)

@@ -102,18 +102,23 @@ def take(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: b
 
 
 def leave(directory: OutputDirectory, job: SinkJob, *, append: bool, resumable: bool) -> None:
-    """Take the mark away at the job's end, and what the job has hidden here, unless somebody may go on from it."""
-    with named_errors(lambda: f"cannot clean up {directory.show()}"):
-        mark = owner_of(job.job_id, job.attempt, append)
-        _let_go(directory, mark)
-        if not directory.exists(str(mark)):
-            return  # another driver or another job has the directory
-        if not resumable:
-            for name in directory.names():
-                hidden, published = parse_hidden(name), parse_published(name)
-                if (hidden and hidden.part.job == mark.job) or (published and published.job == mark.job):
+    """Take the mark away at the job's end, and what the job has hidden here, unless somebody may go on from it.
+
+    Not what a later driver of the job has hidden: it may begin at any moment.
+    """
+    mark = owner_of(job.job_id, job.attempt, append)
+    try:
+        with named_errors(lambda: f"cannot clean up {directory.show()}"):
+            if not directory.exists(str(mark)):
+                return  # another driver or another job has the directory
+            for name in () if resumable else directory.names():
+                hidden = parse_hidden(name)
+                found = parse_published(name) if hidden is None else hidden.part
+                if found and found.job == mark.job and found.attempt < mark.attempt + ATTEMPTS_PER_DRIVER:
                     directory.delete(name)
-        directory.delete(str(mark))
+            directory.delete(str(mark))
+    finally:
+        _let_go(directory, mark)  # not before: a mark that nobody holds is taken for that of a dead driver
 
 
 class _Found:

@@ -52,6 +52,9 @@ class StorageOrders:
         self._allow_non_restored_state = allow_non_restored_state
         self._claim = claim
         self._fenced: fe.DriverFenced | None = None
+        self.may_be_resumed = storage.outlives_driver
+        """Whether another driver may go on from what is stored. It may, until the release has seen that nothing is: a
+        manifest that was not told to be complete can have been written, and another driver can have found it."""
         self._undone: dict[int, Deletion] = {}
         """Deletions that failed, by checkpoint; of several sweeps the last. Nobody refers to these files again, so it
         is never too late to delete them."""
@@ -212,7 +215,8 @@ class StorageOrders:
         elif isinstance(self._storage, FilesystemStorage):
             try:
                 self._check_claim()
-                self._storage.remove_if_unused(claims=self._claim is None or not self._claim.outlives_the_job)
+                claims = self._claim is None or not self._claim.outlives_the_job
+                self.may_be_resumed = not self._storage.remove_if_unused(claims=claims)
             except FencedError:
                 raise
             except StorageError as e:
@@ -241,6 +245,11 @@ class StorageThread:
         self._post = post
         self._queue: queue.SimpleQueue[StorageOrder | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tidegate-storage", daemon=True)
+
+    @property
+    def may_be_resumed(self) -> bool:
+        """Whether another driver may go on from what is stored."""
+        return self._orders.may_be_resumed
 
     def start(self) -> None:
         """Begin to work."""

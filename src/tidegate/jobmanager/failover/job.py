@@ -47,7 +47,6 @@ from tidegate.jobmanager.job_master import DescribeStorage, JobMaster
 from tidegate.metrics.snapshot import CatchUp
 from tidegate.protocol import messages as m
 from tidegate.snapshot.assignment import Restore
-from tidegate.storage.storage import CheckpointStorage
 
 _J = JobStatus
 _CHECKPOINT_MESSAGES = (m.AcknowledgeCheckpoint, m.DeclineCheckpoint, m.TaskDrained)
@@ -195,10 +194,6 @@ class Job:
     def catch_up(self) -> CatchUp | None:
         """How the job makes up for its last failure; None: there was none, or its sources cannot tell."""
         return self._catch_up.value
-
-    def is_resumable(self, storage: CheckpointStorage | None) -> bool:
-        """Whether another driver could go on from what is in the job's storage now."""
-        return storage is not None and storage.outlives_driver and bool(self.coordinator.completed.retained)
 
     def checkpoints(self) -> CheckpointsOverview:
         """The counts and the last checkpoints."""
