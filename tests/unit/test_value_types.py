@@ -231,6 +231,15 @@ def test_a_value_from_outside_that_is_no_member_is_named(tmp_path: Path) -> None
         list(stream.execute_and_collect())
 
 
+@pytest.mark.parametrize("hint", [Color, uuid.UUID])
+def test_a_value_of_a_dictionary_that_no_row_has_is_nobodys_mistake(hint: Any) -> None:
+    good = "red" if hint is Color else str(uuid.UUID(int=7))
+    left = pa.array(["no such value", good]).dictionary_encode().filter(pa.array([False, True]))
+    assert left.dictionary.to_pylist() == ["no such value", good]
+    record_type = record_type_of(hint)
+    assert record_type.to_rows(pa.record_batch([left], names=["value"])) == [hint(good)]
+
+
 @pytest.mark.parametrize("format", ["json", "parquet"])
 def test_files_hold_the_plain_values_and_give_the_records_back(tmp_path: Path, format: str) -> None:
     events = [event(i) for i in range(6)]
