@@ -194,6 +194,14 @@ def test_select_with_a_selector() -> None:
     assert [r[0] for r in out.rows] == ["a", "b", "a", None]
 
 
+@pytest.mark.parametrize("beside", [(), ("n",)], ids=["alone", "beside a column"])
+def test_a_selector_that_finds_no_column_leaves_as_many_records_as_there_are(beside: tuple[str, ...]) -> None:
+    made = clicks().select(*beside, pl.col(pl.Float64) * 2, pl.lit(7).alias("seven"))
+    (out,) = run(made)
+    assert out.columns.schema.names == [*beside, "seven"]
+    assert out.columns.column("seven").to_pylist() == [7] * 4
+
+
 def test_with_columns_replaces_and_adds_and_leaves_the_others_encoded() -> None:
     (out,) = run(clicks().with_columns((pl.col("n") + 1).alias("n"), pl.lit("x").alias("tag")))
     assert pa.types.is_dictionary(out.columns.schema.types[0])

@@ -17,7 +17,7 @@ from tidegate.api.expressions import divided
 from tidegate.core.errors import SchemaError
 from tidegate.operators.conform import conform
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.frames import ROWS, Inputs, to_arrow
+from tidegate.operators.frames import Inputs, to_arrow
 from tidegate.operators.functions import keep
 from tidegate.operators.fusion import LONGEST_RUN, FusedExpressions, Stage, fuse
 from tidegate.operators.operator import Operator
@@ -64,9 +64,7 @@ class ExpressionOperator(Operator):
     def open(self) -> None:
         """Divide the result's columns into those that are computed and those that are passed on."""
         schema = self.input_types[0].schema
-        form = self.operation.form
-        passed, self._expressions, _ = divided(schema, form, self.operation.expressions)
-        self._adds = form == "with_columns"
+        passed, self._expressions, _ = divided(schema, self.operation.form, self.operation.expressions)
         self._passed = {name: schema.get_field_index(root) for name, root in passed.items()}
         """Columns of the result that are columns of the input, by their position there."""
         self._inputs = Inputs(self._expressions, schema)
@@ -110,14 +108,8 @@ class ExpressionOperator(Operator):
         schema = self.output_type.schema
         computed: dict[str, pa.Array] = {}
         if self._expressions:
-            frame = self._inputs.frame(columns)
-            if self._adds:
-                frame = frame.with_columns(*self._expressions)
-            elif ROWS in frame.columns:
-                # Beside a column of all rows literals get its length, and polars refuses any other length.
-                frame = frame.select(pl.col(ROWS), *self._expressions)
-            else:
-                frame = frame.select(*self._expressions)
+            # Not `select`: beside columns of all rows literals get their length, and polars refuses any other length.
+            frame = self._inputs.frame(columns).with_columns(*self._expressions)
             names = set(schema.names) - self._passed.keys()
             computed = {s.name: to_arrow(s) for s in frame.get_columns() if s.name in names}
         arrays = [
