@@ -395,6 +395,21 @@ def test_a_user_evictor_sees_timestamps_the_window_and_the_time():
         assert left_in_state(h) == {}
 
 
+def test_an_evictor_may_change_the_list_that_it_gets():
+    class WithoutFirst(Evictor):
+        def evict_before(self, elements: Any, window: TimeWindow, context: EvictorContext) -> Any:
+            del elements[0]
+            return elements
+
+        def evict_after(self, elements: Any, window: TimeWindow, context: EvictorContext) -> Any:
+            elements.pop()
+            return elements
+
+    with harness(windowed(TEN, CountTrigger(3), WithoutFirst()).process(Amounts())) as h:
+        push(h, *(("a", n, n) for n in range(1, 7)))
+        assert h.rows == [[2, 3], [4, 5, 6]]
+
+
 # ---- the order of elements ----
 
 SESSIONS = EventTimeSessionWindows("10 ms")

@@ -104,7 +104,7 @@ class WindowComputation:
         elements = self.contents.timestamped(place)
         if not elements:
             return
-        left = list(self._evictor.evict_before(elements, window, self._evictor_context))
+        left = list(self._evictor.evict_before(list(elements), window, self._evictor_context))
         if self._accumulators is None:
             self._emit(window, [e.value for e in left], timestamp_ms)
         elif left:
