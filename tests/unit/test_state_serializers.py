@@ -88,6 +88,8 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
         ),
     ),
     (Annotated[dt.datetime, pa.timestamp("us", "UTC")], st.datetimes(timezones=st.just(dt.UTC))),
+    (Annotated[int, ["a note"]], st.integers(-(2**63), 2**63 - 1)),
+    (list[Annotated[str, {"unit": "m"}]], st.lists(st.text(max_size=3), max_size=3)),
     (pa.uint8(), st.integers(0, 255)),
 ]
 

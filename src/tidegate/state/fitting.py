@@ -62,7 +62,7 @@ def _look(hint: Any, value: str, scope: dict[str, Any], depth: int) -> str | Non
 
 
 def _look_inside(hint: Any, value: str, scope: dict[str, Any], depth: int) -> str | None:
-    if hint in _LEAVES:
+    if isinstance(hint, type) and hint in _LEAVES:
         return _LEAVES[hint].format(v=value)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     item, key = f"i{depth}", f"k{depth}"
