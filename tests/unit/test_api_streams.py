@@ -120,6 +120,7 @@ MISUSES: list[tuple[str, Callable[[DataStream], Any], str]] = [
     ("with_columns of a bad type", lambda s: s.with_columns(pl.col("app") + pl.lit([1])), "does not fit Click("),
     ("select of a total", lambda s: s.select(pl.col("user").sum()), 'select: col("user").sum() is not computed'),
     ("select of no column", lambda s: s.select(pl.col(pl.Binary)), "chooses none of the columns app, user, price"),
+    ("select of nothing", lambda s: s.select(pl.col(pl.Int8) * 2), "chooses none of the columns app, user, price"),
     ("select of two of a name", lambda s: s.select("app", pl.all()), "two columns named 'app'"),
     ("select of a constant", lambda s: s.select(pl.lit(1)), "one value per batch, not one per record"),
     ("key of nothing", lambda s: s.key_by(), "key_by needs at least one column name, or a function"),

@@ -43,9 +43,8 @@ def expression_result_type(record_type: RecordType, form: str, expressions: tupl
         raise ProgramError(
             f"{form}({', '.join(map(str, expressions))}) does not fit {record_type.describe()}: {e}"
         ) from e
-    if form == "select" and not any(
-        e.meta.root_names() or e.meta.has_multiple_outputs() for e in expressions
-    ):
+    reads = any(e.meta.root_names() or e.meta.has_multiple_outputs() for e in expressions)
+    if form == "select" and names and not reads:
         raise ProgramError(
             f"select({', '.join(map(str, expressions))}) reads no column: it gives one value per batch, not one per "
             f"record. Select a column beside it, or use with_columns(...)"

@@ -505,9 +505,9 @@ class DataStream(OperatorSettings):
         resolved += tuple(expression.alias(name) for name, expression in named.items())
         written = ", ".join(map(str, resolved))
         resolved = expanded(self._type.schema, resolved)
-        if form == "select" and not resolved:
-            raise ProgramError(f"select({written}) chooses none of the columns {', '.join(self._type.names)}")
         out = expression_result_type(self._type, form, resolved)
+        if form == "select" and not out.names:
+            raise ProgramError(f"select({written}) chooses none of the columns {', '.join(self._type.names)}")
         return self._then(ApplyExpressions(form, resolved), form, out, settings)
 
 
