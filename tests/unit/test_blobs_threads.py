@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 import msgspec
 import pytest
+from cloudpickle import cloudpickle as reducers
 
 from tidegate.graph import struct_classes
 from tidegate.graph.blobs import dump_blob, load_blob
@@ -92,3 +93,34 @@ def test_a_struct_that_two_threads_load_at_once_is_one_complete_class(
                 assert one[1] == 3
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_a_class_that_is_being_loaded_is_complete_for_a_second_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Order:
+        def total(self) -> int:
+            return 3
+
+    data = dump_blob(Order, "map")
+    # As in another process, which has not seen the class.
+    monkeypatch.setattr(reducers, "_DYNAMIC_CLASS_TRACKER_BY_ID", weakref.WeakValueDictionary())
+    monkeypatch.setattr(reducers, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", weakref.WeakKeyDictionary())
+    known, second_done = threading.Event(), threading.Event()
+    make = reducers._make_skeleton_class
+
+    def made_slowly(*description: Any) -> type:
+        cls = make(*description)
+        if not known.is_set():
+            known.set()
+            second_done.wait(0.2)  # it ends where the second thread does not wait for this one
+        return cls
+
+    monkeypatch.setattr(reducers, "_make_skeleton_class", made_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(load_blob, data)
+        assert known.wait(10)
+        second = pool.submit(lambda: load_blob(data)().total())
+        second.add_done_callback(lambda _: second_done.set())
+        assert second.result() == 3
+        assert first.result()().total() == 3

@@ -11,6 +11,7 @@ import functools
 import io
 import pickle
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -88,14 +89,17 @@ class _Loader(pickle.Unpickler):
 _CLOUDPICKLE = sys.modules[cloudpickle.CloudPickler.__module__]
 _from_elsewhere: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes of this process that were made from a blob."""
+_lock = threading.Lock()
+"""Held where a class is made and noted: a second thread that loads it then completes it by itself, too."""
 
 
 def _make_class(make: Callable[..., type], *description: Any) -> type:
     *_, tracker_id, _extra = description
-    is_known = tracker_id in _CLOUDPICKLE._DYNAMIC_CLASS_TRACKER_BY_ID
-    cls = make(*description)
-    if not is_known:
-        _from_elsewhere.add(cls)
+    with _lock:
+        is_known = tracker_id in _CLOUDPICKLE._DYNAMIC_CLASS_TRACKER_BY_ID
+        cls = make(*description)
+        if not is_known:
+            _from_elsewhere.add(cls)
     return cls
 
 
