@@ -208,6 +208,21 @@ def test_a_model_is_not_validated_again_and_keeps_what_it_holds() -> None:
     assert record_type_of(Model).is_mutable
 
 
+def test_a_model_comes_back_the_same_whatever_its_aliases_and_its_post_init_do() -> None:
+    class Crossed(pydantic.BaseModel):
+        low: int = pydantic.Field(alias="high")
+        high: int = pydantic.Field(alias="low")
+        steps: int = 0
+
+        def model_post_init(self, context: Any) -> None:
+            self.steps += 1
+
+    record_type = record_type_of(Crossed)
+    one = Crossed.model_validate({"high": 1, "low": 9})
+    (back,) = record_type.to_rows(record_type.to_columns([one]))
+    assert (back.low, back.high, back.steps) == (1, 9, 1)
+
+
 def test_what_a_record_may_have_beside_its_fields_keeps_it_an_object() -> None:
     class Open(pydantic.BaseModel):
         model_config = pydantic.ConfigDict(extra="allow")

@@ -195,7 +195,10 @@ class _PydanticModel(RecordClass):
         return _with_all(cls, owner, hints, list(owner.model_fields))
 
     def make(self, *values: Any) -> Any:
-        return self.cls.model_construct(**dict(zip(self.hints, values, strict=True)))  # type: ignore[attr-defined]
+        fields = dict(zip(self.hints, values, strict=True))
+        made = self.cls.model_construct(**fields)  # type: ignore[attr-defined]
+        made.__dict__.update(fields)  # an alias may be another field's name, and model_post_init may change a field
+        return made
 
     def reader(self, names: Sequence[str]) -> Callable[[Any], Any]:
         return attrgetter(*names)
