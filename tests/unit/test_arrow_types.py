@@ -175,16 +175,17 @@ def test_layouts_that_a_function_hands_over_become_the_declared_types() -> None:
             pa.array(["a", "b"], pa.string_view()),
             pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([7])),
             pa.array([[1], None], pa.list_view(pa.int64())),
+            pa.DictionaryArray.from_arrays(pa.array([0, None]), pa.array(["c"], pa.string_view())),
         ],
-        names=["text", "run", "list"],
+        names=["text", "run", "list", "category"],
     )
     made = (
         Environment(runtime="in-process")
         .from_collection([1])
         .map_batches(lambda _: rows, returns=rows.schema)
     )
-    assert made.record_type.schema.types == [pa.string(), pa.int64(), pa.list_(pa.int64())]
-    assert list(map(tuple, made.execute_and_collect())) == [("a", 7, [1]), ("b", 7, None)]
+    assert made.record_type.schema.types == [pa.string(), pa.int64(), pa.list_(pa.int64()), pa.string()]
+    assert list(map(tuple, made.execute_and_collect())) == [("a", 7, [1], "c"), ("b", 7, None, None)]
 
 
 def test_a_parquet_file_of_views_is_read_as_the_plain_types(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ def test_the_types_of_a_table_are_those_of_python(env: Environment) -> None:
     assert type(row.at) is dt.datetime
 
 
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a"]), pl.List(pl.Categorical)], ids=str)
+def test_categories_of_polars_are_text(env: Environment, kind: Any) -> None:
+    value = ["a"] if isinstance(kind, pl.List) else "a"
+    stream = env.from_collection(pl.DataFrame({"kind": [value, None]}, schema={"kind": kind}))
+    assert [row.kind for row in stream.execute_and_collect()] == [value, None]
+
+
 def test_an_empty_table_has_its_type_and_no_records(env: Environment) -> None:
     stream = env.from_collection(pl.DataFrame(schema={"n": pl.Int64}))
     assert stream.record_type.describe() == "Row(n: int64?)"

@@ -103,9 +103,20 @@ def holds(kind: pa.DataType, is_it: Callable[[pa.DataType], bool]) -> bool:
 
 
 def laid_out(array: pa.Array) -> pa.Array:
-    """The same values without runs and views of lists: Arrow has no cast for runs, and a wrong one for views."""
+    """The same values without runs, views of lists and dictionaries of views.
+
+    Arrow has no cast for the first and the last (polars makes such dictionaries of categories), and a wrong one for
+    views of lists.
+    """
     if pa.types.is_run_end_encoded(array.type):
         return pc.run_end_decode(array)
+    if pa.types.is_dictionary(array.type):
+        values = plain_type(array.type.value_type)
+        if values == array.type.value_type:
+            return array
+        return pa.DictionaryArray.from_arrays(
+            array.indices, array.dictionary.cast(values), ordered=array.type.ordered
+        )
     is_large = pa.types.is_large_list_view(array.type)
     if not is_large and not pa.types.is_list_view(array.type):
         return array

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from tidegate.core.errors import ProgramError, SchemaError
@@ -42,6 +43,8 @@ def as_table(values: Any) -> pa.Table | None:
     try:
         if package == "pandas":
             return pa.Table.from_pandas(values, preserve_index=False)
+        if package == "polars":  # Arrow has no cast for the dictionaries of views that categories would be
+            return values.to_arrow(compat_level=pl.CompatLevel.oldest())
         return pa.table(values) if hasattr(values, "__arrow_c_stream__") else None
     except (pa.ArrowException, TypeError) as e:
         raise SchemaError(f"from_collection cannot read this DataFrame of {package}: {e}") from e
