@@ -197,7 +197,8 @@ class _PydanticModel(RecordClass):
     def make(self, *values: Any) -> Any:
         fields = dict(zip(self.hints, values, strict=True))
         made = self.cls.model_construct(**fields)  # type: ignore[attr-defined]
-        made.__dict__.update(fields)  # an alias may be another field's name, and model_post_init may change a field
+        # An alias may be another field's name, and model_post_init may have changed a field.
+        made.__dict__.update(fields)
         return made
 
     def reader(self, names: Sequence[str]) -> Callable[[Any], Any]:
