@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tidegate.api.state import ListState, MapState, PickleSerializer, StateTtl, ValueState
 from tidegate.core.errors import ProgramError, SchemaError, StateCompatibilityError
+from tidegate.records.rows import row_class
 from tidegate.records.types import record_type_of
 from tidegate.state.copies import copier_for
 from tidegate.state.fingerprints import check_compatible, state_schema
@@ -140,6 +141,46 @@ def test_what_does_not_fit_is_refused_by_columns_and_by_bytes_alike(hint: Any, b
         serializer.to_column([serializer.adopt(bad)])
     with pytest.raises(SchemaError):
         serializer.to_bytes(bad)
+
+
+MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 6_000, dt.UTC)
+COLUMNS = pa.schema(
+    [
+        pa.field("n", pa.int64(), False),
+        pa.field("the name", pa.string()),
+        pa.field("small", pa.uint8()),
+        pa.field("at", pa.timestamp("ms", "UTC")),
+        pa.field("since", pa.timestamp("us", "UTC")),
+    ]
+)
+RECORDS = [
+    (
+        COLUMNS,
+        row_class(tuple(COLUMNS.names))(1, "a", 255, MOMENT, None),
+        {
+            0: [None, 1 << 63, True, "1"],
+            1: [1, "\ud800"],
+            2: [256, -1],
+            3: [MOMENT.replace(tzinfo=None)],
+        },
+    ),
+    (tuple[int, str | None], (1, None), {0: [None, 1.5], 1: [b"x"]}),
+]
+
+
+@pytest.mark.parametrize(("hint", "record", "misfits"), RECORDS, ids=["rows", "tuples"])
+def test_a_record_of_plain_columns_is_taken_at_a_look_and_a_misfit_is_not(
+    hint: Any, record: Any, misfits: dict[int, list[Any]]
+) -> None:
+    serializer = value_serializer("op", "s", record_type_of(hint))
+    assert serializer.fits(record)
+    make = getattr(type(record), "_make", tuple)
+    for place, values in misfits.items():
+        for value in values:
+            wrong = make([value if i == place else v for i, v in enumerate(record)])
+            assert not serializer.fits(wrong)
+            with pytest.raises(SchemaError):
+                serializer.adopt(wrong)
 
 
 def test_bytes_are_compact() -> None:

@@ -34,10 +34,8 @@ def column_values(column: pa.Array, decode: Callable[[Any], Any] | None, name: s
     if pa.types.is_dictionary(column.type) and column.null_count == 0:
         table = column.dictionary.to_pylist()
         codes = column.indices.to_pylist()
-        if (
-            decode is not None
-        ):  # of text, so what it makes may be shared; what no row has may be no value at all
-            for i in set(codes):
+        if decode is not None:  # of text, so what it makes may be shared
+            for i in set(codes):  # what no row has may be no value at all
                 table[i] = None if table[i] is None else decode(table[i])
         return [table[i] for i in codes]
     elif column.type in _PACKED and column.null_count == 0:

@@ -13,9 +13,12 @@ import typing
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+
 from tidegate.records import type_hints
 from tidegate.records.record_classes import record_class_of
-from tidegate.records.types import RecordType, StructType
+from tidegate.records.types import RecordType, RowType, ScalarType, StructType, TupleType, record_type_of
 
 Fits = Callable[[Any], bool]
 INT64_MIN: Final = -(1 << 63)
@@ -32,10 +35,8 @@ def fits_for(hint: Any) -> Fits | None:
     """
     if isinstance(hint, StructType):
         hint = hint.python_class
-    if isinstance(hint, RecordType):
-        return None
     scope: dict[str, Any] = {"is_text": _is_text, "datetime": dt.datetime, "date": dt.date, "time": dt.time}
-    text = _look(hint, "v", scope, 0)
+    text = _look_at_columns(hint, scope) if isinstance(hint, RecordType) else _look(hint, "v", scope, 0)
     found: Fits | None = None if text is None else eval(f"lambda v: {text}", scope)
     return found
 
@@ -49,6 +50,47 @@ _LEAVES: Final = {
     dt.date: "{v}.__class__ is date",
     dt.datetime: "{v}.__class__ is datetime and {v}.tzinfo is None",
 }
+
+
+_COLUMNS: Final = {record_type_of(hint).schema.field(0).type: look for hint, look in _LEAVES.items()}
+"""The same for the values of columns."""
+_AWARE: Final = {
+    "us": "{v}.__class__ is datetime and {v}.tzinfo is not None",
+    "ms": "{v}.__class__ is datetime and {v}.tzinfo is not None and not {v}.microsecond % 1000",
+}
+
+
+def _look_at_column(kind: pa.DataType) -> str | None:
+    if pa.types.is_integer(kind):
+        values = np.iinfo(kind.to_pandas_dtype())
+        return f"{{v}}.__class__ is int and {values.min} <= {{v}} <= {values.max}"
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return _AWARE.get(kind.unit)
+    return _COLUMNS.get(kind)
+
+
+def _look_at_columns(record_type: RecordType, scope: dict[str, Any]) -> str | None:
+    """The expression for records of a stream whose values are those of their columns."""
+    looks = [_look_at_column(field.type) for field in record_type.schema]
+    if isinstance(record_type, ScalarType) and not record_type.coded:
+        return looks[0] and looks[0].format(v="v")
+    if isinstance(record_type, RowType):
+        scope["kind"] = record_type._row
+        values = [f"v.{name}" for name in record_type._row._fields]  # its own [] is written in Python
+        first = "v.__class__ is kind"
+    elif isinstance(record_type, TupleType) and not record_type.coded:
+        values = [f"v[{i}]" for i in range(len(looks))]
+        first = f"v.__class__ is tuple and len(v) == {len(looks)}"
+    else:
+        return None
+    nullable = [field.nullable for field in record_type.schema]
+    return _all(
+        first,
+        [
+            look and (f"({value} is None or {look.format(v=value)})" if may_be_none else look.format(v=value))
+            for look, value, may_be_none in zip(looks, values, nullable, strict=True)
+        ],
+    )
 
 
 def _look(hint: Any, value: str, scope: dict[str, Any], depth: int) -> str | None:
