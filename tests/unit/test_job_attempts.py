@@ -417,7 +417,7 @@ def test_the_same_end_three_times_before_any_slot_ever_came_up_ends_the_job():
         start_and_end(kit, f"the control port h:41000 cannot be reached from host n{attempt}: timed out")
     assert kit.end.status is J.FAILED
     assert kit.end.message.endswith(
-        "It was not restarted: 3 attempts in a row ended like this before any slot had come up"
+        "It was not restarted: 3 attempts in a row ended like this before the job had ever run"
     )
 
 
@@ -428,6 +428,22 @@ def test_once_a_slot_came_up_the_environment_is_not_blamed_any_more():
         await_attempt(kit, attempt + 1)
         start_and_end(kit, "ModuleNotFoundError: x", ev.GangFault.ENVIRONMENT)
     assert kit.found(ev.EndJob) == []
+
+
+def test_slots_that_cannot_come_up_three_times_in_a_row_end_a_job_that_never_ran():
+    kit = JobKit()
+    kit.do(ev.SubmissionRequested())
+    for attempt in range(3):
+        await_attempt(kit, attempt + 1)
+        kit.say(0, m.RegisterSlot(address(0), "executor"))
+        kit.say(1, m.SlotUnusable(f"no port of network.data_ports (40100) can be had at 10.0.0.{attempt}"))
+        kit.let_go()
+    assert kit.end.status is J.FAILED
+    assert (
+        "slot 1 cannot come up: no port of network.data_ports (40100) can be had at 10.0.0.2"
+        in kit.end.message
+    )
+    assert kit.end.message.endswith("3 attempts in a row ended like this before the job had ever run")
 
 
 MISSING = "tidegate.core.errors.ModuleMissingError: operator 'm' cannot be loaded in the slot: ModuleNotFoundError: x"

@@ -121,6 +121,16 @@ def test_a_job_runs_over_encrypted_connections_and_ports_that_were_told():
     assert records_in(start(env, numbers).result(WAIT_S)) == 200_000
 
 
+def test_slots_that_find_no_data_port_say_so():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        env = Environment(parallelism=2, data_ports=port, handshake_timeout="100 ms")
+        with pytest.raises(
+            JobFailedError, match=rf"slot \d cannot come up: no port of network\.data_ports \({port}\)"
+        ):
+            start(env, env.from_sequence(1, 100)).result(WAIT_S)
+
+
 def test_a_control_port_that_cannot_be_reached_is_named_with_both_hosts_and_what_to_set():
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

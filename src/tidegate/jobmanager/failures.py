@@ -60,6 +60,8 @@ class Failure:
     is_environment: bool = False
     """Whether processes cannot be slots as the host runs them, or lack what the program needs; no restart helps unless
     some could before."""
+    is_start: bool = False
+    """Whether it kept a process from being a slot."""
     guess: str = ""
     """What is shown after the text if nobody knows the reason."""
     is_cut: bool = False
@@ -140,6 +142,14 @@ def enumerator_failed(job_graph: JobGraph, operator: OperatorId, reason: str, tr
         culprit=f"{operator}: {reason}",
         reason=reason,
         permanent=_is_a(reason, *_PERMANENT),
+    )
+
+
+def slot_unusable(name: str, reason: str) -> Failure:
+    """A process came up and cannot be a slot."""
+    culprit = re.sub(r"\d+", "", reason)  # attempts get other slots, hosts and processes
+    return Failure(
+        FailureRank.CAUSE, f"{name} cannot come up: {reason}", culprit=culprit, reason=reason, is_start=True
     )
 
 

@@ -304,6 +304,9 @@ class JobMaster:
             self._register(slot, message, now_ms)
             return
         record = self._slots.get(slot)
+        if isinstance(message, m.SlotUnusable) and record is None:
+            self._fail(failures.slot_unusable(self._name(slot), message.reason), now_ms)
+            return
         if record is None:
             if not isinstance(message, m.SlotHeartbeat):
                 self._break_protocol(slot, f"it sent {type(message).__name__} before it registered", now_ms)

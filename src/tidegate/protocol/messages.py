@@ -68,6 +68,12 @@ class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     record: str = ""
 
 
+class SlotUnusable(msgspec.Struct, frozen=True, tag=True):
+    """Instead of `RegisterSlot`: the process has come up, but cannot be a slot. Nothing follows."""
+
+    reason: str
+
+
 class PeerLost(msgspec.Struct, frozen=True, tag=True):
     """A data connection to another slot broke while it was needed."""
 
@@ -252,6 +258,7 @@ SlotMessage = (
     | SlotHeartbeat
     | TaskStateChanged
     | TaskFailed
+    | SlotUnusable
     | PeerLost
     | RequestSplit
     | ReportWatermark

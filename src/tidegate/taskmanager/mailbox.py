@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidegate.core.allocator import keep_freed_memory
 from tidegate.core.clock import SystemClock
+from tidegate.core.errors import ConfigurationError
 from tidegate.core.ids import SlotId, VertexId
 from tidegate.core.options import Options
 from tidegate.protocol import messages as m
@@ -47,18 +48,24 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
     # `network.bind_host` is an address of the JobManager's machine, or all of a machine's. Data ports bind to all, or
     # to the one that this slot calls the JobManager from, which is also the one that peers get.
     everywhere = options.bind_host in ("0.0.0.0", "::")
-    data = DataPlane(
-        options.bind_host if everywhere else control.local_host,
-        bootstrap.secret,
-        bootstrap.job_id,
-        bootstrap.attempt,
-        slot_id,
-        SystemClock(),
-        options.handshake_timeout,
-        link_ms=options.link_timeout,
-        ports=options.data_ports,
-        tls=bootstrap.tls,
-    )
+    try:
+        data = DataPlane(
+            options.bind_host if everywhere else control.local_host,
+            bootstrap.secret,
+            bootstrap.job_id,
+            bootstrap.attempt,
+            slot_id,
+            SystemClock(),
+            options.handshake_timeout,
+            link_ms=options.link_timeout,
+            ports=options.data_ports,
+            tls=bootstrap.tls,
+        )
+    except (ConfigurationError, OSError) as e:
+        control.start()
+        control.send(m.SlotUnusable(str(e)))
+        control.close()
+        return
     try:
         address = m.SlotAddress(slot_id, control.local_host, data.port, os.getpid())
         _Mailbox(bootstrap, slot_id, options, control, data).run(address, executor)

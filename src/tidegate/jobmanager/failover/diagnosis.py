@@ -72,10 +72,11 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> Diagnosis:
 
 
 class FailedStarts:
-    """Recognises an environment in which no attempt can start: all end alike, before any slot has ever come up.
+    """Recognises an environment in which no attempt can start: all end alike, before all tasks have ever run.
 
-    Once a slot has, the environment is known to work, and whatever happens later may pass. So it is with a module that
-    slots cannot import: once all tasks have run, it is one host that lacks it, and the next attempt may get others.
+    Once they have, the environment is known to work, and whatever happens later may pass: one host may lack a module or
+    a port, and the next attempt gets others. What Spark says counts only while no slot has ever come up: later it says
+    what became of the tasks, not why.
     """
 
     MOST = 3
@@ -92,14 +93,14 @@ class FailedStarts:
         has_gang_ended = failure.rank is FailureRank.GANG_ENDED
         if failure.is_environment and not (self._came_up if has_gang_ended else self._ran):
             return "no attempt can succeed in this environment"
-        if self._came_up or not has_gang_ended:
+        if self._ran or not (failure.is_start or (has_gang_ended and not self._came_up)):
             self._count = 0
             return None
         self._count = self._count + 1 if failure.culprit and failure.culprit == self._culprit else 1
         self._culprit = failure.culprit
         if self._count < self.MOST:
             return None
-        return f"{self._count} attempts in a row ended like this before any slot had come up"
+        return f"{self._count} attempts in a row ended like this before the job had ever run"
 
 
 def _is_program_error(reason: str) -> bool:
