@@ -134,10 +134,14 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
         for node in graph.nodes
         if isinstance(node.operation, WriteSink) and isinstance(node.operation.sink, PrintSink)
     }
-    if program.options.runtime == "in-process":
-        with targets:
-            return _start_in_process(job_graph, plan_of(graph), program.options, printers, begin, targets)
-    client = _start_on_spark(job_graph, plan_of(graph), program, spark, begin, targets)
+    try:
+        if program.options.runtime == "in-process":
+            with targets:
+                return _start_in_process(job_graph, plan_of(graph), program.options, printers, begin, targets)
+        client = _start_on_spark(job_graph, plan_of(graph), program, spark, begin, targets)
+    except BaseException:
+        begin.abandon()
+        raise
     for id, printer in printers.items():
         batches = client.collected_batches(id)
         thread = threading.Thread(

@@ -702,6 +702,23 @@ def test_a_job_that_fails_or_is_cancelled_or_does_not_start_gives_the_directory_
     assert list(out.iterdir()) == []
 
 
+@pytest.mark.parametrize(("resume", "claims"), [("", 0), ("latest-or-new", 1)])
+def test_a_job_that_its_sink_refuses_leaves_nothing_in_the_checkpoint_directory(tmp_path, resume, claims):
+    """But the claim of a job that has its id by its name: the next run must have other attempts."""
+    checkpoints, out = tmp_path / "checkpoints", tmp_path / "out"
+    checkpoints.mkdir()
+    out.mkdir()
+    (out / "thesis.txt").touch()
+    for _ in range(3):
+        env = numbers_to_files(
+            out, checkpoint_interval="10 ms", checkpoint_dir=str(checkpoints), resume=resume
+        )
+        with pytest.raises(OutputDirectoryError, match="is not empty"):
+            env.execute("numbers")
+    assert len(list(checkpoints.iterdir())) == claims
+    assert len([p for p in checkpoints.rglob("claims/a*") if not p.suffix]) == claims
+
+
 # ---- names from a checkpoint are not trusted ----
 
 

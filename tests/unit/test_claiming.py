@@ -19,7 +19,7 @@ from tidegate.core.options import Options
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
 from tidegate.jobmanager.checkpoint.storage_thread import StorageOrders
-from tidegate.jobmanager.claiming import claim_job
+from tidegate.jobmanager.claiming import claim_job, next_driver
 from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.snapshot.handles import InFlightHandle, SubtaskCheckpointMetrics, SubtaskSnapshot
@@ -244,6 +244,24 @@ def test_drivers_that_collide_take_different_numbers_next(tmp_path):
     with stop.listening():
         mine = claim_job(storage, "pv")
     assert 0 < others[0].first_attempt < mine.first_attempt, "the number that both wrote is nobody's"
+
+
+def test_claims_that_a_killed_driver_had_not_removed_yet_are_removed_by_the_next(tmp_path):
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    at, storage = 1, FilesystemStorage(str(tmp_path), "9c02")
+    claim_job(storage, "pv")
+    while True:
+        stop, attempt = Stop(at, killed), next_driver(storage.last_used()[1])
+        with contextlib.suppress(KeyboardInterrupt), injected("storage.delete", stop):
+            claim_job(storage, "pv", attempt)
+        claim_job(storage, "pv", next_driver(attempt))
+        assert len(list(tmp_path.rglob("claims/*"))) == 2, "a claim and its inheritance"
+        if stop.steps < at:
+            break
+        at += 1
+    assert at > 2
 
 
 def test_a_job_of_another_name_or_in_another_directory_has_another_id(tmp_path):

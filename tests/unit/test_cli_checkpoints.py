@@ -108,6 +108,18 @@ def test_a_missing_file_and_a_damaged_manifest_are_named_and_end_with_1(stored, 
     assert "chk-42/_metadata is truncated" in text(result)
 
 
+@pytest.mark.parametrize("below", ["", JOB])
+def test_a_damaged_inheritance_is_shown_beside_what_other_jobs_have(stored, below):
+    claims = stored / JOB / "claims"
+    claims.mkdir(exist_ok=True)
+    (claims / "a0-00c0ffee.json").write_bytes(b"{}")
+    for words in ([stored / below], ["verify", stored / below], [stored / below, "--json"]):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert "claims/a0-00c0ffee.json is damaged: its 2 bytes have no checksum" in text(result)
+        assert ("odd" in result.output) == (not below)
+
+
 def test_json_is_for_programs(stored):
     rows = json.loads(run(stored, "--json").stdout)
     assert [(r["job_name"], r["checkpoint_id"], r["damage"]) for r in rows][:2] == [

@@ -699,14 +699,16 @@ def test_what_fails_because_another_driver_deleted_it_is_reported_as_the_takeove
     assert kit.reports() == [], "no restart is announced"
 
 
-def test_a_job_that_is_cancelled_while_its_claim_is_looked_at_is_not_restarted():
+@pytest.mark.parametrize("answer", [fe.ClaimChecked(), fe.DriverFenced(TAKEN)])
+def test_a_job_that_is_cancelled_while_its_claim_is_looked_at_ends_at_once(answer):
+    """The storage may be away, and may take minutes to say so."""
     kit = JobKit(claimed=True).run()
     kit.perform = lambda action: []  # type: ignore[method-assign] -- no answer yet
     kit.fail()
-    kit.do(ev.CancelRequested("enough"))
     assert kit.found(ev.EndJob) == []
-    kit.do(fe.ClaimChecked())
+    kit.do(ev.CancelRequested("enough"))
     assert kit.end.status is J.CANCELED
+    assert kit.do(answer) == []
 
 
 @pytest.mark.parametrize("moment", ["delay", "verification"])

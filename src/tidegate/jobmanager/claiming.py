@@ -82,6 +82,14 @@ class DriverClaim:
                 f"if the job's directory was deleted, start the job again"
             )
 
+    def release(self) -> bool:
+        """Remove the job's directories if it has no checkpoint, and the claim if it need not stay; False if it has one.
+
+        When the job has ended, or is not started after all. Raises as `check` does.
+        """
+        self.check()
+        return self._storage.remove_if_unused(claims=not self.outlives_the_job)
+
 
 def claim_job(
     storage: FilesystemStorage, job_name: str, attempt: int = 0, *, is_permanent: bool = False

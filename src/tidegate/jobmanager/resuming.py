@@ -22,7 +22,7 @@ from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.finding import Found, StoredCheckpoint, find_at, find_latest, read_all
 from tidegate.storage.locations import absolute, path_name, resolve
 from tidegate.storage.opening import make_storage
-from tidegate.storage.storage import CheckpointStorage, MissingDirectoryError
+from tidegate.storage.storage import CheckpointStorage, MissingDirectoryError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,14 @@ class Beginning:
     def is_resumed(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return bool(self.found)
+
+    def abandon(self) -> None:
+        """Leave nothing of a new job that is not started after all; what cannot be removed stays."""
+        if self.claim is not None:
+            try:
+                self.claim.release()
+            except StorageError as e:
+                logger.debug("the directory of job %s stays: %s", self.job_id, e)
 
 
 def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None) -> Beginning:

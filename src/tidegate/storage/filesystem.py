@@ -308,8 +308,8 @@ class FilesystemStorage(CheckpointStorage):
 
     def remove_claim(self, claim: layout.Claim) -> None:
         """Remove a claim and what belongs to it; one that is gone already is no error."""
-        self._delete(layout.claim_path(claim))
         self._delete(layout.inheritance_path(claim))
+        self._delete(layout.claim_path(claim))  # last: who finds the claim removes both
 
     def write_inheritance(self, claim: layout.Claim, inheritance: Inheritance) -> None:
         """Make durable what the driver with this claim takes over: from now on nothing else of others counts."""

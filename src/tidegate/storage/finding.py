@@ -146,7 +146,7 @@ def list_checkpoints(root: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
     """All completed checkpoints of all jobs below a checkpoint directory; job by job, ascending."""
     found: list[StoredCheckpoint | UnusableCheckpoint] = []
     for job_id in job_ids(root):
-        found += _read_all(FilesystemStorage(root, job_id))
+        found += _list_job(FilesystemStorage(root, job_id))
     return found
 
 
@@ -159,7 +159,7 @@ def list_at(location: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
         storage = FilesystemStorage(root + query, job_id)
         if checkpoint_id is not None:
             return [_read_one(storage, checkpoint_id)]
-        own = _read_all(storage)
+        own = _list_job(storage)
         if own:
             return own
     return list_checkpoints(location)
@@ -197,6 +197,14 @@ def read_all(
 
 def _read_all(storage: CheckpointStorage) -> list[StoredCheckpoint | UnusableCheckpoint]:
     return [_read(storage, id) for id in storage.completed()]
+
+
+def _list_job(storage: FilesystemStorage) -> list[StoredCheckpoint | UnusableCheckpoint]:
+    """Those of one job; none is usable if nobody can know which of them count."""
+    try:
+        return _read_all(storage)
+    except CorruptFileError as e:
+        return [UnusableCheckpoint(storage, id, (str(e),)) for id in storage.with_manifest()]
 
 
 def _read_one(storage: CheckpointStorage, checkpoint_id: int) -> StoredCheckpoint | UnusableCheckpoint:

@@ -22,7 +22,6 @@ from tidegate.jobmanager.claiming import DriverClaim
 from tidegate.jobmanager.failover import events as fe
 from tidegate.snapshot.assignment import assign
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
-from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.memory import MemoryStorage
 from tidegate.storage.storage import CheckpointStorage, CorruptFileError, FencedError, StorageError
 
@@ -212,11 +211,9 @@ class StorageOrders:
                 _what(*self._undone.values()),
                 self._storage.show(""),
             )
-        elif isinstance(self._storage, FilesystemStorage):
+        elif self._claim is not None:
             try:
-                self._check_claim()
-                claims = self._claim is None or not self._claim.outlives_the_job
-                self.may_be_resumed = not self._storage.remove_if_unused(claims=claims)
+                self.may_be_resumed = not self._claim.release()
             except FencedError:
                 raise
             except StorageError as e:

@@ -490,6 +490,9 @@ class Job:
             self._tell_master(ev.CancelRequested(reason), now_ms)
         elif self._phase == "failed":
             self._cancel_reason = reason
+            self._judge(
+                now_ms
+            )  # whose job it is does not matter any more, and the storage may be slow to say it
         else:
             if self.status is _J.CREATED:
                 self._to(_J.CANCELLING)
