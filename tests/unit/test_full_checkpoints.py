@@ -101,7 +101,7 @@ def test_without_it_a_damaged_file_harms_all_and_with_it_only_those_up_to_the_ne
     assert told.exit_code == 1
     words = " ".join(told.output.split())
     assert words.count(first) == 1, "a file is told once"
-    assert "It is needed by checkpoint 1, 2." in words
+    assert "It is needed by checkpoints 1, 2." in words
     assert "2 cannot be restored" in words
     assert f"that can be restored: {checkpoints[-1].path}" in words
 
