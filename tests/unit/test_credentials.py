@@ -17,6 +17,7 @@ URIS = [
     f"s3://AKIAKEY:{SECRET}@bucket/dir",
     f"s3://AKIAKEY:{SECRET}%2Fx@bucket/dir?region=eu-west-1&nonsense=1",
     f"s3://AKIAKEY:{SECRET}/x@bucket/dir",
+    f"s3://AKIAKEY:{SECRET}?x@bucket/dir?region=eu-west-1",
     f"s3://bucket/dir?access_key=AKIAKEY&secret_key={SECRET}",
     f"hdfs://AKIAKEY:{SECRET}@host:9/dir?secret={SECRET}",
     f"nothing://AKIAKEY:{SECRET}@host/dir?secret={SECRET}",
@@ -37,7 +38,7 @@ def test_no_credential_is_in_the_representation_or_in_a_refusal_of_options(uri):
 
 
 @pytest.mark.parametrize("format", ["text", "mermaid", "svg", "json"])
-@pytest.mark.parametrize("uri", URIS[:4])
+@pytest.mark.parametrize("uri", URIS[:5])
 def test_no_credential_is_in_a_plan(uri, format):
     env = Environment(checkpoint_dir=uri, checkpoint_interval="1 s")
     try:
@@ -71,3 +72,5 @@ def test_a_name_for_messages_keeps_what_is_no_secret():
     assert path_name("s3://key:pw@bucket/dir/file?region=x") == "s3://bucket/dir/file"
     assert path_name("/plain/pa@th?x") == "/plain/pa@th?x"
     assert path_name("hdfs://host:9000/a") == "hdfs://host:9000/a"
+    assert path_name("hdfs://host:9000/a?user=me@home") == "hdfs://host:9000/a"
+    assert path_name("s3://bucket/a?user=me@home") == "s3://bucket/a"

@@ -15,9 +15,7 @@ def path_name(path: str) -> str:
     scheme = SCHEME.match(path)
     if scheme is None:
         return path
-    rest = path[scheme.end() :].partition("?")[0]
-    # A password may have a slash that nobody escaped: what is before the last @ is not shown.
-    return f"{scheme[0]}{rest.rpartition('@')[2]}"
+    return f"{scheme[0]}{_parts(path[scheme.end() :])[1]}"
 
 
 def without_credentials(message: str, uri: str) -> str:
@@ -29,12 +27,26 @@ def without_credentials(message: str, uri: str) -> str:
     return shown
 
 
+def _parts(rest: str) -> tuple[str, str, str]:
+    """User info, place and query of what follows the scheme.
+
+    A password may have a slash or a question mark that nobody escaped: it reaches up to the last @ before the query.
+    """
+    head, _, query = rest.partition("?")
+    port = head.partition("/")[0].partition(":")[2]
+    if "@" not in head and "@" in query and port and not port.isdigit():
+        user_info, _, rest = rest.rpartition("@")
+        place, _, query = rest.partition("?")
+        return user_info, place, query
+    user_info, _, place = head.rpartition("@")
+    return user_info, place, query
+
+
 def _secret_parts(uri: str) -> list[str]:
     """What a library may quote alone: the user info and the query of a URI, and their pieces."""
     scheme = SCHEME.match(uri)
-    rest, _, query = uri[scheme.end() if scheme else 0 :].partition("?")
-    user_info = rest.rpartition("@")[0]
+    user_info, _, query = _parts(uri[scheme.end() if scheme else 0 :])
     values = [pair.partition("=")[2] for pair in query.split("&")]
-    parts = {user_info, query, *user_info.split(":"), *values}
+    parts = {user_info, query, *re.split("[:?]", user_info), *values}
     parts |= {unquote(part) for part in parts}
     return sorted((part for part in parts if len(part) > 3), key=len, reverse=True)
