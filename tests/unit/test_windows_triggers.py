@@ -35,6 +35,7 @@ from tidegate import (
     WindowContext,
 )
 from tidegate.operators.failures import OperatorError
+from tidegate.operators.window import contents
 
 BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 
@@ -445,6 +446,27 @@ def test_the_elements_of_merged_sessions_come_in_the_order_of_arrival_whatever_i
         h.__exit__(None, None, None)
         assert sorted(n for row in rows for n in row) == list(range(30)), f"seed {seed}"
         assert all(row == sorted(row) for row in rows), f"seed {seed}: {rows}"
+
+
+def test_what_a_session_holds_is_not_walked_through_for_each_record(monkeypatch: pytest.MonkeyPatch):
+    walked = 0
+    numbers = contents._numbers
+
+    def counted(runs: contents.Runs) -> Iterator[int]:
+        nonlocal walked
+        for number in numbers(runs):
+            walked += 1
+            yield number
+
+    monkeypatch.setattr(contents, "_numbers", counted)
+    with harness(windowed(SESSIONS).process(Amounts())) as h:
+        push(h, *(("a", n, n) for n in range(100)))
+        for n in range(100, 200):
+            push(h, ("a", n, n))
+        push(h, ("a", 200, 212), ("a", 201, 205))  # one more session of one element, and both become one
+        assert walked <= 2
+        h.finish()
+        assert h.rows == [list(range(202))]
 
 
 def test_what_an_evictor_leaves_keeps_its_place_among_what_came_meanwhile():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, starmap
 from typing import Any, Final, NamedTuple
 
 from tidegate.api.evictors import TimestampedValue
@@ -248,7 +248,7 @@ class ListedContents(Contents):
             return
         for number in set(numbers.values()).difference(stays):
             self._remove(ElementPlace(*window, number))
-        self._live[(self._backend.current_key, window)] = _as_runs(stays)
+        self._live[(self._backend.current_key, window)] = _joined((n, n + 1) for n in stays)
 
     def clear(self, window: TimeWindow) -> None:
         """Forget the elements."""
@@ -265,20 +265,19 @@ class ListedContents(Contents):
     def merge(self, window: TimeWindow, others: Sequence[TimeWindow]) -> None:
         """Put what the others hold among the elements of a window, by arrival."""
         assert self._next is not None
+        held = [(other, runs) for other in others if (runs := self._runs_of(other)) is not None]
+        if not held:  # a record has made its session longer
+            return
         self._next_number(self._next)  # before the highest number leaves its window
         own = self._runs_of(window)
-        numbers = [] if own is None else list(_numbers(own))
-        for other in others:
-            runs = self._runs_of(other)
-            if runs is None:
-                continue
+        united = list(_pairs(own or []))
+        for other, runs in held:
+            united += _pairs(runs)
             for number in _numbers(runs):
                 self._move(ElementPlace(*other, number), ElementPlace(*window, number))
-                numbers.append(number)
             self.clear(other)
-        if numbers:
-            self.open_windows += own is None
-            self._live[(self._backend.current_key, window)] = _as_runs(sorted(numbers))
+        self.open_windows += own is None
+        self._live[(self._backend.current_key, window)] = _joined(sorted(united))
 
     def flush(self) -> None:
         """Put the numbers of the elements into the state."""
@@ -323,18 +322,26 @@ class ListedContents(Contents):
 
 
 def _numbers(runs: Runs) -> Iterable[int]:
-    return chain.from_iterable(map(range, runs[::2], runs[1::2]))
+    return chain.from_iterable(starmap(range, _pairs(runs)))
 
 
-def _as_runs(numbers: Sequence[int]) -> Runs:
-    """The runs of numbers that go up.
+def _pairs(runs: Runs) -> Iterable[tuple[int, int]]:
+    return zip(runs[::2], runs[1::2], strict=True)
 
-    >>> _as_runs([3, 4, 7, 9, 10])
+
+def _joined(pairs: Iterable[tuple[int, int]]) -> Runs:
+    """Runs that go up, as few as they can be.
+
+    >>> _joined([(3, 4), (4, 5), (7, 8), (9, 11)])
     [3, 5, 7, 8, 9, 11]
     """
-    breaks = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
-    firsts, lasts = [0, *breaks], [*breaks, len(numbers)]
-    return [n for i, j in zip(firsts, lasts, strict=True) for n in (numbers[i], numbers[j - 1] + 1)]
+    runs: Runs = []
+    for first, end in pairs:
+        if runs and runs[-1] == first:
+            runs[-1] = end
+        else:
+            runs += (first, end)
+    return runs
 
 
 class _Store:

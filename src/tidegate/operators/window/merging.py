@@ -34,7 +34,7 @@ class MergingWindowSet:
         windows = self._of_key()
         if new in windows:
             return new
-        touching = sorted(w for w in windows if w.intersects(new))  # their elements come in this order
+        touching = sorted(w for w in windows if w.intersects(new))  # the earliest keeps its place
         if not touching:
             windows[new] = new
             return new
