@@ -430,7 +430,7 @@ def test_a_subtask_that_builds_on_a_deleted_checkpoint_ends_the_new_one_which_is
     assert kit.status(3) == "failed"
     failed = kit.coordinator.overview().latest_failed
     assert failed is not None
-    assert "built on an older checkpoint that was deleted meanwhile (1 files" in failed.reason
+    assert "built on an older checkpoint that was deleted meanwhile (1 file," in failed.reason
     assert kit.retained_ids() == [2]
     assert kit.coordinator.failures_in_a_row == 0
     assert kit.found(ce.FailAttempt) == []
