@@ -36,9 +36,11 @@ class FullDisk(FilesystemStorage):
     """Storage whose deletions fail while `broken` says so."""
 
     broken = False
+    stuck = 0
+    """A checkpoint that cannot be deleted."""
 
     def discard(self, checkpoint_id: int, keep: frozenset[str]) -> None:
-        if self.broken:
+        if self.broken or checkpoint_id == self.stuck:
             raise StorageError(f"cannot delete chk-{checkpoint_id}: injected")
         super().discard(checkpoint_id, keep)
 
@@ -145,6 +147,23 @@ def test_a_manifest_that_cannot_be_deleted_again_may_be_resumed_from(tmp_path):
     driver.orders.perform(ce.DiscardCheckpoint(1, NONE))
     driver.orders.perform(ce.ReleaseStorage())
     assert driver.orders.may_be_resumed
+
+
+def test_the_newest_checkpoint_of_a_finished_job_goes_last_also_if_a_deletion_fails(tmp_path):
+    """From an older one another driver would write again what was committed with the newest."""
+    driver = Driver(tmp_path)
+    for id in (1, 2, 3):
+        driver.complete(id)
+    driver.storage.stuck = 1
+    driver.orders.perform(ce.DiscardCheckpoint(1, NONE))
+    driver.orders.perform(ce.DiscardCheckpoint(2, NONE))
+    assert driver.storage.completed() == [1, 3], "one that is stuck holds up nothing while the job runs"
+    driver.orders.perform(ce.DiscardCheckpoint(3, NONE))
+    driver.orders.perform(ce.ReleaseStorage())
+    assert driver.storage.completed() == [1, 3]
+    driver.storage.stuck = 0
+    driver.orders.perform(ce.ReleaseStorage())
+    assert driver.storage.completed() == []
 
 
 def raising(words: str) -> None:

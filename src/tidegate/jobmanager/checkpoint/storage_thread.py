@@ -54,6 +54,8 @@ class StorageOrders:
         self.may_be_resumed = storage.outlives_driver
         """Whether another driver may go on from what is stored. It may, until the release has seen that nothing is: a
         manifest that was not told to be complete can have been written, and another driver can have found it."""
+        self._newest = 0
+        """The last checkpoint that was completed here."""
         self._undone: dict[int, Deletion] = {}
         """Deletions that failed, by checkpoint; of several sweeps the last. Nobody refers to these files again, so it
         is never too late to delete them."""
@@ -103,6 +105,7 @@ class StorageOrders:
             raise
         except Exception as e:  # noqa: BLE001 -- the checkpoint fails, not the job
             return ce.ManifestFailed(id, str(e) or type(e).__name__)
+        self._newest = id
         return ce.ManifestWritten(id, path)
 
     def _verify(self, checkpoint: CompletedCheckpoint) -> fe.Verification:
@@ -163,10 +166,15 @@ class StorageOrders:
     # ---- deletion ----
 
     def _delete(self, order: Deletion) -> None:
-        """Do it, and what could not be done before; what fails is kept for the next time."""
+        """Do it, and what could not be done before; what fails is kept for the next time.
+
+        The newest checkpoint goes last, when the job has finished: an older one that stayed would be resumed from, and
+        what was committed since would be written again.
+        """
         before, self._undone = self._undone, {}
         error: Exception | None = None
-        for deletion in (order, *before.values()):
+        is_last = isinstance(order, ce.DiscardCheckpoint) and order.checkpoint_id >= self._newest
+        for deletion in (*before.values(), order) if is_last else (order, *before.values()):
             if error is None:
                 try:
                     self._check_claim()
