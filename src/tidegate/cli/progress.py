@@ -212,9 +212,8 @@ def draw(
             _name(vertex.name),
             f"{len(vertex.subtasks)}/{vertex.parallelism}",
             format_number(rate.in_per_s) if records_in else "",
-            format_number(rate.out_per_s)
-            if records_out
-            else "",  # a chain that keeps everything to itself has none
+            # A chain that keeps everything to itself emits nothing.
+            format_number(rate.out_per_s) if records_out else "",
             f"{max(records_in, records_out):,}",
             str(vertex.total("backlog")),
             time_bar(rate),
