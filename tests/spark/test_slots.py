@@ -297,12 +297,12 @@ def test_of_two_jobs_that_start_together_the_one_without_slots_says_so_within_fi
 
 
 def test_a_job_follows_another_at_once_without_a_word_about_slots(make_env, caplog):
-    """What the first job held is free when its result is there."""
+    """What the first job held is free when its result is there. (What jobs of other tests held may not be yet.)"""
     for name in ("first", "next"):
         env = make_env(parallelism=4)
         env.from_sequence(1, 10).sink_to(nothing)
         env.execute(name)
-    assert "slots but Spark offers" not in caplog.text
+    assert "job 'next' needs 4 slots but Spark offers" not in caplog.text
 
 
 def test_a_job_that_is_cancelled_before_spark_has_taken_it_leaves_nothing_in_its_queue(
