@@ -108,7 +108,8 @@ class Crashes:
                     try:
                         run(restart_strategy=RestartStrategies.none())
                     except JobFailedError:
-                        run(parallelism, resume="latest")
+                        # Of a checkpoint that was not told to be complete when the job failed nothing is left.
+                        run(parallelism, resume="latest-or-new")
                         self.seen["rescaled"] += 1
             self.seen["unaligned"] += is_unaligned
             self.seen["restored" if marker.exists() else "not crashed"] += 1

@@ -188,7 +188,7 @@ class Poller:
                     for state in subtask["states"]:
                         if state["name"] == "committables":
                             self._committed |= {
-                                (operator["uid"], entry["final"]) for entry in state["entries"]
+                                (operator["uid"], entry["name"]) for entry in state["entries"]
                             }
 
 
