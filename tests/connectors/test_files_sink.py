@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,11 +17,13 @@ from tests.connectors.reader_harness import Metric, read_all
 from tidegate.api.sink import SinkJob, SinkWriter, WriterContext
 from tidegate.connectors.files import FileSink, FileSource, OutputDirectoryError
 from tidegate.connectors.files.output_names import PartName
+from tidegate.connectors.files.paths import locate
 from tidegate.core.clock import ManualClock
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats import CsvFormat, ParquetFormat
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
+from tidegate.storage.locations import resolve
 
 
 class Count(NamedTuple):
@@ -337,3 +340,11 @@ def test_wrong_arguments_are_refused(arguments, message):
 
 def test_the_plan_names_the_directory():
     assert FileSink("/data/out", "csv").describe() == "csv files in /data/out"
+
+
+@pytest.mark.parametrize("options", ["", "&allow_delayed_open=false"])
+def test_a_small_file_on_s3_is_one_request_as_in_checkpoint_storage(options):
+    uri = f"s3://key:word@lake/out?region=eu-west-1{options}"
+    found = locate([uri]).filesystem
+    assert found.equals(resolve(uri).filesystem)
+    assert found.equals(pa_fs.FileSystem.from_uri(uri)[0]) == bool(options), "what the user says counts"

@@ -11,7 +11,7 @@ import pyarrow.fs as pa_fs
 
 from tidegate.core.uris import SCHEME, path_name, without_credentials
 
-__all__ = ["SCHEME", "Place", "absolute", "path_name", "resolve", "split_query"]
+__all__ = ["SCHEME", "Place", "absolute", "filesystem_of", "path_name", "resolve", "split_query"]
 
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
@@ -62,14 +62,15 @@ def resolve(location: str) -> Place:
         local = location if scheme is None else unquote(location[scheme.end() :])
         return Place(pa_fs.LocalFileSystem(), absolute(local), "")
     try:
-        filesystem, path = _filesystem(location)
+        filesystem, path = filesystem_of(location)
     except (pa.ArrowException, OSError, ValueError) as e:
         # The message may repeat the URI, and the URI may have a password; so no `from e` either.
         raise ValueError(without_credentials(str(e), location)) from None
     return Place(filesystem, path, scheme[0])
 
 
-def _filesystem(uri: str) -> tuple[Any, str]:
+def filesystem_of(uri: str) -> tuple[Any, str]:
+    """The filesystem of a URI and the path there; raises what pyarrow raises, which may repeat the URI."""
     if uri.startswith("s3://") and "allow_delayed_open" not in uri:
         # A small file is then one request instead of the three of a multipart upload.
         try:

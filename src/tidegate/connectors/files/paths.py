@@ -13,6 +13,7 @@ import pyarrow.fs as pa_fs
 from tidegate.core.errors import TidegateError
 from tidegate.core.uris import SCHEME, without_credentials
 from tidegate.storage.locations import absolute as absolute
+from tidegate.storage.locations import filesystem_of
 from tidegate.storage.locations import path_name as path_name
 
 _GLOB = re.compile(r"[*?\[]")
@@ -86,7 +87,7 @@ def _locate_one(path: str) -> Location:
     if cut < 0:
         raise InputFileError(f"{path_name(path)}: a wildcard cannot stand before the first / of a URI")
     try:
-        filesystem, base = pa_fs.FileSystem.from_uri(plain[:cut] + options)
+        filesystem, base = filesystem_of(plain[:cut] + options)
     except (pa.ArrowException, OSError, ValueError) as e:
         # The message may repeat the URI, and the URI may have a password; so no `from e` either.
         message = without_credentials(str(e), path)
