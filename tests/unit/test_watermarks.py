@@ -414,6 +414,9 @@ def test_refusals_at_plan_time_say_what_to_do():
         rows.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("time"))
     with pytest.raises(ProgramError, match=r"timestamps from ts are double; they must be whole numbers"):
         rows.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("ts"))
+    for several, columns in ((pl.col(pl.Int8), 0), (pl.all(), 2)):
+        with pytest.raises(ProgramError, match=rf"timestamps from .* are {columns} columns; .* must be one"):
+            rows.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous(several))
     with pytest.raises(ProgramError, match=r"out_of_orderness must be at least 0|out_of_orderness"):
         WatermarkStrategy.bounded("-1 s", "ts")
     with pytest.raises(ProgramError, match=r"timeout must be at least 1 ms"):

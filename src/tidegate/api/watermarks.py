@@ -177,7 +177,13 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
                 )
             kind = record_type.schema.field(stamp).type
         else:
-            (kind,) = expression_result_type(record_type, "select", (stamp,)).schema.types
+            kinds = expression_result_type(record_type, "select", (stamp,)).schema.types
+            if len(kinds) != 1:
+                raise ProgramError(
+                    f"{where}: timestamps from {self.timestamp_words()} are {len(kinds)} columns; they must be one. "
+                    f"Name the column"
+                )
+            (kind,) = kinds
         if not is_time(kind):
             raise ProgramError(
                 f"{where}: timestamps from {self.timestamp_words()} are {kind}; they must be whole numbers (of "
