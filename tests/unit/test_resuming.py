@@ -48,8 +48,7 @@ def program(tmp_path: Path, uid: str | None = "count", **options: object) -> Env
         parallelism=1,
         checkpoint_interval="10 ms",
         checkpoint_dir=str(tmp_path / "chk"),
-        checkpoint_keep_on_finish=True,
-        **options,
+        **{"checkpoint_keep_on_finish": True, **options},
     )
     numbers = env.from_sequence(1, 20, uid="numbers").map(str, returns=str).map(int, returns=int)
     counted = numbers.key_by(parity, returns=str).process(Count(), returns=int, name="count")
@@ -179,6 +178,17 @@ def test_latest_or_new_begins_the_first_time_and_goes_on_after_that(tmp_path, ca
     caplog.clear()
     program(tmp_path, resume="latest-or-new").execute("job")
     assert "job 'job' goes on from" in caplog.text
+
+
+def test_latest_or_new_says_that_a_job_without_a_checkpoint_was_started_before(tmp_path, caplog):
+    """After a job has finished, a supervisor's next start would write everything again where the sink allows it."""
+    (tmp_path / "chk").mkdir()
+    words = "It was started here before, and has finished or has ended before its first checkpoint"
+    for run in range(2):
+        caplog.clear()
+        program(tmp_path, resume="latest-or-new", checkpoint_keep_on_finish=False).execute("job")
+        assert "it starts from the beginning" in caplog.text
+        assert (words in caplog.text) == (run > 0)
 
 
 @pytest.mark.parametrize("word", ["lastest", "latest-ornew"])

@@ -125,7 +125,16 @@ def _take(
         raise CheckpointError(_nothing_to_resume(options, job_name, Found(None, tuple(unreadable)).report()))
     elif options.resume:
         where = path_name(options.checkpoint_dir)
-        logger.warning("no checkpoint of job %r below %s: it starts from the beginning", job_name, where)
+        before = (
+            ". It was started here before, and has finished or has ended before its first checkpoint. If it has "
+            f"finished, its output is written again: resume={LATEST} refuses that"
+        )
+        logger.warning(
+            "no checkpoint of job %r below %s: it starts from the beginning%s",
+            job_name,
+            where,
+            before if attempt else "",
+        )
     return Beginning(
         # A directory that was copied under another name is still that job's.
         checkpoints[-1].manifest.job_id if checkpoints else JobId(storage.job_id),
