@@ -9,7 +9,7 @@ the input was cut into chunks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from tidegate.core.errors import SchemaError
+from tidegate.records.canonical import in_canonical_form
+from tidegate.records.value_codecs import Canonical
 
 _NEWLINE = 10
 _CARRIAGE_RETURN = 13
@@ -112,6 +116,25 @@ class LineDecoder(ABC):
     def look(self, line: bytes) -> str | None:
         """Say why a single line is refused, where that costs less than `decode`; None: decode it to know."""
         return None
+
+
+class CanonicalDecoder(LineDecoder):
+    """Another decoder's columns, with values in their canonical form; a line whose value is none is refused."""
+
+    def __init__(self, decoder: LineDecoder, canonical: Mapping[str, Canonical]) -> None:
+        self._decoder = decoder
+        self._canonical = canonical
+        self.blank = decoder.blank
+
+    def decode(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
+        columns = self._decoder.decode(chunk, lines)
+        try:
+            return in_canonical_form(columns, self._canonical)
+        except SchemaError as e:
+            raise LinesRefused(str(e)) from None
+
+    def look(self, line: bytes) -> str | None:
+        return self._decoder.look(line)
 
 
 class OpenValues(Protocol):

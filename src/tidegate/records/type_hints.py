@@ -7,7 +7,7 @@ import datetime as dt
 import decimal
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, Union
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidegate.core.errors import SchemaError
 from tidegate.records.columns import brief
 from tidegate.records.record_classes import RecordClass, record_class_of
-from tidegate.records.value_codecs import conversions_of, literal_type
+from tidegate.records.value_codecs import Canonical, conversions_of, literal_type
 
 
 class ColumnCodec(NamedTuple):
@@ -24,6 +24,8 @@ class ColumnCodec(NamedTuple):
     arrow_type: pa.DataType
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
+    canonical: Canonical | None = None
+    """What values of others are brought to before they are used; None: they are as they are."""
 
     @property
     def is_coded(self) -> bool:
@@ -178,7 +180,10 @@ def _list_codec(item_hint: Any) -> ColumnCodec | None:
     if item is None:
         return None
     arrow_type = pa.list_(pa.field("item", item.arrow_type, nullable))
-    return ColumnCodec(arrow_type, _each(item.encode), _each(item.decode))
+    inside = None if item.canonical is None else _each(item.canonical.of_value)
+    return ColumnCodec(
+        arrow_type, _each(item.encode), _each(item.decode), None if inside is None else Canonical(inside)
+    )
 
 
 def _map_codec(key_hint: Any, value_hint: Any) -> ColumnCodec | None:
@@ -196,7 +201,13 @@ def _map_codec(key_hint: Any, value_hint: Any) -> ColumnCodec | None:
     def decode(items: list[tuple[Any, Any]]) -> dict[Any, Any]:
         return {decode_key(k): None if v is None else decode_value(v) for k, v in items}
 
-    return ColumnCodec(arrow_type, encode, decode)
+    of_key, of_value = _of_value(key), _of_value(value)
+
+    def canonical(items: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        return [(of_key(k), None if v is None else of_value(v)) for k, v in items]
+
+    is_as_it_is = key.canonical is None and value.canonical is None
+    return ColumnCodec(arrow_type, encode, decode, None if is_as_it_is else Canonical(canonical))
 
 
 def _tuple_codec(item_hints: tuple[Any, ...]) -> ColumnCodec | None:
@@ -226,7 +237,7 @@ def _tuple_codec(item_hints: tuple[Any, ...]) -> ColumnCodec | None:
         items = (value[name] for name in names)
         return tuple(None if v is None else f(v) for f, v in zip(decoders, items, strict=True))
 
-    return ColumnCodec(arrow_type, encode, decode)
+    return ColumnCodec(arrow_type, encode, decode, _canonical_struct(names, codecs))
 
 
 def _struct_codec(cls: type) -> ColumnCodec:
@@ -252,7 +263,24 @@ def _struct_codec(cls: type) -> ColumnCodec:
             )
         )
 
-    return ColumnCodec(arrow_type, encode, decode)
+    return ColumnCodec(
+        arrow_type, encode, decode, _canonical_struct([f.name for f in fields], [f.codec for f in fields])
+    )
+
+
+def _canonical_struct(names: Sequence[str], codecs: Sequence[ColumnCodec]) -> Canonical | None:
+    inside = {name: _of_value(codec) for name, codec in zip(names, codecs, strict=True) if codec.canonical}
+    if not inside:
+        return None
+
+    def canonical(value: dict[str, Any]) -> dict[str, Any]:
+        return value | {n: f(value[n]) for n, f in inside.items() if value[n] is not None}
+
+    return Canonical(canonical)
+
+
+def _of_value(codec: ColumnCodec) -> Callable[[Any], Any]:
+    return _same if codec.canonical is None else codec.canonical.of_value
 
 
 def _dicts_for_maps(t: pa.DataType) -> Callable[[Any], Any] | None:

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import cloudpickle
@@ -38,7 +39,7 @@ from tidegate.records.plain_types import plain_schema, plain_type
 from tidegate.records.record_classes import record_class_of
 from tidegate.records.rows import row_class
 from tidegate.records.type_hints import ColumnCodec, codec_for_hint, fields_of_class, identity_codec
-from tidegate.records.value_codecs import conversions_of
+from tidegate.records.value_codecs import Canonical, conversions_of
 
 VALUE = "value"
 OBJECT = "object"
@@ -57,6 +58,8 @@ class RecordType(ABC):
     """Whether a record itself can be changed in place; what it refers to is another matter."""
     coded: frozenset[str] = frozenset()
     """Columns whose values are others than those of the rows: an Enum's member is its value there."""
+    canonical: Mapping[str, Canonical] = MappingProxyType({})
+    """What columns that others wrote must be brought to, by name: see `records/canonical.py`."""
 
     @abstractmethod
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
@@ -144,6 +147,10 @@ class RecordType(ABC):
         return f"<{self.describe()}>"
 
 
+def _canonical(codecs: Iterable[tuple[str, ColumnCodec]]) -> dict[str, Canonical]:
+    return {name: codec.canonical for name, codec in codecs if codec.canonical is not None}
+
+
 class ScalarType(RecordType):
     """Bare values in one column named `value`."""
 
@@ -152,6 +159,7 @@ class ScalarType(RecordType):
         self._codec = codec
         self.schema = pa.schema([pa.field(VALUE, codec.arrow_type, nullable)])
         self.coded = frozenset((VALUE,)) if codec.is_coded else frozenset()
+        self.canonical = _canonical([(VALUE, codec)])
 
     @property
     def in_columns(self) -> RecordType:
@@ -199,6 +207,7 @@ class StructType(RecordType):
         self._fields = fields_of_class(record_class)
         self.is_mutable = not record_class.is_frozen
         self.coded = frozenset(f.name for f in self._fields if f.codec.is_coded)
+        self.canonical = _canonical((f.name, f.codec) for f in self._fields)
         self.schema = pa.schema([pa.field(f.name, f.codec.arrow_type, f.nullable) for f in self._fields])
 
     def __reduce__(self) -> Any:
@@ -256,6 +265,7 @@ class TupleType(RecordType):
             [pa.field(f"f{i}", c.arrow_type, nullable) for i, (c, nullable) in enumerate(codecs)]
         )
         self.coded = frozenset(f"f{i}" for i, (c, _) in enumerate(codecs) if c.is_coded)
+        self.canonical = _canonical((f"f{i}", c) for i, (c, _) in enumerate(codecs))
 
     @cached_property
     def packer(self) -> RowPacker | None:

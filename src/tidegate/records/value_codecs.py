@@ -15,15 +15,28 @@ import enum
 import typing
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.core.errors import SchemaError
 
-Conversions = tuple[pa.DataType, Callable[[Any], Any], Callable[[Any], Any]]
-"""The Arrow type, the way into a column and the way back."""
+
+class Canonical(NamedTuple):
+    """The one form of a value in a column, to which columns that others wrote are brought: equal values are equal keys.
+
+    `of_value` gives a value in that form, or raises `SchemaError` if it is none; `is_quick` tells of many at once which
+    have the form already.
+    """
+
+    of_value: Callable[[Any], Any]
+    is_quick: Callable[[pa.Array], pa.Array] | None = None
+
+
+Conversions = tuple[pa.DataType, Callable[[Any], Any], Callable[[Any], Any], Canonical | None]
+"""The Arrow type, the way into a column, the way back, and what a column of others must be brought to."""
 
 _NUMPY_KINDS = "biuf"
 
@@ -35,7 +48,7 @@ def conversions_of(hint: Any) -> Conversions | None:
     if issubclass(hint, enum.Enum):
         return _enum(hint)
     if issubclass(hint, uuid.UUID):
-        return pa.string(), _text_of_uuid, uuid.UUID
+        return pa.string(), _text_of_uuid, _uuid_of_text, _CANONICAL_UUID
     if issubclass(hint, np.generic):
         return _numpy(hint)
     return None
@@ -81,13 +94,28 @@ def _enum(cls: type[enum.Enum]) -> Conversions | None:
             some = ", ".join(map(repr, list(known)[:10]))
             raise SchemaError(f"{value!r} is no {cls.__name__}; there are {some}") from e
 
-    return arrow_type, encode, decode
+    values = pa.array(list(known), arrow_type)
+    canonical = Canonical(lambda value: read(decode(value)), lambda array: pc.is_in(array, values))
+    return arrow_type, encode, decode, canonical
 
 
 def _text_of_uuid(value: Any) -> str:
     if not isinstance(value, uuid.UUID):
         raise TypeError
     return str(value)
+
+
+def _uuid_of_text(value: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(value)
+    except ValueError:
+        raise SchemaError(f"{value!r} is no UUID") from None
+
+
+_UUID = f"^{'-'.join(f'[0-9a-f]{{{digits}}}' for digits in (8, 4, 4, 4, 12))}$"
+_CANONICAL_UUID = Canonical(
+    lambda value: str(_uuid_of_text(value)), lambda array: pc.match_substring_regex(array, _UUID)
+)
 
 
 def _numpy(cls: type[np.generic]) -> Conversions | None:
@@ -102,4 +130,4 @@ def _numpy(cls: type[np.generic]) -> Conversions | None:
     def encode(value: Any) -> Any:  # a plain number passes: whether it fits is looked at as for every column
         return value.item() if isinstance(value, np.generic) else value
 
-    return arrow_type, encode, cls
+    return arrow_type, encode, cls, None

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidegate.core.errors import SchemaError
 from tidegate.formats import CsvFormat
 from tidegate.formats.lines import LinesRefused, LineTable
+from tidegate.records.value_codecs import Canonical
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 """How Hive and Spark name the directory of the records that have no value."""
@@ -116,6 +117,7 @@ class FileColumns:
 
 def file_columns(
     schema: pa.Schema,
+    canonical: Mapping[str, Canonical],
     declared: Sequence[str],
     in_path: Mapping[str, str | None],
     in_file: Sequence[str],
@@ -123,7 +125,8 @@ def file_columns(
 ) -> FileColumns:
     """Divide the columns to read among path and file; raises `SchemaError` if a column is in neither and not nullable.
 
-    `declared`: all columns of the records, of which the schema may have some only.
+    `declared`: all columns of the records, of which the schema may have some only. `canonical`: the forms of those that
+    have one.
     """
     expected = [name for name in declared if name not in in_path]
     if expected and not any(name in in_file for name in expected):
@@ -133,7 +136,7 @@ def file_columns(
     same: dict[str, pa.Scalar] = {}
     for field in schema:
         if field.name in in_path:
-            same[field.name] = _path_value(in_path[field.name], field)
+            same[field.name] = _path_value(in_path[field.name], field, canonical.get(field.name))
         elif field.name not in in_file:
             if not field.nullable:
                 raise SchemaError(
@@ -144,7 +147,7 @@ def file_columns(
     return FileColumns(schema, same, texts)
 
 
-def _path_value(text: str | None, field: pa.Field) -> pa.Scalar:
+def _path_value(text: str | None, field: pa.Field, form: Canonical | None) -> pa.Scalar:
     if text is None:
         if not field.nullable:
             raise SchemaError(
@@ -152,7 +155,13 @@ def _path_value(text: str | None, field: pa.Field) -> pa.Scalar:
                 f"Declare it Optional."
             )
         return pa.scalar(None, field.type)
-    return _converted(text, field)
+    value = _converted(text, field)
+    if form is None:
+        return value
+    try:
+        return pa.scalar(form.of_value(value.as_py()), field.type)
+    except SchemaError as e:
+        raise SchemaError(f"the path says that column {field.name!r} is {text!r}: {e}") from None
 
 
 def _converted(text: str, field: pa.Field) -> pa.Scalar:

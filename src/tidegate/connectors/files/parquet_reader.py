@@ -21,6 +21,7 @@ from tidegate.core.errors import SchemaError
 from tidegate.formats.common_dictionary import CommonDictionary
 from tidegate.formats.parquet import GroupSize, dictionary_columns, group_size, reader_schema
 from tidegate.records.batch import Batch, Origin
+from tidegate.records.canonical import in_canonical_form
 from tidegate.records.columns import join_arrays, rows_without_columns
 from tidegate.records.plain_types import laid_out
 from tidegate.records.types import RecordType
@@ -32,7 +33,7 @@ class ParquetReading:
 
     location: Location
     record_type: RecordType
-    declared_columns: tuple[str, ...]
+    declared: RecordType
     """All columns of the records; `record_type` may name some of them only."""
     texts: ColumnTexts = dataclasses.field(default_factory=ColumnTexts)
     dictionaries: defaultdict[str, CommonDictionary] = dataclasses.field(
@@ -92,7 +93,8 @@ class OpenParquetSplit(OpenSplit):
         """Which columns to read; those that the file has must be of a kind with the declared ones."""
         columns = file_columns(
             self._reading.record_type.schema,
-            self._reading.declared_columns,
+            self._reading.declared.canonical,
+            self._reading.declared.names,
             path_values(self._split.path),
             found.names,
             self._reading.texts,
@@ -189,7 +191,11 @@ class OpenParquetSplit(OpenSplit):
             fields.append(pa.field(field.name, array.type, field.nullable))
         if not arrays:
             return columns
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        declared = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        try:
+            return in_canonical_form(declared, self._reading.declared.canonical)
+        except SchemaError as e:
+            raise SchemaError(f"{self._name}, in or after row {first}: {e}") from None
 
     def _one_array(self, column: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.Array:
         """What the row groups have of a column, together; their dictionaries are made one first."""

@@ -122,7 +122,7 @@ class FileSource(Source):
         self._max_line_size = _parsed("max_line_size", parse_size_bytes, max_line_size)
         self._dictionary_columns = tuple(dictionary_columns)
         self._filesystem = filesystem
-        self._file_schema: pa.Schema | None = None
+        self._declared: RecordType | None = None
         self._record_type: RecordType | None = None
         self._cached_location: Location | None = None
         if schema is None and isinstance(self.format, TextFormat):
@@ -153,16 +153,16 @@ class FileSource(Source):
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
         location, record_type = self._location, self.record_type
-        assert self._file_schema is not None
+        assert self._declared is not None
         if isinstance(self.format, ParquetFormat):
-            parquet = ParquetReading(location, record_type, tuple(self._file_schema.names))
+            parquet = ParquetReading(location, record_type, self._declared)
             return FileReader(context, partial(OpenParquetSplit, parquet, context.most_batch_rows))
         self.format.prepare()
         reading = TextReading(
             location=location,
             text_format=self.format,
             record_type=record_type,
-            declared_columns=tuple(self._file_schema.names),
+            declared=self._declared,
             dictionary_columns=tuple(n for n in self._dictionary_columns if n in record_type.names),
             on_bad_record=self.on_bad_record,
             chunk_size=min(_CHUNK_BYTES, max(self._max_line_size, _SMALLEST_CHUNK_BYTES)),
@@ -219,7 +219,7 @@ class FileSource(Source):
                     f"dictionary_columns names {name!r}, which is {record_type.schema.field(index).type}, not a string"
                 )
         self._record_type = record_type
-        self._file_schema = record_type.schema
+        self._declared = record_type
 
     def _infer(self) -> pa.Schema:
         location = self._location

@@ -17,7 +17,7 @@ from tidegate.connectors.files.splits import TextSplit
 from tidegate.connectors.files.text_files import LineChunks, TextFile
 from tidegate.core.errors import BadRecordError, SchemaError
 from tidegate.formats.format import TextFormat
-from tidegate.formats.lines import BadLine, DecodedLines, LineDecoder, decode_lines
+from tidegate.formats.lines import BadLine, CanonicalDecoder, DecodedLines, LineDecoder, decode_lines
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import RecordType
 
@@ -29,7 +29,7 @@ class TextReading:
     location: Location
     text_format: TextFormat
     record_type: RecordType
-    declared_columns: tuple[str, ...]
+    declared: RecordType
     """All columns of the files when they have no header; `record_type` may name some of them only."""
     dictionary_columns: tuple[str, ...]
     on_bad_record: str
@@ -43,13 +43,15 @@ class TextReading:
     def columns_of(self, path: str, header: bytes) -> tuple[FileColumns, LineDecoder]:
         """Which columns of a file to read, and with which decoder."""
         in_path = path_values(path)
-        in_lines = [name for name in self.declared_columns if name not in in_path]
+        in_lines = [name for name in self.declared.names if name not in in_path]
         in_file = self.text_format.file_columns(header, in_lines)
-        columns = file_columns(self.record_type.schema, in_lines, in_path, in_file, self.texts)
+        canonical = self.declared.canonical
+        columns = file_columns(self.record_type.schema, canonical, in_lines, in_path, in_file, self.texts)
         key = (tuple(in_file), tuple(columns.stored.names))
         if key not in self.decoders:
             dictionaries = [name for name in self.dictionary_columns if name in columns.stored.names]
-            self.decoders[key] = self.text_format.decoder(columns.stored, in_file, dictionaries)
+            decoder = self.text_format.decoder(columns.stored, in_file, dictionaries)
+            self.decoders[key] = CanonicalDecoder(decoder, canonical) if canonical else decoder
         return columns, self.decoders[key]
 
 
