@@ -445,6 +445,8 @@ class Run:
             return
         if self._is_damaged:
             return  # a manifest that a resumed driver could not read stays where it is, to be looked at
+        if self.simulation.driver.may_be_resumed:
+            return  # the storage failed to the very end, so deletions were not done, and the log says which
         recent_attempts = [attempt for job_id, attempt in recent if job_id == job.job_id]
         assert isinstance(storage, FilesystemStorage)
         [claim] = storage.claims()  # it outlives the job: the next run has the same id
