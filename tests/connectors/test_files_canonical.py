@@ -128,6 +128,20 @@ def test_values_inside_others_are_looked_at_too(tmp_path: Path):
         list(wrong.execute_and_collect())
 
 
+def test_columns_that_a_function_returns_as_records_of_a_class_are_brought_to_the_form_too():
+    spelled = pa.schema([("id", pa.string()), ("kind", pa.string()), ("n", pa.int64())])
+    rows = Environment(runtime="in-process").from_collection(
+        [{"id": text, "kind": "buy", "n": n} for n, text in enumerate(SPELLINGS)], type=spelled
+    )
+    events = rows.map_batches(lambda batch: batch, returns=Event)
+    assert {row.id for row in events.key_by("id").count().execute_and_collect()} == {str(ID)}
+    wrong = rows.map_batches(
+        lambda batch: batch.set_column(1, "kind", pa.array(["gift"] * batch.num_rows)), returns=Event
+    )
+    with pytest.raises(JobFailedError, match="field 'kind': 'gift' is no Kind"):
+        list(wrong.execute_and_collect())
+
+
 def test_directories_are_looked_at_too(tmp_path: Path):
     directory = tmp_path / "kind=bought"
     directory.mkdir()

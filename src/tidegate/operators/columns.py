@@ -23,6 +23,7 @@ from tidegate.operators.fusion import LONGEST_RUN, FusedExpressions, Stage, fuse
 from tidegate.operators.operator import Operator
 from tidegate.operators.row_operator import batch_position
 from tidegate.records.batch import Batch
+from tidegate.records.canonical import in_canonical_form
 
 _MASK = "__tidegate_mask__"
 
@@ -35,6 +36,7 @@ class BatchFunctionOperator(Operator):
         columns = batch.plain_columns  # if this fails, whoever made the records is to blame
         try:
             result = conform(_as_record_batch(self.operation.function(columns)), self.output_type.schema)
+            result = in_canonical_form(result, self.output_type.canonical)
         except BaseException as e:
             raise OperatorError(self.context.operator_name, batch_position(batch)) from e
         if result.num_rows:
