@@ -205,8 +205,10 @@ def test_overwrite_removes_part_files_and_nothing_else(tmp_path):
     (tmp_path / part(3, 7)).write_text("{}")
     (tmp_path / f".{part(3, 8)}.pending").write_text("{}")
     (tmp_path / ".tidegate-job-0-3.published").write_text("{}")
-    prepare(FileSink(tmp_path, overwrite=True), "new")
+    sink = FileSink(tmp_path, overwrite=True)
+    job = prepare(sink, "new")
     assert os.listdir(tmp_path) == [".tidegate-new-0.owner"]
+    sink.release(job, resumable=False)
     (tmp_path / part(3, 7)).write_text("{}")
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(OutputDirectoryError, match=r"thesis\.txt.*removes part files only"):

@@ -476,9 +476,14 @@ def test_of_jobs_that_come_at_the_same_moment_at_most_one_gets_the_directory(tmp
             assert marks == winners
 
 
-def test_nobody_overwrites_the_output_of_a_job_that_is_at_work(local):
-    with pytest.raises(OutputDirectoryError, match=r"in use: job job.*and it is at work\. Stop it"):
-        Output(local.uri, {"overwrite": True}).prepare("other")
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}], ids=str)
+@pytest.mark.parametrize("has_files", [False, True])
+def test_who_wants_the_directory_of_a_job_that_is_at_work_is_told_so(local, options, has_files):
+    """Also where it has visible files: to empty it, or to overwrite it, would be bad advice."""
+    if has_files:
+        (Path(local.uri) / "part-job-0000-000000000-000000.json").write_text("{}")
+    with pytest.raises(OutputDirectoryError, match=r"in use: job job.*and it is at work\. Name another"):
+        Output(local.uri, options).prepare("other")
     assert local.hidden("owner") == [".tidegate-job-0.owner"]
 
 

@@ -190,6 +190,12 @@ def _refuse(
                 f"wrote there may be gone. Name another directory and start without resume, or stop the other job"
             )
         return
+    for rival in rivals:
+        if _life(directory, rival) == "alive":  # whatever else is there: nothing may be removed now
+            raise OutputDirectoryError(
+                f"{directory.show()} is in use: {_describe(directory, rival)}, and it is at work. Name another "
+                f"directory, set append=True, or stop that job first"
+            )
     if found.others or (found.parts and not overwrite):
         name = directory.show((found.others or found.parts)[0])
         advice = (
@@ -199,12 +205,6 @@ def _refuse(
         )
         raise OutputDirectoryError(f"{directory.show()} is not empty (it has {name}). {advice}")
     if overwrite:
-        for rival in rivals:
-            if _life(directory, rival) == "alive":
-                raise OutputDirectoryError(
-                    f"{directory.show()} is in use: {_describe(directory, rival)}, and it is at work. Stop it before "
-                    f"its output is overwritten, or name another directory"
-                )
         return
     advice = (
         "If that job is at work, name another directory or set append=True. If it died, run it again with resume, or "
