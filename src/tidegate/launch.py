@@ -137,7 +137,7 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     try:
         if program.options.runtime == "in-process":
             with targets:
-                return _start_in_process(job_graph, plan_of(graph), program.options, printers, begin, targets)
+                return _start_in_process(job_graph, plan_of(graph), program, printers, begin, targets)
         client = _start_on_spark(job_graph, plan_of(graph), program, spark, begin, targets)
     except BaseException:
         begin.abandon()
@@ -198,7 +198,7 @@ def _start_on_spark(
 def _start_in_process(
     job_graph: JobGraph,
     plan: Plan,
-    options: Options,
+    program: Program,
     printers: dict[OperatorId, _Printer],
     begin: Beginning,
     targets: _Targets,
@@ -206,9 +206,10 @@ def _start_in_process(
     from tidegate.testing.in_process_client import InProcessClient
     from tidegate.testing.simulation import Simulation
 
+    options = program.options
     simulation = Simulation(job_graph, options, options.seed, begin=begin)
     simulation.consumers.update({id: printer.take for id, printer in printers.items()})
-    return InProcessClient(simulation, plan, on_end=targets.release)
+    return InProcessClient(simulation, plan, on_end=targets.release, keeps=program)
 
 
 def _result(client: Any) -> JobMetrics:

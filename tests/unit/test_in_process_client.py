@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,3 +109,17 @@ def test_checkpoints_that_always_fail_by_what_the_program_stores_are_not_tried_f
     assert "state 'reduce-result' cannot store" in text
     assert "the same error as in attempt" in text
     assert "the in-process runtime gives up" in text
+
+
+def test_a_job_keeps_its_program_until_its_results_are_taken() -> None:
+    """The staged files of a DataFrame are deleted when nobody has its source any more."""
+    source = DataGeneratorSource(numbers, count=10)
+    alive = weakref.ref(source)
+    results = Environment(runtime="in-process").from_source(source).execute_and_collect()
+    del source
+    gc.collect()
+    assert alive() is not None
+    assert len(list(results)) == 10
+    del results
+    gc.collect()
+    assert alive() is None

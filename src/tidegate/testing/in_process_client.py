@@ -33,8 +33,13 @@ class InProcessClient:
         plan: Plan,
         *,
         on_end: Callable[[bool], None] = lambda resumable: None,
+        keeps: object = None,
     ) -> None:
-        """`on_end` is called once when the job has ended, with whether another driver may go on from what is stored."""
+        """`on_end` is called once when the job has ended, with whether another driver may go on from what is stored.
+
+        `keeps` lives as long as the client: what the program holds may be removed when nobody has it any more.
+        """
+        self._keeps = keeps
         self.simulation = simulation
         self._plan = plan
         self._on_end: Callable[[bool], None] | None = on_end
