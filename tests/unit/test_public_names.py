@@ -18,6 +18,7 @@ import tidegate.formats
 import tidegate.testing
 
 NOT_FOR_USERS = {
+    "Canonical": "how a record type reads columns that others wrote",
     "Counter": "what a context's counter() returns",
     "EqualTo": "a step of join(...).where(...).equal_to(...)",
     "Key": "made by key_by",
