@@ -1,6 +1,7 @@
 """FileSink with checkpoints: whatever crashes and whatever consumers take away, each file is published once.
 
-On a local disk and on an S3 endpoint; the committer itself, without a job around it.
+On a local disk and on an S3 endpoint; the committer itself, without a job around it. Long because every crash point is
+held against every consumer, with the kit that plays both.
 """
 
 from __future__ import annotations

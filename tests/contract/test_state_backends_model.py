@@ -2,7 +2,7 @@
 
 With and without a time to live, in either time, with and without refresh on read. The asynchronous part of a snapshot
 goes on by a few lines at a time, while the states are read and written and the time passes: what a restore finds is
-what there was at the barrier.
+what there was at the barrier. Long because the model and the machine that drives it are read together.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def test_a_slot_that_was_itself_held_up_does_not_blame_the_path(pair):
     low, high = pair
     send(low, 1, 1 << 20)
     low.poll(0)
-    time.sleep(2.5 * LINK_MS / 1000)
+    time.sleep(2.5 * LINK_MS / 1000)  # what is tested: nobody polls for longer than a link may be silent
     poll_until(lambda: high.received == 1 << 20, low, high)
     assert not low.lost
     assert not high.lost

@@ -1,4 +1,7 @@
-"""Expressions of one record are taken and give the same for every cut of batches; all others are refused."""
+"""Expressions of one record are taken and give the same for every cut of batches; all others are refused.
+
+Long because it is one table: an example of every method of `pl.Expr` and its namespaces.
+"""
 
 from __future__ import annotations
 
