@@ -476,8 +476,10 @@ def test_two_jobs_have_two_coordinators_with_ids_of_their_own(make_env, tmp_path
         until_completed(clients[1], 3)
         until(clients[0], lambda: clients[0].checkpoints().completed > 6, "more of the quick one's")
         for client in clients:
-            ids = [c.checkpoint_id for c in client.checkpoints().history]
-            assert ids == list(range(1, len(ids) + 1))
+            seen = client.checkpoints()
+            ids = [c.checkpoint_id for c in seen.history]
+            # On a busy machine the quick one may have made more than the history keeps.
+            assert ids == list(range(seen.triggered - len(ids) + 1, seen.triggered + 1))
         triggered = [c.triggered_ms for c in clients[1].checkpoints().history if c.triggered_ms]
         assert all(b - a >= 200 for a, b in pairwise(triggered)), "the interval of its own"
         for source in sources:
