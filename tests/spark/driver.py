@@ -14,6 +14,9 @@ from tidegate import Environment, JobFailedError
 from tidegate.api.streams import DataStream
 from tidegate.connectors.datagen import DataGeneratorSource, sequence
 
+DEADLINE_S = 150.0
+"""Shorter than that of `standalone.Driver`, so that the program says what it waited for."""
+
 
 class Pair(NamedTuple):
     key: int
@@ -84,10 +87,10 @@ def described(client: Any) -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
-    """Poll until it is so; after a minute the program fails and says what did not come."""
-    deadline = time.monotonic() + 60
+    """Poll until it is so; a little before the test gives up, the program fails and says what did not come."""
+    deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"not within 60 s: {what}"
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
         time.sleep(0.02)
 
 
@@ -161,7 +164,7 @@ def lose_a_worker(master: str) -> None:
     say("running", slots=described(client), available=count_slots())
     begun = time.monotonic()
     try:
-        client.result(timeout_s=60)
+        client.result(timeout_s=DEADLINE_S)
     except JobFailedError as e:
         say("failed", error=str(e), after_s=time.monotonic() - begun)
     until(lambda: count_slots() <= 6, "the slots of the lost worker are gone")
@@ -174,7 +177,7 @@ def lose_a_worker(master: str) -> None:
     hear()
     say("still waiting", status=client.status().name)
     hear()
-    out = client.result(timeout_s=90).vertices[-1]
+    out = client.result(timeout_s=DEADLINE_S).vertices[-1]
     say("finished", subtasks=len(out.subtasks), records=out.total("records_in"), slots=described(client))
     spark.stop()
 
