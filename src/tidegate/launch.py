@@ -28,9 +28,9 @@ from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.event_time import event_time_warnings
 from tidegate.graph.explain import explain as explain_graph
 from tidegate.graph.explain_plan import Plan, plan_of, untyped_records
-from tidegate.graph.guarantees import guarantees, keeps_state
+from tidegate.graph.guarantees import guarantees
 from tidegate.graph.job_graph import JobGraph
-from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
+from tidegate.graph.stream_graph import StreamGraph, StreamNode, build_stream_graph
 from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.metrics.event_time import dropped_words
 from tidegate.metrics.snapshot import JobMetrics
@@ -70,7 +70,7 @@ def execute_async(program: Program, spark: Any) -> Any:
 def collect(program: Program, spark: Any) -> Iterator[Any]:
     """Start a program whose only sink collects, and yield its records as they come; closing early cancels it."""
     graph = _graph_to_run(program)
-    node = next(n for n in graph.nodes if _is_sink(n.operation, CollectSink))
+    node = next(n for n, sink in _sinks(graph) if isinstance(sink, CollectSink))
     client = _start(graph, program, spark)
     # Asked for here, so that a caller who drops the iterator without a step cancels the job as well.
     return _rows(client.collected_batches(node.operator_id), node.output_type)
@@ -130,9 +130,9 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     begin = beginning(program.options, job_graph.name, job_graph)
     targets = _Targets(graph, begin)
     printers = {
-        node.operator_id: _Printer(node.operation.sink, node.output_type)
-        for node in graph.nodes
-        if isinstance(node.operation, WriteSink) and isinstance(node.operation.sink, PrintSink)
+        node.operator_id: _Printer(sink, node.output_type)
+        for node, sink in _sinks(graph)
+        if isinstance(sink, PrintSink)
     }
     try:
         if program.options.runtime == "in-process":
@@ -163,7 +163,7 @@ def _warn_of_missing_uids(graph: StreamGraph) -> None:
     """Without a uid an operator's state is found by its place in the program, so no change of it can be resumed."""
     if not graph.options.checkpoint_interval or not graph.options.checkpoint_dir:
         return  # nothing outlives the driver
-    nameless = [node.name for node in graph.nodes if node.uid is None and keeps_state(node.operation)]
+    nameless = [node.name for node in graph.nodes if node.uid is None and node.operation.keeps_state]
     if nameless:
         _LOG.warning(
             "job %r takes checkpoints, but these operators have state and no uid: %s. A changed program may not find "
@@ -233,12 +233,8 @@ class _Targets:
         self._name = graph.name
         self._resumable = begin.is_resumed
         self._sinks = [
-            (
-                node.operation.sink,
-                SinkJob(begin.job_id, begin.first_attempt, node.parallelism, begin.is_resumed),
-            )
-            for node in graph.nodes
-            if isinstance(node.operation, WriteSink)
+            (sink, SinkJob(begin.job_id, begin.first_attempt, node.parallelism, begin.is_resumed))
+            for node, sink in _sinks(graph)
         ]
         self._prepared: list[tuple[Sink, SinkJob]] = []
 
@@ -289,8 +285,8 @@ def _rows(batches: Any, record_type: RecordType) -> Iterator[Any]:
             yield from decode_batch(batch.data, record_type).rows
 
 
-def _is_sink(operation: object, kind: type) -> bool:
-    return isinstance(operation, WriteSink) and isinstance(operation.sink, kind)
+def _sinks(graph: StreamGraph) -> list[tuple[StreamNode, Sink]]:
+    return [(node, sink) for node in graph.nodes if (sink := node.operation.written_sink) is not None]
 
 
 def _shows_progress(options: Options) -> bool:

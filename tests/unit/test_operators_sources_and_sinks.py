@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate import Environment
+from tidegate.api.identity import Identity
 from tidegate.api.operations import ApplyFunction, Operation, ReadSource, WriteSink
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource, SpanSplit
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
@@ -300,5 +301,9 @@ def test_blob_that_cannot_be_loaded_names_the_operator_and_the_reason() -> None:
 
 
 def test_operation_without_an_operator_is_refused() -> None:
-    with pytest.raises(TypeError, match="no operator performs an Operation"):
-        operator_class(Operation())
+    class Other(Operation):
+        def identity(self) -> Identity:
+            return ("other",)
+
+    with pytest.raises(TypeError, match="no operator performs an Other"):
+        operator_class(Other())

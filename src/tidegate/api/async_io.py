@@ -10,10 +10,11 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tidegate.api.functions import Function, function_name
-from tidegate.api.operations import Operation
+from tidegate.api.identity import Identity, function_identity
+from tidegate.api.operations import FunctionOperation
 from tidegate.api.state import declared_states
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError
@@ -64,25 +65,25 @@ class AsyncRetry:
 
 
 @dataclass(frozen=True)
-class ApplyAsync(Operation):
+class ApplyAsync(FunctionOperation):
     """Runs an async function for every record, `capacity` at a time."""
 
-    rows = True
+    kind = "async"
+    keeps_state = True
     function: Any
     ordered: bool
     capacity: int
     timeout_ms: int
     retry: AsyncRetry | None
 
-    @property
-    def kind(self) -> Literal["async"]:
-        """The word that plans use."""
-        return "async"
-
     def detail(self) -> str:
         """The function, and how many at a time."""
         order = "in order" if self.ordered else "as they are answered"
         return f"{function_name(self.function)}, at most {self.capacity} at a time, {order}"
+
+    def identity(self) -> Identity:
+        """The function and the order; how many at a time may change."""
+        return "async", function_identity(self.function), self.ordered
 
 
 def async_operation(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from tidegate.api.identity import Identity
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.core.errors import ProgramError
 from tidegate.records.batch import Batch
@@ -48,6 +49,14 @@ class PrintSink(DriverSink):
         prefix = f", prefix {self.prefix}" if self.prefix else ""
         return f"print{prefix}" + ("" if self.limit is None else f", at most {self.limit}")
 
+    def describe_repetition(self, name: str) -> str:
+        """Nothing that is printed can be taken back."""
+        return "print repeats records after a recovery"
+
+    def identity(self) -> Identity:
+        """The prefix."""
+        return "print", self.prefix
+
 
 class CollectSink(DriverSink):
     """Hands every record to the program in the driver: what `execute_and_collect` reads from.
@@ -59,6 +68,14 @@ class CollectSink(DriverSink):
     def describe(self) -> str:
         """Where the records go."""
         return "collect to the driver"
+
+    def describe_repetition(self, name: str) -> str:
+        """The program has taken the records already."""
+        return "collect repeats records after a recovery"
+
+    def identity(self) -> Identity:
+        """The driver is the only place."""
+        return ("collect",)
 
 
 class _DriverWriter(SinkWriter):

@@ -259,7 +259,7 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         self._next_id += 1
         if register:
             self._nodes.append(node)
-            if operation.kind == "sink":
+            if operation.written_sink is not None:
                 self._sinks.append(node)
         return node
 

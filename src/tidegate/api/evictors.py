@@ -10,6 +10,7 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from tidegate.api.identity import Identity, class_identity
 from tidegate.api.windows import Duration, TimeWindow, check_count
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
@@ -55,6 +56,10 @@ class Evictor(ABC):  # noqa: B024 - each of the two methods may be left as it is
         """A few words for the plan."""
         return type(self).__name__
 
+    def identity(self) -> Identity:
+        """What it is, for ids of operators without a uid (see `api/identity.py`); not for display."""
+        return (class_identity(self),)
+
 
 class CountEvictor(Evictor):
     """Keeps the last `count` elements, in the order in which they came, also into sessions that have become one."""
@@ -84,6 +89,10 @@ class CountEvictor(Evictor):
     def describe(self) -> str:
         """The kind and the count."""
         return f"CountEvictor({self.count})"
+
+    def identity(self) -> Identity:
+        """The count, and when."""
+        return class_identity(self), self.count, self.after
 
 
 class TimeEvictor(Evictor):
@@ -124,3 +133,7 @@ class TimeEvictor(Evictor):
     def describe(self) -> str:
         """The kind and the time."""
         return f"TimeEvictor({format_duration_ms(self.duration_ms)})"
+
+    def identity(self) -> Identity:
+        """The time, and when."""
+        return class_identity(self), self.duration_ms, self.after

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from tidegate.api.functions import function_name
-from tidegate.api.operations import Key, Operation
+from tidegate.api.identity import Identity, function_identity
+from tidegate.api.operations import FunctionOperation, Key, Operation
 from tidegate.api.window_operations import WindowOperation
 from tidegate.core.durations import format_duration_ms
 
@@ -18,13 +19,15 @@ BUFFERS = ("$join.left", "$join.right")
 
 
 @dataclass(frozen=True)
-class IntervalJoin(Operation):
+class IntervalJoin(FunctionOperation):
     """Pairs records of two keyed streams whose times are near: right - left in [lower_ms, upper_ms].
 
     With `form` "apply" the function makes one record of each pair, with "process" any number.
     """
 
-    rows: ClassVar[bool] = True
+    kind = "interval-join"
+    needs_event_time = True
+    keeps_keyed_state = True
     form: Literal["apply", "process"]
     function: Any
     keys: tuple[Key, Key]
@@ -32,16 +35,6 @@ class IntervalJoin(Operation):
     upper_ms: int
     how: How = "inner"
     late_tags: tuple[str | None, str | None] = (None, None)
-
-    @property
-    def kind(self) -> str:
-        """The word that plans use."""
-        return "interval-join"
-
-    @property
-    def needs_event_time(self) -> bool:
-        """Both streams must have timestamps and watermarks."""
-        return True
 
     @property
     def outer(self) -> Sides:
@@ -59,6 +52,11 @@ class IntervalJoin(Operation):
         bounds = f"[{_signed(self.lower_ms)}, {_signed(self.upper_ms)}]"
         return f"{self.how} {function_name(self.function)} per {key}, right within {bounds} of left"
 
+    def identity(self) -> Identity:
+        """The function, the key and the bounds."""
+        function, key = function_identity(self.function), self.keys[0].identity()
+        return "interval join", self.form, function, key, self.how, self.lower_ms, self.upper_ms
+
     def state_key(self) -> Key | None:
         """That of the left; the right's are equal to it."""
         return self.keys[0]
@@ -68,7 +66,7 @@ class IntervalJoin(Operation):
 class WindowJoin(WindowOperation):
     """Joins or co-groups the records of two keyed streams that are in one window. `key` is that of the left."""
 
-    rows: ClassVar[bool] = True
+    rows = True
     form: Literal["join", "co_group"] = "join"
     function: Any = None
     keys: tuple[Key, ...] = ()
@@ -77,8 +75,11 @@ class WindowJoin(WindowOperation):
 
     @property
     def kind(self) -> str:
-        """The word that plans use."""
         return "window-join" if self.form == "join" else "co-group"
+
+    @property
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function,)
 
     @property
     def outer(self) -> Sides:
@@ -90,28 +91,35 @@ class WindowJoin(WindowOperation):
         how = f"{self.how} " if self.form == "join" else ""
         return f"{how}{function_name(self.function)}, {self.window_words()}"
 
+    def identity(self) -> Identity:
+        """The function and the windows."""
+        return "window join", self.form, function_identity(self.function), self.how, super().identity()
+
 
 @dataclass(frozen=True)
 class Deduplicate(Operation):
     """Passes the first record of each key, and then none whose time is less than `within_ms` after it."""
 
+    kind = "deduplicate"
+    keeps_type = True
+    needs_event_time = True
+    keeps_keyed_state = True
+    keeps_untyped_keys = True
     key: Key
     within_ms: int
     late_tag: str | None = None
 
     @property
-    def kind(self) -> str:
-        """The word that plans use."""
-        return "deduplicate"
-
-    @property
-    def needs_event_time(self) -> bool:
-        """The stream must have timestamps and watermarks."""
-        return True
+    def runs_user_code(self) -> bool:
+        return self.key.function is not None
 
     def detail(self) -> str:
         """The key and the time."""
         return f"first per {self.key.describe()} within {format_duration_ms(self.within_ms)}"
+
+    def identity(self) -> Identity:
+        """The key and the time."""
+        return "deduplicate", self.key.identity(), self.within_ms
 
 
 def _signed(ms: int) -> str:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tidegate.api.identity import Identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ProgramError, SchemaError
@@ -154,6 +155,10 @@ class CollectionSource(KnownSplitsSource):
         """Number and type of the values."""
         return f"collection of {len(self._values)} {self._type.describe()}"
 
+    def identity(self) -> Identity:
+        """How many values, and their columns."""
+        return "collection", len(self._values), tuple(self._type.names)
+
 
 class _CollectionReader(SpanReader):
     def __init__(self, context: ReaderContext, values: list[Any], record_type: RecordType) -> None:
@@ -210,6 +215,10 @@ class NumberSequenceSource(KnownSplitsSource):
     def describe(self) -> str:
         """First and last number."""
         return f"numbers {self._start} to {self._start + self._count - 1}"
+
+    def identity(self) -> Identity:
+        """The first number, and how many there are."""
+        return "numbers", self._start, self._count
 
 
 class _NumberReader(SpanReader):

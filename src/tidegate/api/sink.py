@@ -11,8 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from tidegate.api.functions import function_name
+from tidegate.api.identity import Identity, class_identity, function_identity
 from tidegate.api.source import Counter
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProgramError
@@ -132,13 +134,26 @@ class Sink(ABC):
         """What only one sink of a job may write to (a directory, a topic); None: sharing does no harm."""
         return None
 
+    per_record: ClassVar[bool] = False
+    """Whether its writer runs the user's Python per record, and so wants rows."""
+
     def describe(self) -> str:
         """A few words for the plan: what is written, where."""
         return type(self).__name__
 
+    def describe_repetition(self, name: str) -> str:
+        """What the sink of this name does with records that are replayed; asked where it has no transactions."""
+        return f"{name} writes without transactions, so it repeats records after a recovery"
+
+    def identity(self) -> Identity:
+        """What is written, where, for ids of operators without a uid (see `api/identity.py`); not for display."""
+        return (class_identity(self),)
+
 
 class FunctionSink(Sink):
     """Calls the user's own function with every record."""
+
+    per_record = True
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         self.function = function
@@ -150,6 +165,14 @@ class FunctionSink(Sink):
     def describe(self) -> str:
         """The function's name."""
         return f"function {getattr(self.function, '__name__', type(self.function).__name__)}"
+
+    def describe_repetition(self, name: str) -> str:
+        """The function is called once more."""
+        return f"`{function_name(self.function)}` is called again for records that are replayed"
+
+    def identity(self) -> Identity:
+        """The function."""
+        return "function", function_identity(self.function)
 
 
 class _FunctionWriter(SinkWriter):
@@ -172,6 +195,10 @@ class BlackholeSink(Sink):
     def describe(self) -> str:
         """The sink's name."""
         return "blackhole"
+
+    def identity(self) -> Identity:
+        """There is only one."""
+        return ("blackhole",)
 
 
 class _BlackholeWriter(SinkWriter):

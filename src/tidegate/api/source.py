@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tidegate.api.identity import Identity, class_identity
 from tidegate.core.clock import Clock
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
@@ -240,6 +241,13 @@ class Source(ABC):
     def describe(self) -> str:
         """A few words for the plan: what is read and how."""
         return type(self).__name__
+
+    def identity(self) -> Identity:
+        """What is read, for ids of operators without a uid (see `api/identity.py`); not for display.
+
+        Two sources of one class that read different things should have different ones, or each a uid.
+        """
+        return (class_identity(self),)
 
 
 class FixedSplitsEnumerator(SplitEnumerator):

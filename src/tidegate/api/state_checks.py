@@ -11,9 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.api.functions import Function, function_name, has_timers
-from tidegate.api.join_operations import Deduplicate, IntervalJoin
-from tidegate.api.operations import Key, Operation, RollingAggregate, RollingReduce
+from tidegate.api.functions import Function, function_name
+from tidegate.api.operations import Key, Operation
 from tidegate.api.signatures import check_arguments, check_methods
 from tidegate.api.state import (
     AggregateFunction,
@@ -26,7 +25,6 @@ from tidegate.api.state import (
     ValueState,
     declared_states,
 )
-from tidegate.api.window_operations import WindowOperation
 from tidegate.core.errors import ProgramError, SchemaError, TidegateError
 from tidegate.core.options import Options
 from tidegate.core.words import kind_of
@@ -78,26 +76,20 @@ def refuse_state_of_callable(function: Any, operator: str) -> None:
 def check_keys_can_be_stored(operation: Operation, operator: str, options: Options) -> None:
     """Refuse keys without a type where keyed state must be written somewhere."""
     key = operation.state_key()
-    if key is None or not key.record_type.is_object:
+    if key is None or not key.record_type.is_object or not operation.keeps_keyed_state:
         return
     states = [repr(s.name) for s in operation.states() if isinstance(s, KeyedState)]
-    if (
-        isinstance(operation, (RollingAggregate, RollingReduce, WindowOperation, Deduplicate, IntervalJoin))
-        and options.checkpoint_interval
-    ):
-        states.append(f"of the {operation.kind}")
-    if has_timers(getattr(operation, "function", None)):
+    if operation.has_timers:
         states.append("of the timers")
-    if not states:
-        return
     if options.checkpoint_interval:
         why = "checkpoints are on"
-    elif options.state_backend == "rocksdb":
+    elif options.state_backend == "rocksdb" and (states or not operation.keeps_untyped_keys):
         why = "state.backend is rocksdb"
     else:
         return
+    state = states[0] if states else f"of the {operation.kind}"
     raise ProgramError(
-        f"operator {operator!r}: state {states[0]} is kept by {key.describe()}, whose keys have no type, so it "
+        f"operator {operator!r}: state {state} is kept by {key.describe()}, whose keys have no type, so it "
         f"cannot be stored ({why}). Give the key function a return type hint (`def user(event) -> str`), or pass "
         f"key_by(..., returns=str)"
     )

@@ -12,6 +12,7 @@ from collections.abc import MutableMapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
+from tidegate.api.identity import Identity, class_identity
 from tidegate.api.windows import Duration, TimeWindow, check_count
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
@@ -121,6 +122,10 @@ class Trigger(ABC):
     def describe(self) -> str:
         """A few words for the plan."""
         return type(self).__name__
+
+    def identity(self) -> Identity:
+        """What it is, for ids of operators without a uid (see `api/identity.py`); not for display."""
+        return (class_identity(self),)
 
 
 class EventTimeTrigger(Trigger):
@@ -262,6 +267,10 @@ class CountTrigger(Trigger):
         """The kind and the count."""
         return f"CountTrigger({self.count})"
 
+    def identity(self) -> Identity:
+        """The count."""
+        return class_identity(self), self.count
+
 
 class PurgingTrigger(Trigger):
     """Does what another trigger does, but forgets the contents of a window whenever that one fires."""
@@ -306,6 +315,10 @@ class PurgingTrigger(Trigger):
         """The other's words."""
         return f"PurgingTrigger({self.trigger.describe()})"
 
+    def identity(self) -> Identity:
+        """The other's."""
+        return class_identity(self), self.trigger.identity()
+
 
 def _purging(result: TriggerResult) -> TriggerResult:
     return TriggerResult.FIRE_AND_PURGE if result.is_fire else result
@@ -338,6 +351,10 @@ class _ContinuousTrigger(Trigger):
     def describe(self) -> str:
         """The kind and the interval."""
         return f"{type(self).__name__}({format_duration_ms(self.interval_ms)})"
+
+    def identity(self) -> Identity:
+        """The interval."""
+        return class_identity(self), self.interval_ms
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger):

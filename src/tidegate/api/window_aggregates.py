@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 import pyarrow as pa
 
+from tidegate.api.identity import Identity
 from tidegate.api.keys import _aggregate_value_type
 from tidegate.api.windows import check_count
 from tidegate.core.errors import ProgramError
@@ -46,6 +47,10 @@ class WindowAggregate(ABC):
     def describe(self) -> str:
         """A few words for the plan."""
         return f"{self.kind}({', '.join(self.columns() or ())})"
+
+    def identity(self) -> Identity:
+        """What it computes, durable: part of ids and fingerprints."""
+        return self.kind, *(self.columns() or ())
 
     def _field(self, column: str, record_type: RecordType) -> pa.Field:
         if not isinstance(column, str):
@@ -227,3 +232,7 @@ class TopN(WindowAggregate):
     def describe(self) -> str:
         """A few words for the plan."""
         return f"top_n({self.n} by {self.by}{'' if self.largest else ', smallest'})"
+
+    def identity(self) -> Identity:
+        """How many, by what, and what is kept of each."""
+        return self.kind, self.n, self.by, self.select, self.largest

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
 from tidegate.api.evictors import Evictor
-from tidegate.api.functions import Function, function_name
-from tidegate.api.operations import Key, Operation
-from tidegate.api.state import StateDeclaration, declared_states
+from tidegate.api.functions import function_name
+from tidegate.api.identity import Identity, function_identity
+from tidegate.api.operations import Key, Operation, Stage, TwoStages
 from tidegate.api.triggers import EventTimeTrigger, Trigger
 from tidegate.api.window_aggregates import WindowAggregate
 from tidegate.api.windows import (
     CumulativeEventTimeWindows,
     EventTimeSessionWindows,
-    GlobalWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     WindowAssigner,
@@ -52,6 +51,10 @@ class WindowOperation(Operation):
     late_tag: str | None = None
     """The id of the side output for late records; its type is the input's."""
 
+    @property
+    def keeps_keyed_state(self) -> bool:
+        return not self.is_local_stage
+
     @cached_property
     def effective_trigger(self) -> Trigger:
         """The user's trigger, or the assigner's."""
@@ -79,6 +82,16 @@ class WindowOperation(Operation):
             words += f", lateness {format_duration_ms(self.allowed_lateness_ms)}"
         return words
 
+    def identity(self) -> Identity:
+        """The windows."""
+        return (
+            self.assigner.identity(),
+            None if self.key is None else self.key.identity(),
+            None if self.trigger is None else self.trigger.identity(),
+            None if self.evictor is None else self.evictor.identity(),
+            self.allowed_lateness_ms,
+        )
+
 
 @dataclass(frozen=True)
 class ApplyWindow(WindowOperation):
@@ -89,7 +102,8 @@ class ApplyWindow(WindowOperation):
     aggregate's result is the record that is emitted.
     """
 
-    rows: ClassVar[bool] = True
+    kind = "window"
+    rows = True
     form: Literal["reduce", "aggregate", "process"] = "process"
     function: Any = None
     window_function: Any = None
@@ -97,19 +111,16 @@ class ApplyWindow(WindowOperation):
     """What is kept per window with form "aggregate"."""
 
     @property
-    def kind(self) -> str:
-        """The word that plans use."""
-        return "window"
+    def functions(self) -> tuple[Any, ...]:
+        return tuple(f for f in (self.function, self.window_function) if f is not None)
 
     def detail(self) -> str:
         """The functions and the windows."""
-        functions = [function_name(f) for f in (self.function, self.window_function) if f is not None]
-        return f"{self.form} {' + '.join(functions)}, {self.window_words()}"
+        return f"{self.form} {' + '.join(map(function_name, self.functions))}, {self.window_words()}"
 
-    def states(self) -> tuple[StateDeclaration, ...]:
-        """The states that its functions declare."""
-        functions = [f for f in (self.function, self.window_function) if isinstance(f, Function)]
-        return tuple(s for f in functions for s in declared_states(f).values())
+    def identity(self) -> Identity:
+        """The functions and the windows."""
+        return "window", self.form, tuple(map(function_identity, self.functions)), super().identity()
 
 
 @dataclass(frozen=True)
@@ -117,22 +128,36 @@ class AggregateWindow(WindowOperation):
     """Built-in aggregates over windows; `aggregates` are (output column, aggregate) in order.
 
     Results are rows: the key columns, `window_start`, `window_end` (not with `GlobalWindows`), the aggregates; see
-    `aggregate_window_type`. `stage` is "local" for what is done before an exchange, "merge" for what comes behind
-    it, else "whole".
+    `aggregate_window_type`.
     """
 
+    kind = "window"
     aggregates: tuple[tuple[str, WindowAggregate], ...] = ()
-    stage: Literal["whole", "local", "merge"] = "whole"
+    stage: Stage = "whole"
     aggregated_type: RecordType | None = None
     """With stage "merge" the type of the records before the exchange; see `window_partials`."""
 
     @property
-    def kind(self) -> str:
-        """The word that plans use."""
-        return "window"
+    def rows(self) -> bool:
+        return not self.is_columnar
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", not self.is_columnar)  # the dataclass is frozen
+    @property
+    def runs_user_code(self) -> bool:
+        return self.rows or (self.key is not None and self.key.function is not None)
+
+    @property
+    def is_local_stage(self) -> bool:
+        return self.stage == "local"
+
+    @property
+    def hinted_function(self) -> Any:
+        """The key's: the result is typed but for the key."""
+        return None if self.key is None else self.key.function
+
+    def in_two_stages(self, record_type: RecordType) -> TwoStages | None:
+        from tidegate.api.window_partials import in_two_stages
+
+        return in_two_stages(self, record_type)
 
     @property
     def is_columnar(self) -> bool:
@@ -174,6 +199,11 @@ class AggregateWindow(WindowOperation):
         stage = "" if self.stage == "whole" else f", {self.stage}"
         return f"{what}, {self.window_words()}{stage}"
 
+    def identity(self) -> Identity:
+        """The aggregates, the windows and the stage."""
+        aggregates = tuple((name, a.identity()) for name, a in self.aggregates)
+        return "aggregate window", aggregates, super().identity(), self.stage
+
 
 def _is_cut_by_columns(assigner: WindowAssigner) -> bool:
     """Whether the windows of a column of timestamps are known; a subclass of the user's own may cut as it likes."""
@@ -192,7 +222,7 @@ def aggregate_window_type(
 ) -> RecordType:
     """The type of the results: rows, or objects (plain tuples of the same fields) for an untyped key function."""
     fields = key_fields(key)
-    if not isinstance(assigner, GlobalWindows):
+    if not assigner.is_global:
         fields += [pa.field(name, WINDOW_TIME_TYPE, False) for name in (WINDOW_START, WINDOW_END)]
     fields += [aggregate.result_field(output, record_type) for output, aggregate in aggregates]
     names = [f.name for f in fields]

@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidegate.api.operations import TwoStages
 from tidegate.api.window_aggregates import Avg, CountDistinct, TopN, WindowAggregate
 from tidegate.api.window_operations import AggregateWindow, key_fields
 from tidegate.api.windows import (
@@ -21,16 +22,16 @@ SLICE_END: Final = "$slice_end"
 _SLICED: Final = (TumblingEventTimeWindows, SlidingEventTimeWindows, CumulativeEventTimeWindows)
 
 
-def in_two_stages(
-    operation: AggregateWindow, record_type: RecordType
-) -> tuple[AggregateWindow, AggregateWindow, RecordType] | None:
-    """The local operation, the merging one, and the type of the partial results between them.
+def in_two_stages(operation: AggregateWindow, record_type: RecordType) -> TwoStages | None:
+    """The operation cut in two, for records of this type.
 
     None where something forbids it: late records that must be handed over as they are, a key that is computed record
     by record, sessions (whether a record is late depends on the others), and whatever is not done by columns.
     """
     assigner, key = operation.assigner, operation.key
-    if not operation.is_columnar or operation.late_tag is not None or key is None or key.function is not None:
+    if operation.stage != "whole" or not operation.is_columnar or operation.late_tag is not None:
+        return None
+    if key is None or key.function is not None:
         return None
     if type(assigner) not in _SLICED:
         return None
@@ -47,7 +48,7 @@ def in_two_stages(
         fields += [
             pa.field(f"${i}.{j}", kind, True) for j, kind in enumerate(_partial_types(aggregate, record_type))
         ]
-    return local, merge, RowType(pa.schema(fields))
+    return TwoStages(local, merge, RowType(pa.schema(fields)))
 
 
 def _partial_types(aggregate: WindowAggregate, record_type: RecordType) -> list[pa.DataType]:

@@ -359,7 +359,7 @@ def check_windows(operation: WindowOperation, name: str) -> None:
             f"operator {name!r}: {trigger.describe()} cannot follow windows that merge, as "
             f"{assigner.describe()} windows do. Define can_merge and on_merge, or use other windows"
         )
-    if isinstance(assigner, GlobalWindows) and operation.trigger is None:
+    if assigner.is_global and operation.trigger is None:
         raise ProgramError(
             f"operator {name!r}: GlobalWindows without a trigger would never be computed. Give it one: "
             f"window(GlobalWindows()).trigger(CountTrigger(100))"

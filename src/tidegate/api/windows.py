@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tidegate.api.identity import Identity, class_identity, function_identity
 from tidegate.api.local_days import DAY_MS, LocalDays
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
@@ -100,6 +101,8 @@ class WindowAssigner(ABC):
     """Whether `timestamp_ms` is the record's own; else it is the wall clock's."""
     is_merging: ClassVar[bool] = False
     """Whether windows of a key that overlap or touch become one (sessions)."""
+    is_global: ClassVar[bool] = False
+    """Whether its one window has no bounds: results name none, and the end of the input does not compute it."""
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
@@ -114,6 +117,10 @@ class WindowAssigner(ABC):
     def describe(self) -> str:
         """A few words for the plan."""
         return type(self).__name__
+
+    def identity(self) -> Identity:
+        """How it cuts, for ids of operators without a uid (see `api/identity.py`); not for display."""
+        return (class_identity(self),)
 
 
 # ---- tumbling ----
@@ -184,6 +191,10 @@ class TumblingWindows(WindowAssigner):
     def describe(self) -> str:
         """The kind and the size."""
         return _words(self, "tumbling", [_ms(self.size_ms)], self.offset_ms, self.time_zone)
+
+    def identity(self) -> Identity:
+        """The size, and from where on."""
+        return class_identity(self), self.size_ms, self.offset_ms, self.time_zone
 
 
 class TumblingEventTimeWindows(TumblingWindows):
@@ -283,6 +294,10 @@ class SlidingWindows(WindowAssigner):
             self, "sliding", [_ms(self.size_ms), _ms(self.slide_ms)], self.offset_ms, self.time_zone
         )
 
+    def identity(self) -> Identity:
+        """The size, the slide, and from where on."""
+        return class_identity(self), self.size_ms, self.slide_ms, self.offset_ms, self.time_zone
+
 
 class SlidingEventTimeWindows(SlidingWindows):
     """Sliding windows by the records' timestamps.
@@ -344,6 +359,10 @@ class CumulativeWindows(WindowAssigner):
         """The kind, the largest size and the step."""
         return _words(self, "cumulative", [_ms(self.max_size_ms), _ms(self.step_ms)], self.offset_ms, None)
 
+    def identity(self) -> Identity:
+        """The largest size, the step, and from where on."""
+        return class_identity(self), self.max_size_ms, self.step_ms, self.offset_ms
+
 
 class CumulativeEventTimeWindows(CumulativeWindows):
     """Cumulative windows by the records' timestamps.
@@ -401,6 +420,10 @@ class SessionWindows(WindowAssigner):
         """The kind and the gap."""
         return _words(self, "session", ["dynamic gap" if self.gap_ms is None else _ms(self.gap_ms)], 0, None)
 
+    def identity(self) -> Identity:
+        """The gap, or its function."""
+        return class_identity(self), function_identity(self.gap) if self.gap_ms is None else self.gap_ms
+
 
 class EventTimeSessionWindows(SessionWindows):
     """Sessions by the records' timestamps.
@@ -424,6 +447,7 @@ class GlobalWindows(WindowAssigner):
     """One window per key that never ends; it is computed only when the trigger says so, so give it one."""
 
     is_event_time: ClassVar[bool] = False
+    is_global: ClassVar[bool] = True
 
     @classmethod
     def create(cls) -> GlobalWindows:

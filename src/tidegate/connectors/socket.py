@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from tidegate.api.identity import Identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import IDLE, Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.durations import parse_duration_ms, parse_size_bytes
@@ -115,6 +116,10 @@ class SocketSource(KnownSplitsSource):
     def describe(self) -> str:
         """Where the lines come from."""
         return f"lines from {self.address}"
+
+    def identity(self) -> Identity:
+        """Host and port."""
+        return "socket", self._host, self._port
 
 
 class _SocketReader(RequestingReader):

@@ -11,7 +11,7 @@ _ANY_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 
 
 def path_name(path: str) -> str:
-    """A path or URI for messages: a URI without user, password and query."""
+    """A path or URI for messages and identities: a URI without user, password and query."""
     scheme = SCHEME.match(path)
     if scheme is None:
         return path

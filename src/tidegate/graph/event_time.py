@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidegate.api.operations import ApplyBatchFunction, AssignTimestamps, Operation, ReadSource
-from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 def check_event_time(graph: StreamGraph) -> None:
     """Refuse an operator that needs event time behind a source whose records have no timestamps (S3-17)."""
     for node in graph.nodes:
-        if not node.operation.needs_event_time or getattr(node.operation, "stage", None) == "local":
+        if not node.operation.needs_event_time or node.operation.is_local_stage:
             continue  # what is local is a part of the merging one, whose name the user knows
         for source in _sources_without_times(node):
             raise ProgramError(
@@ -28,9 +26,7 @@ def check_event_time(graph: StreamGraph) -> None:
 
 def event_time_warnings(graph: StreamGraph) -> list[str]:
     """Timestamps that are assigned far from the source, a second time (S3-23), or before rows may change places."""
-    doubts = [
-        text for node in graph.nodes if isinstance(node.operation, AssignTimestamps) for text in _doubts(node)
-    ]
+    doubts = [text for node in graph.nodes if node.inputs and _gives_times(node) for text in _doubts(node)]
     return doubts + [
         text for node in graph.nodes if node.operation.needs_event_time for text in _batches(node)
     ]
@@ -42,7 +38,7 @@ def _batches(node: StreamNode) -> Iterator[str]:
     while waiting:
         for edge in waiting.pop().inputs:
             before = edge.source
-            if isinstance(before.operation, ApplyBatchFunction):
+            if before.operation.may_reorder:
                 yield (
                     f"event time: {before.name!r} is in front of {node.name!r}; the rows of its result keep the "
                     f"timestamps of its input by their place. If it changes their order or number, assign timestamps "
@@ -89,15 +85,10 @@ def _sources_without_times(node: StreamNode) -> Iterator[StreamNode]:
             if before.index in seen or _gives_times(before):
                 continue
             seen.add(before.index)
-            if isinstance(before.operation, ReadSource):
+            if before.operation.read_source is not None:
                 yield before
             waiting.append(before)
 
 
-def strategy_of(operation: Operation) -> WatermarkStrategy | None:
-    """The strategy of a source or of an operator that assigns timestamps."""
-    return operation.strategy if isinstance(operation, (ReadSource, AssignTimestamps)) else None
-
-
 def _gives_times(node: StreamNode) -> bool:
-    return strategy_of(node.operation) is not None
+    return node.operation.watermark_strategy is not None

@@ -11,17 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidegate.api.functions import function_name
-from tidegate.api.join_operations import Deduplicate, IntervalJoin
-from tidegate.api.operations import (
-    ApplyFunction,
-    AssignTimestamps,
-    Key,
-    ReadSource,
-    RollingAggregate,
-    RollingReduce,
-    WriteSink,
-)
-from tidegate.api.sink import FunctionSink
+from tidegate.api.operations import Execution, Key
 from tidegate.api.state import (
     BroadcastState,
     KeyedState,
@@ -31,9 +21,8 @@ from tidegate.api.state import (
     UnionListState,
 )
 from tidegate.api.watermarks import WatermarkStrategy
-from tidegate.api.window_operations import AggregateWindow, WindowOperation
 from tidegate.graph.chaining import chains
-from tidegate.graph.event_time import event_time_warnings, strategy_of
+from tidegate.graph.event_time import event_time_warnings
 from tidegate.graph.guarantees import Guarantee, describe_checkpoints, guarantees
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from tidegate.metrics.event_time import OperatorWatermark, operator_watermarks
@@ -43,8 +32,6 @@ from tidegate.records.types import ObjectType, record_type_of
 VERSION = 1
 
 _KINDS = {OperatorListState: "list", UnionListState: "union list", BroadcastState: "broadcast map"}
-
-Runs = Literal["reads", "writes", "vectorised", "per record"]
 
 
 class PlannedState(msgspec.Struct, frozen=True):
@@ -80,7 +67,7 @@ class PlannedOperator(msgspec.Struct, frozen=True):
     name: str
     kind: str
     detail: str
-    runs: Runs
+    runs: Execution
     output_type: str
     side_outputs: dict[str, str]
     states: list[PlannedState] = []
@@ -155,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True):
     guarantees: list[Guarantee] = []
     """What a failure does to the output of each sink."""
 
-    def operators(self, runs: Runs) -> list[PlannedOperator]:
+    def operators(self, runs: Execution) -> list[PlannedOperator]:
         """The operators that run in this way, in order."""
         return [o for t in self.tasks for o in t.operators if o.runs == runs]
 
@@ -179,7 +166,7 @@ def plan_of(graph: StreamGraph) -> Plan:
         exchanges,
         list(graph.unused),
         _warnings(graph),
-        graph.options.state_backend if any(map(_keeps_state_by_key, graph.nodes)) else "",
+        graph.options.state_backend if any(n.operation.keeps_keyed_state for n in graph.nodes) else "",
         describe_checkpoints(graph.options),
         guarantees(graph),
     )
@@ -239,11 +226,11 @@ def _operator(node: StreamNode) -> PlannedOperator:
         node.name,
         node.operation.kind,
         node.operation.detail(),
-        _runs(node.operation),
-        "" if isinstance(node.operation, WriteSink) else node.output_type.describe(),
+        node.operation.execution,
+        node.output_type.describe() if node.operation.written_sink is None else "",
         {tag: t.describe() for tag, t in node.side_outputs.items()},
         [_state(s) for s in node.operation.states()],
-        _watermarks(strategy_of(node.operation)),
+        _watermarks(node.operation.watermark_strategy),
     )
 
 
@@ -286,16 +273,6 @@ def _type_words(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
-def _runs(operation: Any) -> Runs:
-    if isinstance(operation, ReadSource):
-        return "reads"
-    if isinstance(operation, WriteSink):
-        return "per record" if isinstance(operation.sink, FunctionSink) else "writes"
-    if isinstance(operation, AssignTimestamps):
-        return "per record" if operation.strategy.reads_rows else "vectorised"
-    return "per record" if operation.rows else "vectorised"
-
-
 def _exchange(edge: StreamEdge, place: dict[int, tuple[int, int]]) -> PlannedExchange:
     task, operator = place[edge.source.index]
     return PlannedExchange(
@@ -308,15 +285,6 @@ def _exchange(edge: StreamEdge, place: dict[int, tuple[int, int]]) -> PlannedExc
         edge.record_type.describe(),
         edge.unchained_because,
         edge.record_type.is_object,
-    )
-
-
-def _keeps_state_by_key(node: StreamNode) -> bool:
-    operation = node.operation
-    if isinstance(operation, (RollingAggregate, AggregateWindow)):
-        return operation.stage != "local"
-    return isinstance(operation, (RollingReduce, WindowOperation, Deduplicate, IntervalJoin)) or any(
-        isinstance(s, KeyedState) for s in operation.states()
     )
 
 
@@ -356,23 +324,13 @@ def _pickled(edge: StreamEdge) -> str:
 
 def _remedy(node: StreamNode, tag: str | None) -> str:
     """How to give these records a schema, at the operator that lost it."""
-    while tag is None and node.inputs and _keeps_type(node):
+    while tag is None and node.inputs and node.operation.keeps_type:
         node, tag = node.inputs[0].source, node.inputs[0].tag
     if tag is not None:
         return f"give OutputTag({tag!r}) a type"
     operation = node.operation
-    if isinstance(operation, ReadSource):
+    if operation.read_source is not None:
         return f"give the source {node.name!r} a type"
-    function = operation.key.function if isinstance(operation, RollingAggregate) else None
-    if function is None:
-        function = getattr(operation, "function", None)
-    if function is None:
+    if operation.hinted_function is None:
         return f"give {node.name!r} a type"
-    return f"give `{function_name(function)}` a return type hint"
-
-
-def _keeps_type(node: StreamNode) -> bool:
-    operation = node.operation
-    return isinstance(operation, RollingReduce) or (
-        isinstance(operation, ApplyFunction) and operation.form == "filter"
-    )
+    return f"give `{function_name(operation.hinted_function)}` a return type hint"

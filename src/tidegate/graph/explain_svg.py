@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from tidegate.api.operations import Execution
 from tidegate.graph.explain_layout import Box, Layout, Link, Point, lay_out
-from tidegate.graph.explain_plan import Plan, PlannedExchange, PlannedOperator, PlannedTask, Runs
+from tidegate.graph.explain_plan import Plan, PlannedExchange, PlannedOperator, PlannedTask
 
 MARGIN = 28
 HEADER = 62
@@ -25,13 +26,13 @@ LONGEST_DETAIL = 44
 LONGEST_LABEL = 30
 MOST_WARNINGS = 12
 
-COLOURS: dict[Runs, str] = {
+COLOURS: dict[Execution, str] = {
     "reads": "#2f9e6e",
     "writes": "#7a5af5",
     "vectorised": "#2478d4",
     "per record": "#e08a1e",
 }
-LEGEND: dict[Runs, str] = {
+LEGEND: dict[Execution, str] = {
     "reads": "source",
     "vectorised": "vectorised",
     "per record": "your Python, per record",

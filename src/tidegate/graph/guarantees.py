@@ -16,25 +16,11 @@ from typing import Literal
 
 import msgspec
 
-from tidegate.api.async_io import ApplyAsync
-from tidegate.api.basic_sinks import CollectSink, PrintSink
-from tidegate.api.functions import function_name, has_timers
-from tidegate.api.operations import (
-    ApplyBatchFunction,
-    ApplyBroadcastFunction,
-    ApplyCoFunction,
-    ApplyFunction,
-    Operation,
-    ReadSource,
-    WriteSink,
-)
-from tidegate.api.sink import FunctionSink, Sink
+from tidegate.api.sink import Sink
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.options import Options
 from tidegate.graph.stream_graph import StreamGraph, StreamNode
 from tidegate.storage.locations import path_name
-
-_FUNCTIONS = (ApplyFunction, ApplyCoFunction, ApplyBroadcastFunction, ApplyBatchFunction)
 
 Level = Literal["exactly-once", "at-least-once", "at-most-once"]
 
@@ -52,19 +38,11 @@ class Guarantee(msgspec.Struct, frozen=True):
 
 def guarantees(graph: StreamGraph) -> list[Guarantee]:
     """The guarantee of every sink of a job, in the order of the plan."""
-    return [_of_sink(node, graph.options) for node in graph.nodes if isinstance(node.operation, WriteSink)]
-
-
-def keeps_state(operation: Operation) -> bool:
-    """Whether a checkpoint has something of an operator: positions, keyed or declared state, timers, committables."""
-    if operation.commits or isinstance(operation, (ReadSource, ApplyAsync)) or operation.states():
-        return True
-    if has_timers(getattr(operation, "function", None)):
-        return True
-    if getattr(operation, "stage", None) == "local":
-        return False  # it aggregates each batch for itself, and is no operator that the user could name
-    # What a built-in keeps by key is not declared; a function keeps what it declares.
-    return operation.state_key() is not None and not isinstance(operation, _FUNCTIONS)
+    return [
+        _of_sink(node, sink, graph.options)
+        for node in graph.nodes
+        if (sink := node.operation.written_sink) is not None
+    ]
 
 
 def describe_checkpoints(options: Options) -> str:
@@ -92,18 +70,16 @@ def describe_checkpoints(options: Options) -> str:
     return ", ".join([*words, where])
 
 
-def _of_sink(node: StreamNode, options: Options) -> Guarantee:
-    assert isinstance(node.operation, WriteSink)
-    sink: Sink = node.operation.sink
+def _of_sink(node: StreamNode, sink: Sink, options: Options) -> Guarantee:
     sources = _sources_of(node)
-    lossy = [s.name for s in sources if not _is_resettable(s)]
-    repeats = _repeats(node.name, sink)
+    lossy = [name for name, resettable in sources if not resettable]
+    repeats = "" if sink.committable_type is not None else sink.describe_repetition(node.name)
     if not options.checkpoint_interval:
         level, because = _without_checkpoints(lossy, options)
     elif lossy:
         level, because = "at-most-once", f"{_named('source', lossy)} cannot be reset"
         if repeats and len(lossy) < len(sources):
-            others = [s.name for s in sources if _is_resettable(s)]
+            others = [name for name, resettable in sources if resettable]
             because += f"; what comes from {_named('source', others)} may be repeated: {repeats}"
     elif options.checkpoint_mode == "at_least_once":
         level, because = "at-least-once", "checkpoint.mode is at_least_once"
@@ -127,21 +103,8 @@ def _without_checkpoints(lossy: list[str], options: Options) -> tuple[Level, str
     return "at-least-once", "there are no checkpoints, so a restart repeats everything"
 
 
-def _repeats(name: str, sink: Sink) -> str:
-    """Why a sink shows records again that are replayed; empty if it has transactions."""
-    if sink.committable_type is not None:
-        return ""
-    if isinstance(sink, PrintSink):
-        return "print repeats records after a recovery"
-    if isinstance(sink, CollectSink):
-        return "collect repeats records after a recovery"
-    if isinstance(sink, FunctionSink):
-        return f"`{function_name(sink.function)}` is called again for records that are replayed"
-    return f"{name} writes without transactions, so it repeats records after a recovery"
-
-
-def _sources_of(node: StreamNode) -> list[StreamNode]:
-    """All sources that lead to a node, in the order of the plan."""
+def _sources_of(node: StreamNode) -> list[tuple[str, bool]]:
+    """All sources that lead to a node, in the order of the plan, and whether they can be reset."""
     seen: dict[int, StreamNode] = {}
     waiting = [node]
     while waiting:
@@ -149,12 +112,8 @@ def _sources_of(node: StreamNode) -> list[StreamNode]:
         if one.index not in seen:
             seen[one.index] = one
             waiting += [edge.source for edge in one.inputs]
-    return [seen[i] for i in sorted(seen) if isinstance(seen[i].operation, ReadSource)]
-
-
-def _is_resettable(node: StreamNode) -> bool:
-    operation = node.operation
-    return not isinstance(operation, ReadSource) or operation.source.resettable
+    before = [seen[i] for i in sorted(seen)]
+    return [(n.name, source.resettable) for n in before if (source := n.operation.read_source) is not None]
 
 
 def _never_restarts(options: Options) -> bool:

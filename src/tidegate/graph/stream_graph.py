@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidegate.api.operations import Operation, ReadSource, RollingAggregate, WriteSink
+from tidegate.api.operations import Operation
 from tidegate.api.partitioning import Forward, Partitioning, Rebalance
 from tidegate.api.state_checks import check_keys_can_be_stored
 from tidegate.api.transformations import StreamRef, Transformation
-from tidegate.api.window_operations import AggregateWindow
 from tidegate.core.errors import ProgramError
 from tidegate.core.ids import OperatorId
 from tidegate.core.key_groups import default_max_parallelism
@@ -158,25 +158,35 @@ def _resolve(ref: StreamRef, source: StreamNode, target: StreamNode) -> Partitio
 
 def _inherited_parallelism(node: Transformation, upstream: list[StreamNode], options: Options) -> int:
     """A pre-aggregation runs where its input does, so that it comes before the exchange; others: the option."""
-    if isinstance(node.operation, (RollingAggregate, AggregateWindow)) and node.operation.stage == "local":
+    if node.operation.is_local_stage:
         return max(n.parallelism for n in upstream)
     return options.parallelism
 
 
 def _operator_id(node: Transformation, upstream: list[StreamNode], equals: Counter[str]) -> OperatorId:
-    """From the uid, or else from the ids of the inputs, the operation and its place among equals.
+    """From the uid, or else from the operation's identity, the ids of the inputs and the place among equals.
 
-    So an operator keeps its id when an unrelated part of the program changes.
+    So an operator keeps its id when an unrelated part of the program changes, or the words of plans do.
     """
     if node.uid is not None:
         text = f"uid:{node.uid}"
     else:
-        inputs = ",".join(n.operator_id for n in upstream)
-        text = f"auto:{node.operation.kind}:{node.operation.detail()}:{inputs}"
+        text = f"auto:{_identity_text(node)}:{','.join(n.operator_id for n in upstream)}"
         place = equals[text]
         equals[text] += 1
         text = f"{text}:{place}"
     return OperatorId(hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+def _identity_text(node: Transformation) -> str:
+    identity = node.operation.identity()
+    try:
+        return json.dumps(identity, separators=(",", ":"))
+    except (TypeError, ValueError) as e:
+        raise ProgramError(
+            f"operator {node.name!r} has the identity {identity!r}, which cannot be stored: {e}. An identity() is made "
+            f"of texts, numbers, None, and tuples of these; or give the operator a uid"
+        ) from e
 
 
 def _topological_order(sinks: tuple[Transformation, ...]) -> list[Transformation]:
@@ -234,7 +244,8 @@ def _meets_others(node: StreamNode) -> bool:
 def _check_targets(graph: StreamGraph) -> None:
     seen: dict[str, StreamNode] = {}
     for node in graph.nodes:
-        target = node.operation.sink.target() if isinstance(node.operation, WriteSink) else None
+        sink = node.operation.written_sink
+        target = None if sink is None else sink.target()
         if target is None:
             continue
         if target in seen:
@@ -249,7 +260,7 @@ def _push_projections(graph: StreamGraph) -> None:
     """Let a source read only the columns that its consumers use, where all of them say which."""
     for node in graph.nodes:
         operation = node.operation
-        if not isinstance(operation, ReadSource) or node.output_type.is_object or _meets_others(node):
+        if operation.read_source is None or node.output_type.is_object or _meets_others(node):
             continue
         needs = [
             required.required_columns()
@@ -257,15 +268,15 @@ def _push_projections(graph: StreamGraph) -> None:
             if e.tag is None
             for required in (e.target.operation, e.partitioning)
         ]
-        if operation.strategy is not None:
-            needs.append(operation.strategy.required_columns())
+        if operation.watermark_strategy is not None:
+            needs.append(operation.watermark_strategy.required_columns())
         if not needs or any(n is None for n in needs):
             continue
         used = frozenset().union(*(n for n in needs if n is not None))
         names = [n for n in node.output_type.names if n in used]
         if not names or len(names) == len(node.output_type.names):
             continue
-        narrower = operation.source.with_columns(names)
-        if narrower is not None:
-            node.operation = ReadSource(narrower, operation.strategy)
-            node.output_type = narrower.record_type
+        narrower = operation.with_columns(names)
+        if narrower is not None and narrower.read_source is not None:
+            node.operation = narrower
+            node.output_type = narrower.read_source.record_type

@@ -1,4 +1,4 @@
-"""Windows in two stages: where nothing forbids it, a local pre-aggregation is planned before the exchange."""
+"""Two stages: an operation that can be cut gets a local pre-aggregation before its exchange."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ from dataclasses import replace
 
 from tidegate.api.partitioning import Hash
 from tidegate.api.transformations import StreamRef, Transformation
-from tidegate.api.window_operations import AggregateWindow
-from tidegate.api.window_partials import in_two_stages
 
 
 def with_local_stages(order: Iterable[Transformation]) -> list[Transformation]:
-    """The same program, in which windows of built-in aggregates have a local stage of their own before them.
+    """The same program, in which operations that can be cut have a local stage of their own before them.
 
-    The second stage keeps id, name, uid and settings of the window, so that its state is found and those behind it
+    The second stage keeps id, name, uid and settings of the operation, so that its state is found and those after it
     need not know.
     """
     return [stage for node in order for stage in _stages(node)]
 
 
 def _stages(node: Transformation) -> list[Transformation]:
-    operation = node.operation
-    if not isinstance(operation, AggregateWindow) or operation.stage != "whole":
+    if len(node.inputs) != 1:
         return [node]
     (refs,) = node.inputs
     first = refs[0]
     record_type = first.upstream.output_type if first.tag is None else first.upstream.side_outputs[first.tag]
-    stages = in_two_stages(operation, record_type)
-    if stages is None or operation.key is None:
+    stages = node.operation.in_two_stages(record_type)
+    key = node.operation.state_key()
+    if stages is None or key is None:
         return [node]
     local, merge, between = stages
     inputs = tuple(StreamRef(ref.upstream, ref.tag) for ref in refs)
     before = Transformation(-1 - node.id, local, f"local {node.name}", (inputs,), between)
-    behind = replace(node, operation=merge, inputs=((StreamRef(before, None, Hash(operation.key)),),))
-    return [before, behind]
+    after = replace(node, operation=merge, inputs=((StreamRef(before, None, Hash(key)),),))
+    return [before, after]

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from tidegate.api.operations import ReadSource
 from tidegate.api.source import Source, SplitEnumerator
 from tidegate.core.clock import Clock
 from tidegate.core.errors import TidegateError
@@ -167,14 +166,13 @@ def make_coordinators(
         for spec in vertex.operators:
             if spec.kind == "source":
                 payload: OperatorPayload = load_blob(spec.blob)
-                operation = payload.operation
-                assert isinstance(operation, ReadSource)
+                source = payload.operation.read_source
                 state = (restored or {}).get(spec.id)
                 made.append(
                     SourceCoordinator(
                         spec.id,
                         spec.name,
-                        operation.source,
+                        source,
                         vertex.parallelism,
                         clock,
                         None if state is None else msgspec.json.decode(state),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from tidegate.api import operations as ops
 from tidegate.api.async_io import ApplyAsync
 from tidegate.api.join_operations import Deduplicate, IntervalJoin, WindowJoin
 from tidegate.api.sink import FunctionSink
-from tidegate.api.window_operations import WindowOperation
+from tidegate.api.window_operations import AggregateWindow, ApplyWindow
 from tidegate.core.errors import SerializationError
 from tidegate.core.words import kind_of
 from tidegate.graph.blobs import load_in_slot
@@ -28,7 +29,8 @@ from tidegate.operators.rolling_reduce import ReduceOperator
 from tidegate.operators.sink import FunctionSinkOperator, SinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.operators.timed_functions import with_timers
-from tidegate.operators.window.build import window_operator
+from tidegate.operators.window.build import aggregate_window_operator
+from tidegate.operators.window.window_operator import WindowOperator
 
 
 def build_operator(spec: OperatorSpec, context: OperatorContext) -> Operator:
@@ -52,35 +54,36 @@ def make_operator(payload: OperatorPayload, context: OperatorContext) -> Operato
 
 def operator_class(operation: Any) -> type[Operator]:
     """The operator that performs an operation."""
-    match operation:
-        case ops.ReadSource():
-            return SourceOperator
-        case ApplyAsync():
-            return AsyncOperator
-        case ops.AssignTimestamps():
-            return AssignTimestampsOperator
-        case ops.WriteSink(sink):
-            return FunctionSinkOperator if type(sink) is FunctionSink else SinkOperator
-        case ops.ApplyFunction(form, function):
-            return with_timers(FORMS[form], function)
-        case ops.ApplyCoFunction(form, function):
-            return with_timers(CO_FORMS[form], function)
-        case ops.ApplyBroadcastFunction(function):
-            return with_timers(BroadcastProcessOperator, function)
-        case Deduplicate():
-            return deduplicate_operator(operation)
-        case IntervalJoin():
-            return IntervalJoinOperator
-        case WindowJoin():
-            return WindowJoinOperator
-        case ops.ApplyBatchFunction():
-            return BatchFunctionOperator
-        case ops.ApplyExpressions(form):
-            return ExpressionFilterOperator if form == "filter" else ExpressionOperator
-        case ops.RollingAggregate():
-            return aggregate_operator(operation)
-        case ops.RollingReduce():
-            return ReduceOperator
-        case WindowOperation():
-            return window_operator(operation)
-    raise TypeError(f"no operator performs {kind_of(operation)}")
+    choose = _OPERATORS.get(type(operation))
+    if choose is None:
+        raise TypeError(f"no operator performs {kind_of(operation)}")
+    return choose(operation)
+
+
+def _sink_operator(operation: ops.WriteSink) -> type[Operator]:
+    return FunctionSinkOperator if type(operation.sink) is FunctionSink else SinkOperator
+
+
+def _expression_operator(operation: ops.ApplyExpressions) -> type[Operator]:
+    return ExpressionFilterOperator if operation.form == "filter" else ExpressionOperator
+
+
+_OPERATORS: Final[dict[type[ops.Operation], Callable[[Any], type[Operator]]]] = {
+    ops.ReadSource: lambda o: SourceOperator,
+    ops.AssignTimestamps: lambda o: AssignTimestampsOperator,
+    ops.WriteSink: _sink_operator,
+    ops.ApplyFunction: lambda o: with_timers(FORMS[o.form], o.function),
+    ops.ApplyCoFunction: lambda o: with_timers(CO_FORMS[o.form], o.function),
+    ops.ApplyBroadcastFunction: lambda o: with_timers(BroadcastProcessOperator, o.function),
+    ops.ApplyBatchFunction: lambda o: BatchFunctionOperator,
+    ops.ApplyExpressions: _expression_operator,
+    ops.RollingAggregate: aggregate_operator,
+    ops.RollingReduce: lambda o: ReduceOperator,
+    ApplyAsync: lambda o: AsyncOperator,
+    Deduplicate: deduplicate_operator,
+    IntervalJoin: lambda o: IntervalJoinOperator,
+    WindowJoin: lambda o: WindowJoinOperator,
+    ApplyWindow: lambda o: WindowOperator,
+    AggregateWindow: aggregate_window_operator,
+}
+"""The one place that knows which operator performs which operation."""

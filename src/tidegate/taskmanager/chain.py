@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from tidegate.api.operations import ApplyBatchFunction, AssignTimestamps, WriteSink
 from tidegate.core.clock import Clock
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
@@ -20,7 +19,7 @@ from tidegate.operators.build import build_operator
 from tidegate.operators.columns import ExpressionOperator
 from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.restored_clocks import RestoredClocks, StoredClock, restored_clocks
-from tidegate.operators.sink import FunctionSinkOperator, SinkOperator
+from tidegate.operators.sink import SinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
@@ -89,7 +88,7 @@ class OperatorChain:
             for link in vertex.links:
                 if link.target == i:
                     receivers.setdefault((link.source, link.tag), []).append(_chained(operator, counts[i]))
-        portions.enabled = any(map(_runs_per_record, built))
+        portions.enabled = any(o.operation.rows for o in built)
         self.operators = built
         self._timed = [o for o in built if _keeps_processing_time(o)]
         self._ready_checks = [o for o in built if type(o).is_ready is not Operator.is_ready]
@@ -98,7 +97,7 @@ class OperatorChain:
         self._sink_counts = [c for o, c in zip(built, counts, strict=True) if isinstance(o, SinkOperator)]
         self.source = head if isinstance(head, SourceOperator) else None
         if self.source is not None:
-            self.source.careful = users_partition or any(map(_may_run_users_code, built[1:]))
+            self.source.careful = users_partition or any(o.operation.runs_user_code for o in built[1:])
             self.source.most_objects = MOST_ROWS if portions.enabled else None
             portions.took = self.source.batch_took
         self._opened = 0
@@ -362,17 +361,6 @@ class _TimeOutput:
 
 def _keeps_processing_time(operator: Operator) -> bool:
     return type(operator).next_processing_time_ms is not Operator.next_processing_time_ms
-
-
-def _runs_per_record(operator: Operator) -> bool:
-    return operator.operation.rows or isinstance(operator, FunctionSinkOperator)
-
-
-def _may_run_users_code(operator: Operator) -> bool:
-    operation = operator.operation
-    if isinstance(operation, AssignTimestamps):
-        return operation.strategy.reads_rows
-    return _runs_per_record(operator) or isinstance(operation, (ApplyBatchFunction, WriteSink))
 
 
 def _fuse(

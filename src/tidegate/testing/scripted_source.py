@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tidegate.api.identity import Identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ProgramError, TidegateError
@@ -128,6 +129,10 @@ class ScriptedSource(KnownSplitsSource):
         """How much there is to read."""
         count = len(self._records)
         return f"script of {number_of(self.expected_records, 'record')} in {number_of(count, 'partition')}"
+
+    def identity(self) -> Identity:
+        """How much there is to read."""
+        return "script", tuple(map(len, self._records))
 
     def _path(self, kind: str, name: str) -> str:
         return os.path.join(self.directory, f"{kind} {name}")

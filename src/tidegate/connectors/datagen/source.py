@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tidegate.api.identity import Identity, function_identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.sequences import spans_for
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, Source, SourceReader, SourceSplit
@@ -159,6 +160,11 @@ class DataGeneratorSource(KnownSplitsSource):
         count = "unbounded" if self._count is None else number_of(self._count, "record")
         rate = "" if self._rate is None else f", {float(self._rate):g} records/s"
         return f"generator {', '.join(names + list(self._fields))}, {count}{rate}"
+
+    def identity(self) -> Identity:
+        """What is generated and how much of it; how fast may change."""
+        function = None if self._generator is None else function_identity(self._generator)
+        return "generator", function, tuple(self._fields), self._count
 
     def _blocks(self) -> BlockGenerator:
         return BlockGenerator(self._generator, self._fields, self._seed, self._type)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from tidegate.api.identity import Identity
 from tidegate.api.sink import Committer, Sink, SinkJob, SinkWriter, WriterContext
 from tidegate.connectors.files.format_names import format_of
 from tidegate.connectors.files.output_directory import FAILED, OutputDirectory, OutputDirectoryError
@@ -109,6 +110,10 @@ class FileSink(Sink):
     def describe(self) -> str:
         """The format and the directory."""
         return f"{self.format.name} files in {path_name(self.directory)}"
+
+    def identity(self) -> Identity:
+        """The format and the directory, without credentials."""
+        return "files", self.format.name, path_name(self.directory)
 
     def _directory(self) -> OutputDirectory:
         return OutputDirectory(locate([self.directory], self._filesystem))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.api.identity import Identity
 from tidegate.api.source import (
     Boundedness,
     EnumeratorContext,
@@ -189,6 +190,10 @@ class FileSource(Source):
         shown = ", ".join(map(path_name, self.paths[:3])) + (", ..." if len(self.paths) > 3 else "")
         watching = "" if self._watch_ms is None else f", new files every {format_duration_ms(self._watch_ms)}"
         return f"{self.format.name} files {shown}{watching}"
+
+    def identity(self) -> Identity:
+        """The format and the paths, without credentials."""
+        return "files", self.format.name, tuple(map(path_name, self.paths))
 
     def __getstate__(self) -> dict[str, Any]:
         # Inferred once, here: every reader must have the same schema.

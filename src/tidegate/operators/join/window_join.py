@@ -35,18 +35,15 @@ class WindowJoinOperator(WindowOperator):
 
     def open(self) -> None:
         """Open the function, and find what a checkpoint had."""
-        if self.context.options.checkpoint_interval or self.context.options.resume:
-            for record_type in self.input_types:
-                if record_type.is_object:
-                    raise ProgramError(
-                        not_storable(self.context.operator_name, self.operation.keys[0], record_type)
-                    )
         self._buffered = self.context.gauge("buffered_records")
         super().open()
 
-    def user_function(self) -> Any:
-        """The join or co-group function."""
-        return self.operation.function
+    def _refuse_untyped(self) -> None:
+        for record_type in self.input_types:
+            if record_type.is_object:
+                raise ProgramError(
+                    not_storable(self.context.operator_name, self.operation.keys[0], record_type)
+                )
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Add each record to its windows, on its side."""

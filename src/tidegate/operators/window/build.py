@@ -1,8 +1,8 @@
-"""Which operator performs an operation on windows."""
+"""Which operator performs built-in aggregates over windows."""
 
 from __future__ import annotations
 
-from tidegate.api.window_operations import AggregateWindow, WindowOperation
+from tidegate.api.window_operations import AggregateWindow
 from tidegate.api.windows import EventTimeSessionWindows
 from tidegate.operators.operator import Operator
 from tidegate.operators.window.session_operator import SessionColumnsOperator
@@ -12,22 +12,17 @@ from tidegate.operators.window.slice_operator import (
     SliceWindowOperator,
     slicing_of,
 )
-from tidegate.operators.window.window_operator import WindowOperator
+from tidegate.operators.window.window_operator import AggregateWindowOperator
 
 
-def window_operator(operation: WindowOperation) -> type[Operator]:
-    """The operator for an operation; by columns where it can be done so."""
-    return column_operator(operation) or WindowOperator
-
-
-def column_operator(operation: WindowOperation) -> type[Operator] | None:
-    """The vectorised operator, if there is one for it."""
-    if not isinstance(operation, AggregateWindow) or not operation.is_columnar:
-        return None
+def aggregate_window_operator(operation: AggregateWindow) -> type[Operator]:
+    """By columns where it can be done so."""
+    if not operation.is_columnar:
+        return AggregateWindowOperator
     if slicing_of(operation.assigner) is not None:
         stages = {"whole": SliceWindowOperator, "local": LocalWindowOperator, "merge": MergeWindowOperator}
         return stages[operation.stage]
     assigner = operation.assigner
     if type(assigner) is EventTimeSessionWindows and assigner.gap_ms is not None:
         return SessionColumnsOperator
-    return None
+    return AggregateWindowOperator

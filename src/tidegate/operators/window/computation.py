@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from tidegate.api.evictors import Evictor, TimestampedValue
 from tidegate.api.window_functions import ProcessWindowFunction
-from tidegate.api.window_operations import AggregateWindow, ApplyWindow, WindowOperation
-from tidegate.api.windows import GlobalWindows, TimeWindow
+from tidegate.api.window_operations import AggregateWindow, ApplyWindow
+from tidegate.api.windows import TimeWindow
 from tidegate.core.errors import ProgramError
 from tidegate.operators.row_operator import RowOperator, UnkeyedContext
 from tidegate.operators.window.contents import NOTHING, AccumulatedContents, Contents, ListedContents
@@ -30,25 +30,41 @@ GLOBAL_STATE: Final = "$global_state"
 
 
 class WindowComputation:
-    """All windows of one subtask; `place` is where the contents of a window are: for most, the window itself."""
+    """All windows of one subtask; `place` is where the contents of a window are: for most, the window itself.
+
+    This one runs the user's functions.
+    """
 
     results: Results
     """What waits to be sent."""
 
-    def __init__(self, operator: RowOperator, operation: WindowOperation, backend: KeyedStateBackend) -> None:
+    def __init__(
+        self, operator: RowOperator, operation: ApplyWindow | AggregateWindow, backend: KeyedStateBackend
+    ) -> None:
         self._operation = operation
         self._backend = backend
         self._record_type = operator.input_types[0]
         self._is_event_time = operation.assigner.is_event_time
         self._evictor: Evictor | None = operation.evictor
         self._evictor_context = TimeContext(operator)
-        self._accumulators = _accumulators(operation, self._record_type)
+        self._accumulators = self._make_accumulators(operation)
         self.contents: Contents = self._make_contents()
         self._function: ProcessWindowFunction | None = None
         self._window_state: RememberedByWindow | None = None
         self._global_state: RememberedByKey | None = None
-        self._make_results(operator)
+        self._make_results(operator, operation)
         self.contents.count_restored()
+
+    def _make_accumulators(self, operation: Any) -> Accumulators | None:
+        """What adds records up; None: every element is kept."""
+        if operation.form == "reduce":
+            function = operation.function
+            reduce: Callable[[Any, Any], Any] = getattr(function, "reduce", function)
+            return ReduceAccumulators(reduce, self._record_type)
+        if operation.form == "aggregate":
+            assert operation.accumulator_type is not None
+            return FunctionAccumulators(operation.function, operation.accumulator_type)
+        return None
 
     def _make_contents(self) -> Contents:
         if self._accumulators is None or self._evictor is not None:
@@ -60,13 +76,7 @@ class WindowComputation:
             )
         return AccumulatedContents(self._backend, self._accumulators)
 
-    def _make_results(self, operator: RowOperator) -> None:
-        operation = self._operation
-        if isinstance(operation, AggregateWindow):
-            has_windows = not isinstance(operation.assigner, GlobalWindows)
-            self.results = AggregateResults(operator, operation.key, has_windows)
-            return
-        assert isinstance(operation, ApplyWindow)
+    def _make_results(self, operator: RowOperator, operation: Any) -> None:
         side = UnkeyedContext([tag for tag in operator.side_outputs if tag != operation.late_tag])
         if operation.window_function is not None:
             self._function = operation.window_function
@@ -80,8 +90,6 @@ class WindowComputation:
 
     def values(self, batch: Batch) -> list[Any]:
         """What `add` takes of each record."""
-        if isinstance(self._accumulators, BuiltInAccumulators) and self._evictor is None:
-            return self._accumulators.values(batch)
         return batch.rows
 
     def add(self, place: TimeWindow, value: Any, timestamp_ms: int) -> bool:
@@ -141,34 +149,40 @@ class WindowComputation:
         self.results.add(key, window, result, timestamp_ms)
 
     def _result_of(self, accumulators: Accumulators, elements: list[TimestampedValue]) -> Any:
-        values = [e.value for e in elements]
-        if isinstance(accumulators, BuiltInAccumulators):
-            values = accumulators.values(Batch.of_rows(self._record_type, values))
+        values = self._accumulated([e.value for e in elements])
         stamps = [e.timestamp_ms if self._is_event_time else 0 for e in elements]
         return accumulators.result(accumulators.of_all(zip(values, stamps, strict=True)))
 
-
-def _accumulators(operation: WindowOperation, record_type: RecordType) -> Accumulators | None:
-    if isinstance(operation, AggregateWindow):
-        return BuiltInAccumulators(operation.aggregates, record_type)
-    assert isinstance(operation, ApplyWindow)
-    if operation.form == "reduce":
-        function = operation.function
-        reduce: Callable[[Any, Any], Any] = getattr(function, "reduce", function)
-        return ReduceAccumulators(reduce, record_type)
-    if operation.form == "aggregate":
-        assert operation.accumulator_type is not None
-        return FunctionAccumulators(operation.function, operation.accumulator_type)
-    return None
+    def _accumulated(self, elements: list[Any]) -> list[Any]:
+        """What the accumulators take of elements that were kept."""
+        return elements
 
 
-def refuse_untyped(operation: WindowOperation, record_type: RecordType, operator: str) -> None:
+class AggregateComputation(WindowComputation):
+    """Windows of built-in aggregates; nothing of the user's but an evictor."""
+
+    _built_in: BuiltInAccumulators
+
+    def _make_accumulators(self, operation: Any) -> Accumulators:
+        self._built_in = BuiltInAccumulators(operation.aggregates, self._record_type)
+        return self._built_in
+
+    def _make_results(self, operator: RowOperator, operation: Any) -> None:
+        self.results = AggregateResults(operator, operation.key, not operation.assigner.is_global)
+
+    def values(self, batch: Batch) -> list[Any]:
+        """The values of the aggregated columns; with an evictor, which sees records, those."""
+        return self._built_in.values(batch) if self._evictor is None else batch.rows
+
+    def _accumulated(self, elements: list[Any]) -> list[Any]:
+        return self._built_in.values(Batch.of_rows(self._record_type, elements))
+
+
+def refuse_untyped(operation: ApplyWindow, record_type: RecordType, operator: str) -> None:
     """Refuse Python objects without a type as contents of windows; asked where checkpoints are written or read.
 
     Elsewhere they are kept as pickles, in this process and its working files. None is ever read from a checkpoint.
     """
-    if not isinstance(operation, ApplyWindow):
-        return
     if operation.form == "aggregate" and operation.evictor is None:
         kept, what = operation.accumulator_type, "the accumulator"
         advice = "Give create_accumulator a return type hint, or pass accumulator_type="

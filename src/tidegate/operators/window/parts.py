@@ -25,7 +25,7 @@ class WindowAggregates:
     """The accumulators of one operator. The first column of every partial result is the number of records."""
 
     def __init__(self, accumulators: Sequence[Accumulator], windows: str = "windows") -> None:
-        """`windows` describes them: it is in checkpoints, so that slices of others are not taken for these."""
+        """`windows` is their identity: it is in checkpoints, so that slices of others are not taken for these."""
         self.accumulators = list(accumulators)
         fields = [pa.field(f"records in {windows}", pa.int64(), False)]
         for i, a in enumerate(self.accumulators):

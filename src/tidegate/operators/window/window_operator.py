@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from tidegate.api.functions import Function
 from tidegate.api.triggers import EventTimeTrigger, NeverTrigger, ProcessingTimeTrigger, TriggerResult
-from tidegate.api.window_operations import ApplyWindow, WindowOperation
-from tidegate.api.windows import GLOBAL_WINDOW, GlobalWindows, TimeWindow
+from tidegate.api.window_operations import WindowOperation
+from tidegate.api.windows import GLOBAL_WINDOW, TimeWindow
 from tidegate.core.errors import ProgramError
 from tidegate.operators.failures import OperatorError, close_blamed
 from tidegate.operators.late_records import LateRecords
 from tidegate.operators.row_operator import RowOperator
-from tidegate.operators.window.computation import WindowComputation, refuse_untyped
+from tidegate.operators.window.computation import AggregateComputation, WindowComputation, refuse_untyped
 from tidegate.operators.window.contexts import LiveTriggerContext
 from tidegate.operators.window.merging import MergingWindowSet
 from tidegate.operators.window.remembered import RememberedByWindow
@@ -42,9 +42,9 @@ _WITHOUT_STATE: Final = (EventTimeTrigger, ProcessingTimeTrigger, NeverTrigger)
 
 
 class WindowOperator(RowOperator):
-    """Performs `ApplyWindow`, and `AggregateWindow` where it cannot be done by columns."""
+    """Performs `ApplyWindow`."""
 
-    operation: WindowOperation
+    operation: Any
     backend: KeyedStateBackend
     _second: Function | None = None
 
@@ -53,11 +53,12 @@ class WindowOperator(RowOperator):
     def open(self) -> None:
         """Open the functions, and find what a checkpoint had."""
         super().open()
-        operation, context = self.operation, self.context
+        operation: WindowOperation = self.operation
+        context = self.context
         key = operation.state_key()
         assert key is not None
         if context.options.checkpoint_interval or context.options.resume:
-            refuse_untyped(operation, self.input_types[0], self.name)
+            self._refuse_untyped()
         self.backend = context.states.keyed(key.record_type)
         self._open_second_function()
         self._assigner, self._trigger = operation.assigner, operation.effective_trigger
@@ -80,20 +81,22 @@ class WindowOperator(RowOperator):
     def _make_computation(self) -> WindowComputation:
         return WindowComputation(self, self.operation, self.backend)
 
+    def _refuse_untyped(self) -> None:
+        """Refuse contents that a checkpoint cannot hold; asked where checkpoints are written or read."""
+        refuse_untyped(self.operation, self.input_types[0], self.name)
+
     def _open_second_function(self) -> None:
-        """The reduce function, where the function that `RowOperator` opened is the process function behind it."""
-        function = getattr(self.operation, "function", None)
-        if isinstance(function, Function) and function is not self.user_function():
-            self.give_states(function)
-            self._second = function
-            self.open_function(function)
+        """The reduce function, where the function that `RowOperator` opened is the process function after it."""
+        for function in self.operation.functions[:-1]:
+            if isinstance(function, Function):
+                self.give_states(function)
+                self._second = function
+                self.open_function(function)
 
     def user_function(self) -> Any:
-        """The process function, or else the reduce or aggregate function; none with built-in aggregates."""
-        operation = self.operation
-        if not isinstance(operation, ApplyWindow):
-            return None
-        return operation.function if operation.window_function is None else operation.window_function
+        """The last one: the process function, or else the reduce or aggregate function."""
+        functions = self.operation.functions
+        return functions[-1] if functions else None
 
     def close(self) -> None:
         """Close both functions."""
@@ -218,7 +221,7 @@ class WindowOperator(RowOperator):
 
     def _compute_open(self) -> None:
         """Compute the processing-time windows that are open: their end will not come any more."""
-        if self._is_event_time or isinstance(self._assigner, GlobalWindows):
+        if self._is_event_time or self._assigner.is_global:
             return
         due: list[Timer] = []
         contents = self._computation.contents
@@ -331,3 +334,13 @@ def _window_of(namespace: tuple[int, int]) -> TimeWindow:
     start_ms, end_ms = namespace
     is_global = start_ms == MIN_TIMESTAMP and end_ms == MAX_WATERMARK
     return GLOBAL_WINDOW if is_global else TimeWindow(start_ms, end_ms)
+
+
+class AggregateWindowOperator(WindowOperator):
+    """Performs `AggregateWindow` record by record, where it cannot be done by columns."""
+
+    def _make_computation(self) -> WindowComputation:
+        return AggregateComputation(self, self.operation, self.backend)
+
+    def _refuse_untyped(self) -> None:
+        pass  # accumulators of columns are typed
