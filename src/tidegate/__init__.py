@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tidegate.api.async_io import AsyncFunction, AsyncRetry
+from tidegate.api.column_cuts import SessionGap, Slices
 from tidegate.api.connected_streams import ConnectedStreams
 from tidegate.api.environment import Environment
 from tidegate.api.evictors import CountEvictor, Evictor, EvictorContext, TimeEvictor, TimestampedValue
@@ -250,9 +251,11 @@ __all__ = [
     "RuntimeContext",
     "SchemaError",
     "SerializationError",
+    "SessionGap",
     "Sink",
     "SinkJob",
     "SinkWriter",
+    "Slices",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
     "SlotsUnavailableError",

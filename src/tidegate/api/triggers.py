@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from tidegate.api.identity import Identity, class_identity
-from tidegate.api.windows import Duration, TimeWindow, check_count
+from tidegate.api.windows import Duration, TimeWindow, check_count, not_inherited
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
 
@@ -89,7 +89,16 @@ class OnMergeContext(TriggerContext, Protocol):
 
 
 class Trigger(ABC):
-    """Decides when windows fire."""
+    """Decides when windows fire. The two facts are not inherited: a subclass states them for itself."""
+
+    waits_for_end: ClassVar[Literal["event time", "processing time"] | None] = None
+    """The time at whose passing a window's end it fires, and for late records, and never else; None: as it likes."""
+    keeps_state: ClassVar[bool] = True
+    """Whether it uses `context.state`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        not_inherited(cls, Trigger, "waits_for_end", "keeps_state")
 
     @abstractmethod
     def on_element(
@@ -134,6 +143,9 @@ class EventTimeTrigger(Trigger):
     The trigger of event-time windows that name none. `TumblingEventTimeWindows` and the others use it.
     """
 
+    waits_for_end = "event time"
+    keeps_state = False
+
     def on_element(
         self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
@@ -168,6 +180,9 @@ class EventTimeTrigger(Trigger):
 class ProcessingTimeTrigger(Trigger):
     """Fires when the wall clock passes the end of the window; the trigger of processing-time windows."""
 
+    waits_for_end = "processing time"
+    keeps_state = False
+
     def on_element(
         self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
@@ -199,6 +214,8 @@ class ProcessingTimeTrigger(Trigger):
 
 class NeverTrigger(Trigger):
     """Never fires; the trigger of `GlobalWindows`."""
+
+    keeps_state = False
 
     def on_element(
         self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext

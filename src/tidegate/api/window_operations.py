@@ -8,19 +8,14 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from tidegate.api.column_cuts import ColumnCut
 from tidegate.api.evictors import Evictor
 from tidegate.api.functions import function_name
 from tidegate.api.identity import Identity, function_identity
 from tidegate.api.operations import Key, Operation, Stage, TwoStages
-from tidegate.api.triggers import EventTimeTrigger, Trigger
+from tidegate.api.triggers import Trigger
 from tidegate.api.window_aggregates import WindowAggregate
-from tidegate.api.windows import (
-    CumulativeEventTimeWindows,
-    EventTimeSessionWindows,
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-    WindowAssigner,
-)
+from tidegate.api.windows import WindowAssigner
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import ProgramError
 from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, record_type_of
@@ -139,7 +134,7 @@ class AggregateWindow(WindowOperation):
 
     @property
     def rows(self) -> bool:
-        return not self.is_columnar
+        return self.column_cut is None
 
     @property
     def runs_user_code(self) -> bool:
@@ -160,14 +155,11 @@ class AggregateWindow(WindowOperation):
         return in_two_stages(self, record_type)
 
     @property
-    def is_columnar(self) -> bool:
-        """Whether it is of the kind that can be performed by columns: event time, nothing of the user's own in it."""
-        return (
-            _is_cut_by_columns(self.assigner)
-            and type(self.effective_trigger) is EventTimeTrigger
-            and self.evictor is None
-            and not self.has_object_keys
-        )
+    def column_cut(self) -> ColumnCut | None:
+        """How it is performed by columns; None: record by record, because something of the user's own is in it."""
+        if self.effective_trigger.waits_for_end != "event time":
+            return None
+        return None if self.evictor is not None or self.has_object_keys else self.assigner.column_cut()
 
     @property
     def has_object_keys(self) -> bool:
@@ -186,7 +178,7 @@ class AggregateWindow(WindowOperation):
             mine.update(columns)
         key = frozenset[str]() if self.key is None else self.key.required_columns()
         reads_records = self.trigger is not None or self.evictor is not None or self.late_tag is not None
-        if key is None or reads_records or callable(getattr(self.assigner, "gap", None)):
+        if key is None or reads_records or self.assigner.reads_element:
             return None
         return key | mine
 
@@ -203,15 +195,6 @@ class AggregateWindow(WindowOperation):
         """The aggregates, the windows and the stage."""
         aggregates = tuple((name, a.identity()) for name, a in self.aggregates)
         return "aggregate window", aggregates, super().identity(), self.stage
-
-
-def _is_cut_by_columns(assigner: WindowAssigner) -> bool:
-    """Whether the windows of a column of timestamps are known; a subclass of the user's own may cut as it likes."""
-    if isinstance(assigner, SlidingEventTimeWindows):
-        return type(assigner) is SlidingEventTimeWindows and assigner.time_zone is None
-    if isinstance(assigner, EventTimeSessionWindows):
-        return type(assigner) is EventTimeSessionWindows and assigner.gap_ms is not None
-    return type(assigner) in (TumblingEventTimeWindows, CumulativeEventTimeWindows)
 
 
 def aggregate_window_type(

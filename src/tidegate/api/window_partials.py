@@ -7,19 +7,14 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidegate.api.column_cuts import Slices
 from tidegate.api.operations import TwoStages
 from tidegate.api.window_aggregates import Avg, CountDistinct, TopN, WindowAggregate
 from tidegate.api.window_operations import AggregateWindow, key_fields
-from tidegate.api.windows import (
-    CumulativeEventTimeWindows,
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-)
 from tidegate.records.decimals import sum_type
 from tidegate.records.types import RecordType, RowType
 
 SLICE_END: Final = "$slice_end"
-_SLICED: Final = (TumblingEventTimeWindows, SlidingEventTimeWindows, CumulativeEventTimeWindows)
 
 
 def in_two_stages(operation: AggregateWindow, record_type: RecordType) -> TwoStages | None:
@@ -28,14 +23,10 @@ def in_two_stages(operation: AggregateWindow, record_type: RecordType) -> TwoSta
     None where something forbids it: late records that must be handed over as they are, a key that is computed record
     by record, sessions (whether a record is late depends on the others), and whatever is not done by columns.
     """
-    assigner, key = operation.assigner, operation.key
-    if operation.stage != "whole" or not operation.is_columnar or operation.late_tag is not None:
+    key = operation.key
+    if operation.stage != "whole" or not isinstance(operation.column_cut, Slices):
         return None
-    if key is None or key.function is not None:
-        return None
-    if type(assigner) not in _SLICED:
-        return None
-    if isinstance(assigner, SlidingEventTimeWindows) and assigner.time_zone is not None:
+    if operation.late_tag is not None or key is None or key.function is not None:
         return None
     local = replace(operation, stage="local")
     merge = replace(operation, stage="merge", aggregated_type=record_type)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from tidegate.api.column_cuts import ColumnCut, SessionGap, Slices, Timestamps
 from tidegate.api.identity import Identity, class_identity, function_identity
 from tidegate.api.local_days import DAY_MS, LocalDays
 from tidegate.core.durations import format_duration_ms, parse_duration_ms
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from tidegate.api.triggers import Trigger
 
 Duration = str | int | float | timedelta
-Timestamps = npt.NDArray[np.int64]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+
+Assign = TypeVar("Assign", bound=Callable[..., Any])
 
 LONGEST_MS: Final = 10_000 * 366 * 86_400_000
 """Longer than anybody means, and short enough to be added to any timestamp."""
@@ -104,9 +105,25 @@ class WindowAssigner(ABC):
     is_global: ClassVar[bool] = False
     """Whether its one window has no bounds: results name none, and the end of the input does not compute it."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        not_inherited(cls, WindowAssigner, "column_cut")
+
     @abstractmethod
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
         """The windows of a record, earliest first; none drops it (and does not count it as late)."""
+
+    def column_cut(self) -> ColumnCut | None:
+        """How the same windows are computed on columns; None: they are not, but record by record.
+
+        It is not inherited: a subclass may assign as it likes, so it says this for itself.
+        """
+        return None
+
+    @property
+    def reads_element(self) -> bool:
+        """Whether `assign_windows` looks at the record; else at its time alone."""
+        return not getattr(type(self).assign_windows, "by_time_alone", False)
 
     def default_trigger(self) -> Trigger:
         """The trigger of a stream that names none."""
@@ -121,6 +138,18 @@ class WindowAssigner(ABC):
     def identity(self) -> Identity:
         """How it cuts, for ids of operators without a uid (see `api/identity.py`); not for display."""
         return (class_identity(self),)
+
+
+def not_inherited(cls: type, base: type, *names: str) -> None:
+    """Give a class the facts of its base where it does not state them itself, whatever is in between."""
+    for name in names:
+        if name not in vars(cls):
+            setattr(cls, name, getattr(base, name))
+
+
+def _by_time_alone(assign_windows: Assign) -> Assign:
+    assign_windows.by_time_alone = True  # type: ignore[attr-defined]
+    return assign_windows
 
 
 # ---- tumbling ----
@@ -166,6 +195,7 @@ class TumblingWindows(WindowAssigner):
     def __reduce__(self) -> Any:
         return type(self), (self.size, self.offset, self.time_zone)
 
+    @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
         """The window."""
         if self.time_zone is None:
@@ -211,6 +241,14 @@ class TumblingEventTimeWindows(TumblingWindows):
     >>> f"{window.start:%Y-%m-%d %H:%M} {window.end:%Y-%m-%d %H:%M}"
     '2025-10-25 22:00 2025-10-26 23:00'
     """
+
+    def column_cut(self) -> Slices:
+        """The windows are the slices."""
+        if self.time_zone is None:
+            return Slices(self.size_ms, self.size_ms, self.offset_ms)
+        return Slices(
+            self.size_ms, self.size_ms, self.offset_ms, time_zone=self.time_zone, assign=self.assign_array
+        )
 
 
 class TumblingProcessingTimeWindows(TumblingWindows):
@@ -270,6 +308,7 @@ class SlidingWindows(WindowAssigner):
     def __reduce__(self) -> Any:
         return type(self), (self.size, self.slide, self.offset, self.time_zone)
 
+    @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
         """The windows, earliest first."""
         if self.time_zone is not None:
@@ -305,6 +344,10 @@ class SlidingEventTimeWindows(SlidingWindows):
     >>> SlidingEventTimeWindows("10 s", "5 s").assign_windows(None, 12_000)
     [TimeWindow(start_ms=5000, end_ms=15000), TimeWindow(start_ms=10000, end_ms=20000)]
     """
+
+    def column_cut(self) -> Slices | None:
+        """Cut where a window begins or ends; days of a time zone are not."""
+        return Slices(self.size_ms, self.slide_ms, self.offset_ms) if self.time_zone is None else None
 
 
 class SlidingProcessingTimeWindows(SlidingWindows):
@@ -348,6 +391,7 @@ class CumulativeWindows(WindowAssigner):
         """The same as the constructor, as Flink writes it."""
         return cls(max_size, step, offset)
 
+    @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
         """The windows, shortest first."""
         past = (timestamp_ms - self.offset_ms) % self.max_size_ms
@@ -370,6 +414,10 @@ class CumulativeEventTimeWindows(CumulativeWindows):
     >>> CumulativeEventTimeWindows("15 s", "5 s").assign_windows(None, 7_000)
     [TimeWindow(start_ms=0, end_ms=10000), TimeWindow(start_ms=0, end_ms=15000)]
     """
+
+    def column_cut(self) -> Slices:
+        """One slice for each step."""
+        return Slices(self.max_size_ms, self.step_ms, self.offset_ms, cumulative=True)
 
 
 class CumulativeProcessingTimeWindows(CumulativeWindows):
@@ -408,6 +456,12 @@ class SessionWindows(WindowAssigner):
             raise ProgramError(f"{cls.__name__}.with_dynamic_gap needs a function of the record, got {gap!r}")
         return cls(gap)
 
+    @property
+    def reads_element(self) -> bool:
+        """With a gap that depends on the record."""
+        return self.gap_ms is None or super().reads_element
+
+    @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
         """The session of this record alone."""
         gap = self.gap_ms
@@ -432,6 +486,10 @@ class EventTimeSessionWindows(SessionWindows):
     (TimeWindow(start_ms=5000, end_ms=35000),)
     """
 
+    def column_cut(self) -> SessionGap | None:
+        """With one gap for all records."""
+        return None if self.gap_ms is None else SessionGap(self.gap_ms)
+
 
 class ProcessingTimeSessionWindows(SessionWindows):
     """Sessions by the wall clock of the subtask."""
@@ -454,6 +512,7 @@ class GlobalWindows(WindowAssigner):
         """The same as the constructor, as Flink writes it."""
         return cls()
 
+    @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
         """The one window."""
         return (GLOBAL_WINDOW,)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Final, assert_never
+
+from tidegate.api.column_cuts import SessionGap, Slices
 from tidegate.api.window_operations import AggregateWindow
-from tidegate.api.windows import EventTimeSessionWindows
 from tidegate.operators.operator import Operator
 from tidegate.operators.window.session_operator import SessionColumnsOperator
 from tidegate.operators.window.slice_operator import (
     LocalWindowOperator,
     MergeWindowOperator,
     SliceWindowOperator,
-    slicing_of,
 )
 from tidegate.operators.window.window_operator import AggregateWindowOperator
 
+_OF_SLICES: Final = {"whole": SliceWindowOperator, "local": LocalWindowOperator, "merge": MergeWindowOperator}
+
 
 def aggregate_window_operator(operation: AggregateWindow) -> type[Operator]:
-    """By columns where it can be done so."""
-    if not operation.is_columnar:
-        return AggregateWindowOperator
-    if slicing_of(operation.assigner) is not None:
-        stages = {"whole": SliceWindowOperator, "local": LocalWindowOperator, "merge": MergeWindowOperator}
-        return stages[operation.stage]
-    assigner = operation.assigner
-    if type(assigner) is EventTimeSessionWindows and assigner.gap_ms is not None:
-        return SessionColumnsOperator
-    return AggregateWindowOperator
+    """By columns where the windows are cut so."""
+    match operation.column_cut:
+        case Slices():
+            return _OF_SLICES[operation.stage]
+        case SessionGap():
+            return SessionColumnsOperator
+        case None:
+            return AggregateWindowOperator
+        case other:
+            assert_never(other)

@@ -20,7 +20,9 @@ ReadColumn = Callable[[pa.RecordBatch], pa.Array | None]
 def window_aggregates(operation: AggregateWindow, record_type: RecordType) -> WindowAggregates:
     """The accumulators of an operation over records of this type."""
     accumulators = [_accumulator(a, record_type) for _, a in operation.aggregates]
-    return WindowAggregates(accumulators, " ".join(map(str, operation.assigner.identity())))
+    cut = operation.column_cut
+    assert cut is not None
+    return WindowAggregates(accumulators, cut.identity())
 
 
 def column_readers(operation: AggregateWindow, record_type: RecordType) -> list[ReadColumn]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tidegate.api.windows import SessionWindows
+from tidegate.api.column_cuts import SessionGap
 from tidegate.operators.failures import OperatorError, blame
 from tidegate.operators.row_operator import batch_position
 from tidegate.operators.window.column_operators import MOST_ROWS, KeepingWindowOperator
@@ -28,10 +28,9 @@ class SessionColumnsOperator(KeepingWindowOperator):
     def state(self) -> SessionState:
         """The live state; made when it is first asked for, which may be to restore it."""
         if self._state is None:
-            assigner = self.operation.assigner
-            assert isinstance(assigner, SessionWindows)
-            assert assigner.gap_ms is not None
-            self._state = SessionState(assigner.gap_ms, self.aggregates, self.operation.allowed_lateness_ms)
+            cut = self.operation.column_cut
+            assert isinstance(cut, SessionGap)
+            self._state = SessionState(cut.gap_ms, self.aggregates, self.operation.allowed_lateness_ms)
         return self._state
 
     def process(self, batch: Batch, input_index: int) -> None:

@@ -14,18 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.api.window_operations import AggregateWindow
-from tidegate.api.windows import (
-    CumulativeEventTimeWindows,
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-    WindowAssigner,
-)
 from tidegate.operators.failures import OperatorError, blame
 from tidegate.operators.row_operator import batch_position
 from tidegate.operators.window.column_operators import MOST_ROWS, ColumnWindowOperator, KeepingWindowOperator
 from tidegate.operators.window.parts import Columns, Part, concat
 from tidegate.operators.window.slices import SliceState, aggregate_batch
-from tidegate.operators.window.slicing import Slicing, ZonedSlicing
+from tidegate.operators.window.slicing import slicing_of
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes, is_bytes_like
 from tidegate.records.key_index import KeyIndex
@@ -35,19 +29,6 @@ from tidegate.state.backend import PaneRows
 Longs = npt.NDArray[np.int64]
 
 _MOST_LOCAL_KEYS: Final = 1 << 17
-
-
-def slicing_of(assigner: WindowAssigner) -> Slicing | None:
-    """The slices of an assigner's windows; None if they are not cut that way. A user's subclass may cut as it likes."""
-    if type(assigner) is TumblingEventTimeWindows:
-        if assigner.time_zone is not None:
-            return ZonedSlicing(assigner.size_ms, assigner.size_ms, assign=assigner.assign_array)
-        return Slicing(assigner.size_ms, assigner.size_ms, assigner.offset_ms)
-    if type(assigner) is SlidingEventTimeWindows and assigner.time_zone is None:
-        return Slicing(assigner.size_ms, assigner.slide_ms, assigner.offset_ms)
-    if type(assigner) is CumulativeEventTimeWindows:
-        return Slicing(assigner.max_size_ms, assigner.step_ms, assigner.offset_ms, cumulative=True)
-    return None
 
 
 class SliceWindowOperator(KeepingWindowOperator):
@@ -63,8 +44,7 @@ class SliceWindowOperator(KeepingWindowOperator):
     def state(self) -> SliceState:
         """The live state; made when it is first asked for, which may be to restore it."""
         if self._state is None:
-            slicing = slicing_of(self.operation.assigner)
-            assert slicing is not None
+            slicing = slicing_of(self.operation.column_cut)
             self._state = SliceState(slicing, self.aggregates, self.operation.allowed_lateness_ms)
         return self._state
 
@@ -190,9 +170,7 @@ class LocalWindowOperator(ColumnWindowOperator):
     def open(self) -> None:
         """Find the windows."""
         super().open()
-        slicing = slicing_of(self.operation.assigner)
-        assert slicing is not None
-        self._slicing = slicing
+        self._slicing = slicing_of(self.operation.column_cut)
         self._index = KeyIndex()
 
     def process(self, batch: Batch, input_index: int) -> None:

@@ -19,6 +19,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tidegate.api.column_cuts import ColumnCut, Slices
+
 Longs = npt.NDArray[np.int64]
 
 _FARTHEST_MS: Final = 1 << 61
@@ -153,6 +155,14 @@ class ZonedSlicing(Slicing):
         """Where the window begins that holds the first moment that is not over."""
         moment = min(max(clock_ms + 1 - lateness_ms, -_FARTHEST_MS), 2 * _FARTHEST_MS)
         return int(self.assign(np.array([moment]))[0][0])
+
+
+def slicing_of(cut: ColumnCut | None) -> Slicing:
+    """The arithmetic of windows that are cut into slices."""
+    assert isinstance(cut, Slices)
+    if cut.assign is not None:
+        return ZonedSlicing(cut.size_ms, cut.step_ms, assign=cut.assign)
+    return Slicing(cut.size_ms, cut.step_ms, cut.offset_ms, cut.cumulative)
 
 
 def checked_range(timestamps: Longs) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tidegate.api.functions import Function
-from tidegate.api.triggers import EventTimeTrigger, NeverTrigger, ProcessingTimeTrigger, TriggerResult
+from tidegate.api.triggers import TriggerResult
 from tidegate.api.window_operations import WindowOperation
 from tidegate.api.windows import GLOBAL_WINDOW, TimeWindow
 from tidegate.core.errors import ProgramError
@@ -37,8 +37,6 @@ from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.timers import Timer, TimerService
 
 TRIGGER_STATE: Final = "$trigger"
-
-_WITHOUT_STATE: Final = (EventTimeTrigger, ProcessingTimeTrigger, NeverTrigger)
 
 
 class WindowOperator(RowOperator):
@@ -63,12 +61,12 @@ class WindowOperator(RowOperator):
         self._open_second_function()
         self._assigner, self._trigger = operation.assigner, operation.effective_trigger
         self._is_event_time = self._assigner.is_event_time
-        own_trigger = EventTimeTrigger if self._is_event_time else ProcessingTimeTrigger
-        self._waits_for_end = type(self._trigger) is own_trigger
+        own_time = "event time" if self._is_event_time else "processing time"
+        self._waits_for_end = self._trigger.waits_for_end == own_time
         self._lateness_ms = operation.allowed_lateness_ms
         self._timers = TimerService(self.backend)
         self._trigger_state: RememberedByWindow | None = None
-        if type(self._trigger) not in _WITHOUT_STATE:
+        if self._trigger.keeps_state:
             self._trigger_state = RememberedByWindow(self.backend, TRIGGER_STATE, self.name)
         self._trigger_context = LiveTriggerContext(self, self.backend, self._timers, self._trigger_state)
         self._sessions = MergingWindowSet(self.backend) if self._assigner.is_merging else None
