@@ -16,7 +16,8 @@ from tidegate.protocol.handshake import ClientHandshake, Hello
 
 
 def operator(name: str, kind: str = "map") -> OperatorSpec:
-    return OperatorSpec(OperatorId(f"id-{name}"), None, name, kind, "", "int", b"")
+    id = OperatorId(f"id-{name}")
+    return OperatorSpec(id, None, name, kind, "", "int", b"", is_source=kind == "source")
 
 
 def vertex(id: int, names: list[str], parallelism: int, group: str = "default") -> JobVertex:

@@ -211,6 +211,16 @@ class TestJobGraph:
         env.from_sequence(1, 9).map(identity, uid="m").key_by("value").count().print()
         assert build_job_graph(graph_of(env)).fingerprint() != keyed_job().fingerprint()
 
+    def test_sends_rows_to_who_runs_python_per_record(self) -> None:
+        env = Environment()
+        numbers = env.from_sequence(1, 3).rebalance()
+        numbers.map(str, name="map").sink_to(BlackholeSink(), name="end")
+        numbers.sink_to(print, name="call")
+        numbers.sink_to(BlackholeSink(), name="nowhere")
+        graph = build_job_graph(graph_of(env))
+        as_rows = {graph.vertex(e.target).operators[0].name: e.as_rows for e in graph.edges}
+        assert as_rows == {"map": True, "call": True, "nowhere": False}
+
     def test_knows_the_types_of_each_input(self) -> None:
         env = Environment()
         a, b = env.from_sequence(1, 3), env.from_collection(["x"])

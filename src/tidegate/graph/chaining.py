@@ -146,4 +146,5 @@ def _operator_spec(node: StreamNode) -> OperatorSpec:
         node.output_type.describe(),
         dump_blob(payload, node.name),
         node.operation.commits,
+        node.operation.read_source is not None,
     )

@@ -18,7 +18,7 @@ VERSION = 1
 
 
 class OperatorSpec(msgspec.Struct, frozen=True):
-    """One operator of a chain. `blob` holds an `OperatorPayload`."""
+    """One operator of a chain. `blob` holds an `OperatorPayload`; `kind` and `detail` are text for display."""
 
     id: OperatorId
     uid: str | None
@@ -29,6 +29,7 @@ class OperatorSpec(msgspec.Struct, frozen=True):
     blob: bytes
     commits: bool = False
     """Whether it is a sink that commits its output with checkpoints."""
+    is_source: bool = False
 
 
 class OperatorPayload(NamedTuple):
@@ -64,7 +65,7 @@ class JobVertex(msgspec.Struct, frozen=True):
     @property
     def is_source(self) -> bool:
         """Whether it reads a source."""
-        return self.operators[0].kind == "source"
+        return self.operators[0].is_source
 
 
 class JobEdge(msgspec.Struct, frozen=True):

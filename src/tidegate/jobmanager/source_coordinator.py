@@ -164,7 +164,7 @@ def make_coordinators(
     made = []
     for vertex in job_graph.vertices:
         for spec in vertex.operators:
-            if spec.kind == "source":
+            if spec.is_source:
                 payload: OperatorPayload = load_blob(spec.blob)
                 source = payload.operation.read_source
                 state = (restored or {}).get(spec.id)
@@ -197,7 +197,7 @@ def coordinators_of_attempt(
         return make_coordinators(job_graph, clock, restored), []
     if ended_with:
         return make_coordinators(job_graph, clock, ended_with), []
-    sources = [o.id for v in job_graph.vertices for o in v.operators if o.kind == "source"]
+    sources = [o.id for v in job_graph.vertices for o in v.operators if o.is_source]
     reason = "its enumerator did not say how far it was, so the job cannot go on from there"
     return [], [EnumeratorFailed(source, reason, "") for source in sources[:1]]
 
