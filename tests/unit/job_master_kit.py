@@ -6,7 +6,7 @@ import socket
 
 from tidegate.core.ids import AttemptNumber, EdgeId, JobId, OperatorId, SlotId, VertexId
 from tidegate.core.options import Options
-from tidegate.core.states import ExecutionState
+from tidegate.core.states import ExecutionState, JobStatus
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.job_master import JobMaster
@@ -55,25 +55,31 @@ class MasterKit:
         self.options = Options().with_keywords(**options)
         self.master = JobMaster(JobId("job"), AttemptNumber(0), self.graph, self.options)
         self.now_ms = 1_000
-        self.actions: list[ev.Action] = []
+        self.actions: list[ev.Action | ev.AttemptEnded] = []
+        self.moves: list[JobStatus] = []
 
     @property
     def slots(self) -> range:
         return range(self.master.graph.slots_needed)
 
-    def do(self, *events: ev.Event) -> list[ev.Action]:
-        new: list[ev.Action] = []
+    def do(self, *events: ev.Event) -> list[ev.Action | ev.AttemptEnded]:
+        """What the master wants done, without its moves, which are kept in `moves`."""
+        new: list[ev.Action | ev.AttemptEnded] = []
         for event in events:
-            new += self.master.handle(event, self.now_ms)
+            for result in self.master.handle(event, self.now_ms):
+                if isinstance(result, ev.AttemptMoved):
+                    self.moves.append(result.status)
+                else:
+                    new.append(result)
         self.actions += new
         return new
 
-    def say(self, slot: int, *messages: m.SlotMessage) -> list[ev.Action]:
+    def say(self, slot: int, *messages: m.SlotMessage) -> list[ev.Action | ev.AttemptEnded]:
         return self.do(*(ev.MessageReceived(SlotId(slot), message) for message in messages))
 
-    def pass_ms(self, duration_ms: int, *, beating: bool = True) -> list[ev.Action]:
+    def pass_ms(self, duration_ms: int, *, beating: bool = True) -> list[ev.Action | ev.AttemptEnded]:
         """Let time pass in ticks of 100 ms; living slots send heartbeats unless told otherwise."""
-        new: list[ev.Action] = []
+        new: list[ev.Action | ev.AttemptEnded] = []
         for _ in range(duration_ms // 100):
             self.now_ms += 100
             if beating:
@@ -98,19 +104,19 @@ class MasterKit:
             self.states(slot, ExecutionState.INITIALIZING, ExecutionState.RUNNING)
         return self
 
-    def states(self, slot: int, *states: ExecutionState) -> list[ev.Action]:
+    def states(self, slot: int, *states: ExecutionState) -> list[ev.Action | ev.AttemptEnded]:
         """All subtasks of a slot report these states, one after the other."""
-        new: list[ev.Action] = []
+        new: list[ev.Action | ev.AttemptEnded] = []
         for d in self.master.graph.deployments(SlotId(slot)):
             for state in states:
                 new += self.say(slot, m.TaskStateChanged(d.vertex, d.subtask, state))
         return new
 
-    def finish_slot(self, slot: int) -> list[ev.Action]:
+    def finish_slot(self, slot: int) -> list[ev.Action | ev.AttemptEnded]:
         return self.states(slot, ExecutionState.FINISHED) + self.say(slot, m.SlotFinished())
 
-    def ends(self) -> list[ev.EndJob]:
-        return [a for a in self.actions if isinstance(a, ev.EndJob)]
+    def ends(self) -> list[ev.AttemptEnded]:
+        return [a for a in self.actions if isinstance(a, ev.AttemptEnded)]
 
     def sent(self, kind: type, slot: int | None = None) -> list[ev.SendToSlot]:
         sends = [a for a in self.actions if isinstance(a, ev.SendToSlot) and isinstance(a.message, kind)]

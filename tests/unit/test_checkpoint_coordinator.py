@@ -200,7 +200,7 @@ def test_an_acknowledgement_after_the_abort_changes_nothing():
 def test_what_slots_of_an_ended_attempt_say_changes_nothing():
     kit = CoordinatorKit().begin()
     kit.enumerators_answer(kit.trigger())
-    kit.do(ce.AttemptEnded("slot 1 was lost"))
+    kit.do(ce.TasksStopped("slot 1 was lost"))
     assert kit.ack_all(1) == []
     assert kit.drain() == []
     kit.begin()
@@ -316,7 +316,7 @@ def test_a_completed_checkpoint_ends_the_row_of_failures():
 def test_a_new_attempt_begins_a_new_row_of_failures():
     kit = CoordinatorKit(checkpoint_tolerable_failures=1).begin()
     fail_next(kit)
-    kit.do(ce.AttemptEnded("lost"))
+    kit.do(ce.TasksStopped("lost"))
     kit.begin()
     assert kit.found(ce.FailAttempt, fail_next(kit)) == []
 
@@ -471,7 +471,7 @@ def test_the_end_of_an_attempt_aborts_and_discards_all_that_is_pending_and_ids_g
     kit.enumerators_answer(kit.trigger())
     kit.trigger()
     kit.ack(1, A0)
-    actions = kit.do(ce.AttemptEnded("slot 0 was lost"))
+    actions = kit.do(ce.TasksStopped("slot 0 was lost"))
     assert kit.storage.discarded == [1, 2]
     assert kit.found(SendToSlot, actions) == [], "its slots are being stopped"
     assert kit.coordinator.pending_ids == ()
@@ -522,7 +522,7 @@ def test_what_remains_of_a_job_that_has_ended(status, options, kept):
         kit.complete(kit.trigger())
     kit.enumerators_answer(kit.trigger())
     kit.ack(4, A0)
-    kit.do(ce.AttemptEnded("over"))
+    kit.do(ce.TasksStopped("over"))
     kit.storage.files.add("shared/c4-a0-op-0-late")
     kit.do(ce.JobEnded(status))
     assert kit.retained_ids() == ([2, 3] if kept else [])
@@ -538,7 +538,7 @@ def test_a_checkpoint_of_somebody_else_is_never_deleted():
     kit.storage.files.add("/elsewhere/shared/c7-base")
     kit.complete(kit.trigger(), "/elsewhere/shared/c7-base")
     kit.complete(kit.trigger())
-    kit.do(ce.AttemptEnded("over"), ce.JobEnded(JobStatus.FINISHED))
+    kit.do(ce.TasksStopped("over"), ce.JobEnded(JobStatus.FINISHED))
     assert 7 not in kit.storage.discarded
     assert all("/elsewhere/shared/c7-base" not in a.delete for a in kit.found(ce.DiscardCheckpoint))
 
@@ -651,5 +651,5 @@ def test_a_restored_checkpoint_is_told():
     kit = CoordinatorKit().begin()
     assert (kit.coordinator.overview().restored, kit.coordinator.overview().restored_checkpoint) == (0, None)
     kit.complete(kit.trigger())
-    kit.do(ce.AttemptEnded("lost"), ce.AttemptBegan(1, CELLS, {}, restored_checkpoint=1))
+    kit.do(ce.TasksStopped("lost"), ce.AttemptBegan(1, CELLS, {}, restored_checkpoint=1))
     assert (kit.coordinator.overview().restored, kit.coordinator.overview().restored_checkpoint) == (1, 1)

@@ -154,7 +154,7 @@ class Run:
                 kit.drain(cell)
             case "end attempt":
                 oracle.running = False
-                kit.do(ce.AttemptEnded("a slot was lost"))
+                kit.do(ce.TasksStopped("a slot was lost"))
             case "begin attempt":
                 if not oracle.running:
                     oracle.running = True
@@ -198,7 +198,7 @@ def test_after_the_end_of_the_job_there_is_exactly_what_is_retained_and_nothing_
     run = Run(seed)
     kept = set().union(*(c.files for c in run.kit.completed.retained))
     ids = set(run.kit.retained_ids())
-    run.kit.do(ce.AttemptEnded("over"), ce.JobEnded(status))
+    run.kit.do(ce.TasksStopped("over"), ce.JobEnded(status))
     cancelled = status is JobStatus.CANCELED
     assert run.kit.storage.files == (kept if cancelled else set())
     assert run.kit.storage.manifests == (ids if cancelled else set())

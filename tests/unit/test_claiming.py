@@ -16,11 +16,11 @@ from tests.unit.job_master_kit import job_graph
 from tidegate.core.failpoints import injected
 from tidegate.core.ids import AttemptNumber
 from tidegate.core.options import Options
+from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
 from tidegate.jobmanager.checkpoint.storage_thread import StorageOrders
 from tidegate.jobmanager.claiming import claim_job, next_driver
-from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.snapshot.handles import InFlightHandle, SubtaskCheckpointMetrics, SubtaskSnapshot
 from tidegate.storage.filesystem import FilesystemStorage
@@ -70,7 +70,7 @@ class Driver:
 
     def perform(self, order: ce.StorageAction) -> object:
         answer = self.orders.perform(order)
-        self.is_fenced = isinstance(answer, fe.DriverFenced)
+        self.is_fenced = isinstance(answer, ev.DriverFenced)
         return answer
 
 
@@ -151,7 +151,7 @@ def wakes_after_a_takeover(root: str, at: int, does: Callable[[Driver], None], o
     if not other:
         return False
     assert newest(root) == other[0].acted_on, "what the first one wrote too late counts for nobody"
-    assert isinstance(asleep.complete(), fe.DriverFenced), "at the latest with its next step it learns it"
+    assert isinstance(asleep.complete(), ev.DriverFenced), "at the latest with its next step it learns it"
     assert isinstance(other[0].complete(), ce.ManifestWritten), "which disturbs the other in nothing"
     assert newest(root) == other[0].acted_on
     other[0].perform(ce.Sweep(NONE, other[0].next_id))
@@ -295,7 +295,7 @@ def test_a_manifest_that_appears_when_the_job_has_ended_in_another_driver_does_n
 
     stop = Stop(3, take_over_and_finish)  # state, list, manifest
     with stop.listening():
-        assert isinstance(asleep.complete(), fe.DriverFenced)
+        assert isinstance(asleep.complete(), ev.DriverFenced)
     assert asleep.storage.with_manifest() == [2]
     assert newest(s3_bucket) == 0
     found = find_at(f"{s3_bucket.split('?')[0]}/{asleep.storage.job_id}/chk-2?{s3_bucket.split('?')[1]}")

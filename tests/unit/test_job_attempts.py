@@ -109,7 +109,7 @@ class JobKit:
                     return [fe.CheckpointDamaged(id, (f"shared/c{id}-x has another checksum.",))]
                 return [fe.CheckpointVerified(id, restore_of(id))]
             case fe.CheckClaim():
-                return [fe.DriverFenced(self.fenced) if self.fenced else fe.ClaimChecked()]
+                return [ev.DriverFenced(self.fenced) if self.fenced else fe.ClaimChecked()]
             case ev.CountSlots():
                 return [self.of(ev.SlotsCounted(2))]
             case ev.StartGang():
@@ -205,8 +205,8 @@ class JobKit:
         return [a for a in self.actions if isinstance(a, kind)]
 
     @property
-    def end(self) -> ev.EndJob:
-        [end] = self.found(ev.EndJob)
+    def end(self) -> fe.EndJob:
+        [end] = self.found(fe.EndJob)
         return end
 
     def reports(self) -> list[str]:
@@ -280,7 +280,7 @@ def test_the_seeds_fixed_delay_restarts_three_times_ten_seconds_apart_and_the_fo
 def test_without_checkpoints_and_without_a_strategy_the_first_failure_ends_the_job_with_its_plain_message():
     kit = JobKit(checkpoint_interval="off").run()
     kit.fail()
-    assert kit.end == ev.EndJob(
+    assert kit.end == fe.EndJob(
         J.FAILED,
         "job 'pv' failed: operator 'parse' (subtask 1 of 2) raised ValueError: bad\n  at line 17 of a.jsonl",
     )
@@ -297,7 +297,7 @@ def test_with_checkpoints_and_nothing_configured_a_job_restarts_for_ever_and_its
         assert (overview.status, overview.restarts, overview.attempt) == (J.RUNNING, n, n)
         assert f"ValueError: number {n}" in overview.last_error
         assert overview.last_error_attempt == n - 1
-    assert kit.found(ev.EndJob) == []
+    assert kit.found(fe.EndJob) == []
 
 
 def test_a_job_that_waits_for_its_restart_says_so():
@@ -427,7 +427,7 @@ def test_once_a_slot_came_up_the_environment_is_not_blamed_any_more():
     for attempt in range(1, 6):
         await_attempt(kit, attempt + 1)
         start_and_end(kit, "ModuleNotFoundError: x", ev.GangFault.ENVIRONMENT)
-    assert kit.found(ev.EndJob) == []
+    assert kit.found(fe.EndJob) == []
 
 
 def test_slots_that_cannot_come_up_three_times_in_a_row_end_a_job_that_never_ran():
@@ -466,7 +466,7 @@ def test_a_module_that_a_new_host_lacks_does_not_end_a_job_that_ran():
     for _ in range(3):
         kit.restart()
         kit.fail(MISSING, "")
-    assert kit.found(ev.EndJob) == []
+    assert kit.found(fe.EndJob) == []
 
 
 def test_executors_that_are_lost_before_a_slot_came_up_are_for_the_restart_strategy():
@@ -475,7 +475,7 @@ def test_executors_that_are_lost_before_a_slot_came_up_are_for_the_restart_strat
     for attempt in range(6):
         await_attempt(kit, attempt + 1)
         start_and_end(kit, f"Spark lost its executor {attempt}: killed", ev.GangFault.EXECUTOR_LOST)
-    assert kit.found(ev.EndJob) == []
+    assert kit.found(fe.EndJob) == []
 
 
 def test_different_ends_before_a_slot_came_up_are_tried_again():
@@ -484,7 +484,7 @@ def test_different_ends_before_a_slot_came_up_are_tried_again():
     for attempt in range(6):
         await_attempt(kit, attempt + 1)
         start_and_end(kit, "one" if attempt % 2 else "other")
-    assert kit.found(ev.EndJob) == []
+    assert kit.found(fe.EndJob) == []
 
 
 def test_an_error_without_a_position_that_comes_twice_is_not_called_the_same_record():
@@ -699,13 +699,13 @@ def test_what_fails_because_another_driver_deleted_it_is_reported_as_the_takeove
     assert kit.reports() == [], "no restart is announced"
 
 
-@pytest.mark.parametrize("answer", [fe.ClaimChecked(), fe.DriverFenced(TAKEN)])
+@pytest.mark.parametrize("answer", [fe.ClaimChecked(), ev.DriverFenced(TAKEN)])
 def test_a_job_that_is_cancelled_while_its_claim_is_looked_at_ends_at_once(answer):
     """The storage may be away, and may take minutes to say so."""
     kit = JobKit(claimed=True).run()
     kit.perform = lambda action: []  # type: ignore[method-assign] -- no answer yet
     kit.fail()
-    assert kit.found(ev.EndJob) == []
+    assert kit.found(fe.EndJob) == []
     kit.do(ev.CancelRequested("enough"))
     assert kit.end.status is J.CANCELED
     assert kit.do(answer) == []
@@ -720,7 +720,7 @@ def test_a_job_that_waits_for_its_restart_can_be_cancelled_at_once(moment):
     if moment == "verification":
         kit.pass_ms(20_000, beating=False)
     kit.do(ev.CancelRequested("enough"))
-    assert kit.end == ev.EndJob(J.CANCELED, "job 'pv' was cancelled: enough")
+    assert kit.end == fe.EndJob(J.CANCELED, "job 'pv' was cancelled: enough")
     assert kit.job.status is J.CANCELED
     assert kit.pass_ms(20_000, beating=False) == []
     assert "ValueError: bad" in kit.job.last_error
@@ -732,7 +732,7 @@ def test_a_cancellation_while_the_attempt_is_failing_prevents_the_restart():
     assert kit.job.status is J.FAILING
     kit.do(ev.CancelRequested("enough"))
     kit.let_go()
-    assert kit.end == ev.EndJob(J.CANCELED, "job 'pv' was cancelled: enough")
+    assert kit.end == fe.EndJob(J.CANCELED, "job 'pv' was cancelled: enough")
     assert len(kit.began) == 1
 
 
@@ -820,7 +820,7 @@ def test_a_driver_that_is_fenced_ends_the_job_at_once_whatever_the_restart_strat
     elif moment == "restarting":
         kit.fail()
         assert kit.job.status is J.RESTARTING
-    kit.do(fe.DriverFenced("another driver has taken the job over"))
+    kit.do(ev.DriverFenced("another driver has taken the job over"))
     kit.let_go()
     assert kit.job.status is J.FAILED
     assert "another driver has taken the job over" in kit.job.message
@@ -877,7 +877,7 @@ def drain_and_finish(kit: JobKit) -> None:
 def test_a_bounded_job_ends_with_its_final_checkpoint_and_leaves_nothing():
     kit = JobKit(checkpoint_interval="10 min").run()
     drain_and_finish(kit)
-    assert kit.end == ev.EndJob(J.FINISHED, "")
+    assert kit.end == fe.EndJob(J.FINISHED, "")
     assert (kit.storage.files, kit.storage.manifests) == (set(), set())
     assert kit.actions[-1] == kit.end
     assert kit.job.checkpoints().completed == 1
@@ -910,13 +910,13 @@ def test_an_attempt_is_told_to_end_before_the_next_one_begins_and_before_the_job
     kit.fail()
     kit.restart()
     kit.fail()
-    kinds = (fe.BeginAttempt, fe.EndAttempt, ev.EndJob)
+    kinds = (fe.BeginAttempt, fe.EndAttempt, fe.EndJob)
     assert [type(a) for a in kit.actions if isinstance(a, kinds)] == [
         fe.BeginAttempt,
         fe.EndAttempt,
         fe.BeginAttempt,
         fe.EndAttempt,
-        ev.EndJob,
+        fe.EndJob,
     ]
 
 
@@ -986,6 +986,8 @@ def test_whatever_happens_attempts_and_ids_increase_and_the_job_ends_exactly_onc
     ids = [a.checkpoint_id for a in kit.found(ce.SnapshotEnumerators)]
     assert ids == sorted(set(ids))
     history = kit.job.status_history
+    shown = [action.status for action in kit.found(fe.ShowStatus)]
+    assert (J.CREATED, *shown, kit.end.status) == history, "each state is shown, once and in order"
     assert all(b in JOB_TRANSITIONS[a] for a, b in itertools.pairwise(history))
     assert kit.storage.manifests == {c.checkpoint_id for c in kit.job.coordinator.completed.retained}
     for began in kit.began:

@@ -88,7 +88,7 @@ def test_slots_that_do_not_come_in_time_fail_the_job_with_both_numbers():
     assert kit.ends() == []
     kit.pass_ms(100)
     assert kit.ends() == [
-        ev.EndJob(
+        ev.AttemptEnded(
             J.FAILED,
             "job 'pv' failed: it needs 4 slots but Spark offers 3 after 2 s (slots.wait_timeout). "
             "Add executors, or lower the parallelism",
@@ -109,7 +109,7 @@ def test_a_host_that_cannot_count_fails_the_job():
     kit = MasterKit().to_waiting()
     kit.do(ev.CountingFailed("Py4JError: gone"))
     assert kit.ends() == [
-        ev.EndJob(J.FAILED, "job 'pv' failed: Spark cannot be asked for its slots: Py4JError: gone")
+        ev.AttemptEnded(J.FAILED, "job 'pv' failed: Spark cannot be asked for its slots: Py4JError: gone")
     ]
 
 
@@ -268,7 +268,7 @@ def test_a_job_finishes_when_all_slots_have_and_the_gang_has_ended():
     kit.do(ev.SlotDisconnected(SlotId(0), "closed"))
     assert kit.finish_slot(1) == [ev.CloseSlot(SlotId(1))]
     assert kit.master.status is J.RUNNING
-    assert kit.do(ev.GangEnded(None)) == [ev.EndJob(J.FINISHED, "")]
+    assert kit.do(ev.GangEnded(None)) == [ev.AttemptEnded(J.FINISHED, "")]
     assert kit.master.status_history == (J.CREATED, J.WAITING_FOR_SLOTS, J.RUNNING, J.FINISHED)
     assert {e.state for e in kit.master.graph} == {E.FINISHED}
 
@@ -279,7 +279,7 @@ def test_the_news_of_the_gangs_end_may_overtake_the_last_words_of_a_slot():
     kit.do(ev.GangEnded(None))
     kit.pass_ms(200)
     kit.finish_slot(1)
-    assert kit.ends() == [ev.EndJob(J.FINISHED, "")]
+    assert kit.ends() == [ev.AttemptEnded(J.FINISHED, "")]
 
 
 def test_what_spark_says_after_all_work_is_done_does_not_fail_the_job():
@@ -287,15 +287,15 @@ def test_what_spark_says_after_all_work_is_done_does_not_fail_the_job():
     kit.finish_slot(0)
     kit.finish_slot(1)
     kit.do(ev.GangEnded("executor lost"))
-    assert kit.ends() == [ev.EndJob(J.FINISHED, "")]
+    assert kit.ends() == [ev.AttemptEnded(J.FINISHED, "")]
 
 
 def test_a_gang_that_does_not_end_after_all_work_is_done_is_cancelled():
     kit = MasterKit().to_running()
     kit.finish_slot(0)
     kit.finish_slot(1)
-    assert not any(isinstance(a, (ev.EndJob, ev.CancelGang)) for a in kit.pass_ms(4_900))
-    assert kit.pass_ms(200) == [ev.CancelGang(), ev.EndJob(J.FINISHED, "")]
+    assert not any(isinstance(a, (ev.AttemptEnded, ev.CancelGang)) for a in kit.pass_ms(4_900))
+    assert kit.pass_ms(200) == [ev.CancelGang(), ev.AttemptEnded(J.FINISHED, "")]
 
 
 def test_a_job_that_has_done_all_its_work_can_no_longer_be_cancelled():
@@ -304,7 +304,7 @@ def test_a_job_that_has_done_all_its_work_can_no_longer_be_cancelled():
     kit.finish_slot(1)
     assert kit.do(ev.CancelRequested("too late")) == []
     kit.do(ev.GangEnded(None))
-    assert kit.ends() == [ev.EndJob(J.FINISHED, "")]
+    assert kit.ends() == [ev.AttemptEnded(J.FINISHED, "")]
 
 
 # ---- cancellation ----
@@ -322,7 +322,7 @@ def test_cancel_tells_the_slots_and_ends_when_all_are_gone():
     kit.do(ev.SlotDisconnected(SlotId(1), ""))
     assert kit.actions[-1] == ev.CancelGang()
     kit.do(ev.GangEnded("cancelled"))
-    assert kit.ends() == [ev.EndJob(J.CANCELED, "job 'pv' was cancelled: enough")]
+    assert kit.ends() == [ev.AttemptEnded(J.CANCELED, "job 'pv' was cancelled: enough")]
     assert all(e.state.is_terminal for e in kit.master.graph)
 
 
@@ -360,7 +360,7 @@ def test_a_second_cancel_or_a_failure_while_cancelling_changes_nothing():
     assert kit.do(ev.CancelRequested("second")) == []
     kit.say(1, kit.failed_task())
     kit.do(ev.SlotDisconnected(SlotId(0), ""), ev.SlotDisconnected(SlotId(1), ""), ev.GangEnded("x"))
-    assert kit.ends() == [ev.EndJob(J.CANCELED, "job 'pv' was cancelled: first")]
+    assert kit.ends() == [ev.AttemptEnded(J.CANCELED, "job 'pv' was cancelled: first")]
 
 
 # ---- splits and collected records ----

@@ -203,7 +203,7 @@ def test_sparks_own_stack_is_left_out_of_its_words():
     )
     kit.pass_ms(300)
     assert kit.ends() == [
-        ev.EndJob(J.FAILED, "job 'pv' failed: Spark ended the job's tasks: Job aborted\n  Caused by: x")
+        ev.AttemptEnded(J.FAILED, "job 'pv' failed: Spark ended the job's tasks: Job aborted\n  Caused by: x")
     ]
 
 
@@ -218,7 +218,7 @@ def test_an_enumerator_that_raises_fails_the_job_by_the_sources_name():
     kit = MasterKit().to_waiting()
     kit.do(ev.EnumeratorFailed(OperatorId("id-numbers"), "FileNotFoundError: no clicks.jsonl", ""))
     assert kit.ends() == [
-        ev.EndJob(
+        ev.AttemptEnded(
             J.FAILED,
             "job 'pv' failed: source 'numbers' cannot be read: FileNotFoundError: no clicks.jsonl",
         )

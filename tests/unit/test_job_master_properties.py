@@ -76,6 +76,7 @@ def test_any_order_of_events_ends_the_job_exactly_once_when_time_goes_on(beginni
         i for i, action in enumerate(kit.actions) if not isinstance(action, ev.CloseSlot)
     ), "after the end nothing is done but to close connections that come late"
     history = kit.master.status_history
+    assert (JobStatus.CREATED, *kit.moves, end.status) == history, "each move is told, once and in order"
     assert all(b in JOB_TRANSITIONS[a] for a, b in itertools.pairwise(history))
     assert all(e.state.is_terminal for e in kit.master.graph)
     assert sum(isinstance(a, ev.StartGang) for a in kit.actions) <= 1
@@ -136,4 +137,4 @@ def test_a_bounded_job_finishes_however_the_last_words_of_slots_and_spark_mix(or
             event = queues[choice].pop(0)
             kit.now_ms += 10
             kit.do(*([event, event] if repeated else [event]))
-    assert kit.ends() == [ev.EndJob(JobStatus.FINISHED, "")]
+    assert kit.ends() == [ev.AttemptEnded(JobStatus.FINISHED, "")]

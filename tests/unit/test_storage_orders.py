@@ -12,6 +12,7 @@ from tests.unit.job_master_kit import job_graph
 from tidegate.core.failpoints import injected
 from tidegate.core.ids import AttemptNumber, JobId
 from tidegate.core.options import Options
+from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
 from tidegate.jobmanager.checkpoint.storage_thread import StorageOrders
@@ -108,7 +109,7 @@ def test_a_driver_that_wakes_after_another_resumed_the_job_changes_nothing_and_s
     }
     answer = asleep.complete(4) if order == "complete" else asleep.orders.perform(orders[order])
 
-    assert isinstance(answer, fe.DriverFenced)
+    assert isinstance(answer, ev.DriverFenced)
     assert "another driver has taken the job over" in answer.reason
     assert f"claims/a{other.claim.first_attempt}-" in answer.reason
     new = {"chk-4/a0-id~2dcount-0-state"} if order == "complete" else set()
@@ -133,7 +134,7 @@ def test_a_fenced_driver_leaves_it_to_the_other_whether_the_job_is_resumed(tmp_p
     asleep = Driver(tmp_path)
     other: list[Driver] = []
     with injected("checkpoint.after_manifest", lambda: other.append(resumed(tmp_path))):
-        assert isinstance(asleep.complete(1), fe.DriverFenced)
+        assert isinstance(asleep.complete(1), ev.DriverFenced)
     assert other[0].claim.inherited == (1,)
     asleep.orders.perform(ce.ReleaseStorage())
     assert asleep.orders.may_be_resumed
@@ -182,7 +183,7 @@ def test_a_checkpoint_whose_manifest_appears_behind_another_drivers_claim_is_not
         return write_manifest(checkpoint_id, attempt, data)
 
     asleep.storage.write_manifest = stopped_in_the_middle  # type: ignore[method-assign]
-    assert isinstance(asleep.complete(2), fe.DriverFenced), "so no sink commits it"
+    assert isinstance(asleep.complete(2), ev.DriverFenced), "so no sink commits it"
 
 
 def test_a_driver_that_resumes_sees_a_checkpoint_that_was_completed_before_its_claim(tmp_path, monkeypatch):
@@ -282,7 +283,7 @@ def test_a_driver_whose_checkpoint_another_one_replaced_hears_of_that_one_and_no
     asleep.storage.read_manifest = stopped_in_the_middle  # type: ignore[method-assign]
     found = CompletedCheckpoint(1, AttemptNumber(0), "chk-1", NONE)
     answer = asleep.orders.perform(fe.VerifyCheckpoint(found))
-    assert isinstance(answer, fe.DriverFenced)
+    assert isinstance(answer, ev.DriverFenced)
 
 
 def test_a_claim_is_checked_and_storage_that_is_away_fences_nobody(tmp_path):
@@ -293,4 +294,4 @@ def test_a_claim_is_checked_and_storage_that_is_away_fences_nobody(tmp_path):
     assert driver.orders.perform(fe.CheckClaim()) == fe.ClaimChecked()
     (tmp_path / "away").rename(tmp_path / JOB)
     resumed(tmp_path)
-    assert isinstance(driver.orders.perform(fe.CheckClaim()), fe.DriverFenced)
+    assert isinstance(driver.orders.perform(fe.CheckClaim()), ev.DriverFenced)

@@ -1,7 +1,7 @@
-"""What happens to a job (events, past tense) and what is to be done about it (actions, imperative).
+"""What happens to an attempt of a job (events, past tense) and what is to be done about it (actions, imperative).
 
-`JobMaster.handle` takes the first and returns the second; a driver (the `JobRunner`, a simulation, a test) makes the
-events and performs the actions, in their order.
+`JobMaster.handle` takes the first and returns the second, in order. Two of the values that it returns are events again,
+for the `Job` that holds it: `AttemptMoved` and `AttemptEnded`. Everything else is for the driver to perform.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class CheckpointsFailed:
 
 @dataclass(frozen=True, slots=True)
 class DriverFenced:
-    """Another driver has taken the job over."""
+    """Another driver has taken the job over: the storage's answer to any order. Nothing is written any more."""
 
     reason: str
 
@@ -239,15 +239,6 @@ class ReportTrouble:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndJob:
-    """The job has ended; `message` is the whole text for the user (empty when it finished). Never twice."""
-
-    status: JobStatus
-    message: str
-    error: type[JobFailedError] = JobFailedError
-
-
 Action = (
     StartEnumerators
     | CountSlots
@@ -259,5 +250,25 @@ Action = (
     | DeliverCollected
     | ReportWaiting
     | ReportTrouble
-    | EndJob
 )
+
+# ---- what the JobMaster tells the Job ----
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptMoved:
+    """The attempt has come to this state, which is not its last."""
+
+    status: JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """The attempt has ended; `message` is the whole text for the user (empty when it finished). Never twice."""
+
+    status: JobStatus
+    message: str
+    error: type[JobFailedError] = JobFailedError
+
+
+AttemptResult = Action | AttemptMoved | AttemptEnded

@@ -1,6 +1,6 @@
 """JobMaster: the life of one attempt of a job, as a pure state machine. Events and the time in, actions out.
 
-No socket, thread, clock or file: a driver (`JobRunner`, a simulation) makes the events and performs the actions. All
+No socket, thread, clock or file: the driver makes the events and performs the actions; the Job hears of every move. All
 calls of `handle` come from one thread; the properties may be read from any.
 
 1. CREATED → WAITING_FOR_SLOTS: the enumerators are started, the host is asked for its slots until enough are free (or
@@ -11,13 +11,13 @@ calls of `handle` come from one thread; the properties may be read from any.
    then the gang is cancelled, and the job ends when all are gone, at the latest `cancel.grace` + `STOP_EXTRA_MS` later.
 
 An event that comes late, twice or in an order that makes no sense changes nothing, except that a slot that breaks the
-protocol fails the job by name. After `EndJob` nothing happens any more.
+protocol fails the job by name. After `AttemptEnded` nothing happens any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
@@ -35,7 +35,7 @@ from tidegate.core.states import JOB_TRANSITIONS, ExecutionState, JobStatus, Sta
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager import failures
-from tidegate.jobmanager.events import Action, Event
+from tidegate.jobmanager.events import AttemptResult, Event
 from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.failures import Failure, FailureCollector
 from tidegate.jobmanager.late_records import DroppedRecords
@@ -97,7 +97,7 @@ class JobMaster:
             f"job {job_graph.name!r}", _J.CREATED, JOB_TRANSITIONS
         )
         self._failures = FailureCollector()
-        self._actions: list[Action] = []
+        self._actions: list[AttemptResult] = []
         self._slots = SlotTable(self.graph.slots_needed)
         self._gang: Literal["none", "active", "cancelled", "ended"] = "none"
         self._counted = ev.SlotsCounted(None)
@@ -163,7 +163,7 @@ class JobMaster:
 
     # ---- the one way in ----
 
-    def handle(self, event: Event, now_ms: int) -> list[Action]:
+    def handle(self, event: Event, now_ms: int) -> list[AttemptResult]:
         """Take an event and say what is to be done, in order. `now_ms` never goes back."""
         self._actions = []
         if self.status.is_terminal:
@@ -205,6 +205,8 @@ class JobMaster:
                 self._fail(failures.driver_fenced(reason), now_ms)
             case ev.Tick():
                 self._on_tick(now_ms)
+            case _:
+                assert_never(event)
         self._move_on(now_ms)
         return self._actions
 
@@ -212,7 +214,7 @@ class JobMaster:
 
     def _submit(self, now_ms: int) -> None:
         if self.status is _J.CREATED:
-            self._machine.to(_J.WAITING_FOR_SLOTS)
+            self._to(_J.WAITING_FOR_SLOTS)
             self._submitted_ms = now_ms
             self._do(ev.StartEnumerators())
             self._ask_for_slots()
@@ -272,7 +274,7 @@ class JobMaster:
 
     def _deploy(self) -> None:
         self.graph.all_to(_E.DEPLOYING)
-        self._machine.to(_J.RUNNING)
+        self._to(_J.RUNNING)
         encoded, placement = self.job_graph.encode(), self.graph.placement()
         addresses = self._slots.addresses()
         for slot, record in self._slots:
@@ -344,6 +346,10 @@ class JobMaster:
                 self._on_slot_finished(slot, record, now_ms)
             case m.AcknowledgeCheckpoint() | m.DeclineCheckpoint() | m.TaskDrained():
                 pass  # for the CheckpointCoordinator
+            case m.SlotUnusable():
+                pass  # it said so after it had registered
+            case _:
+                assert_never(message)
 
     def _on_task_state(
         self, slot: SlotId, vertex: int, subtask: int, state: ExecutionState, now_ms: int
@@ -396,7 +402,7 @@ class JobMaster:
     def _on_cancel(self, reason: str, now_ms: int) -> None:
         if not self._is_going or self._finished_ms is not None or self._failures.best is not None:
             return
-        self._machine.to(_J.CANCELLING)
+        self._to(_J.CANCELLING)
         self.message = f"job {self.job_graph.name!r} was cancelled: {reason}"
         self._stop(reason, now_ms)
 
@@ -486,7 +492,7 @@ class JobMaster:
         if self._is_going:
             failure = self._failures.decided(now_ms)
             if failure is not None:
-                self._machine.to(_J.FAILING)
+                self._to(_J.FAILING)
                 self.message = f"job {self.job_graph.name!r} failed: {failure.text}{failure.guess}"
                 self._stop("the job has failed", now_ms)
         if self.status in (_J.FAILING, _J.CANCELLING):
@@ -517,7 +523,7 @@ class JobMaster:
         if failure is not None and failure.guess and self._host_says and status is _J.FAILED:
             # Spark's own words come a moment later than the end of a connection, but they are no guess.
             self.message = f"job {self.job_graph.name!r} failed: {failure.text}; {self._host_says}"
-        self._do(ev.EndJob(status, self.message, failure.error if failure else JobFailedError))
+        self._do(ev.AttemptEnded(status, self.message, failure.error if failure else JobFailedError))
 
     def _cancel_gang(self) -> None:
         if self._gang == "active":
@@ -526,8 +532,12 @@ class JobMaster:
 
     # ---- small parts ----
 
-    def _do(self, *actions: Action) -> None:
+    def _do(self, *actions: AttemptResult) -> None:
         self._actions.extend(actions)
+
+    def _to(self, status: JobStatus) -> None:
+        self._machine.to(status)
+        self._do(ev.AttemptMoved(status))
 
     def _send(self, slot: SlotId, message: m.MasterMessage) -> None:
         record = self._slots.get(slot)

@@ -13,7 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol, assert_never, cast
 
 from tidegate.core.clock import Clock, SystemClock
 from tidegate.core.errors import JobCanceledError, JobError, JobFailedError
@@ -127,7 +127,7 @@ class JobRunner:
         self._ended = threading.Event()
         self._error: JobError | None = None
         self._final_status: JobStatus | None = None
-        self._before_the_end = JobStatus.CREATED
+        self._shown = JobStatus.CREATED
         self._started_ms = self._ended_ms = 0
         self._collected = {
             operator.id: CollectedBuffer(operator.id, self._post_of_attempt)
@@ -193,9 +193,7 @@ class JobRunner:
 
     def status(self) -> JobStatus:
         """Where the job stands; terminal only once everything of it is gone."""
-        if self._final_status is not None:
-            return self._final_status if self._ended.is_set() else self._before_the_end
-        return self.job.status
+        return self._final_status if self._final_status is not None and self._ended.is_set() else self._shown
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the job has ended and everything of it is gone; False when that did not come in time."""
@@ -253,11 +251,23 @@ class JobRunner:
                 self._collected[action.operator].deliver(self.attempt, action)
             case ev.ReportWaiting(text) | ev.ReportTrouble(text):
                 logger.warning("%s", text)
-            case ev.EndJob(status, message, error):
+            case fe.ShowStatus(status):
+                self._shown = status
+            case fe.EndJob(status, message, error):
                 self._end(status, message, error)
-            case _:
+            case (
+                ce.StoreAttachments()
+                | ce.WriteManifest()
+                | ce.DiscardCheckpoint()
+                | ce.Sweep()
+                | ce.ReleaseStorage()
+                | fe.VerifyCheckpoint()
+                | fe.CheckClaim()
+            ):
                 assert self._storing is not None, f"{type(action).__name__} without storage"
                 self._storing.do(action)
+            case _:
+                assert_never(action)
 
     def _begin_attempt(self, attempt: AttemptNumber, restore: Restore | None, continue_sources: bool) -> None:
         ended_with = None
@@ -291,7 +301,6 @@ class JobRunner:
             self._error = error(message)
         elif status is JobStatus.CANCELED:
             self._error = JobCanceledError(message)
-        *_, self._before_the_end = (s for s in self.job.status_history if not s.is_terminal)
         self._final_status = status
         self._ended_ms = self._now_ms()
         self._server.stop()

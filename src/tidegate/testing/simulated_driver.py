@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import assert_never
 
 from tidegate.core.errors import JobFailedError
 from tidegate.core.ids import AttemptNumber, OperatorId
@@ -85,6 +86,7 @@ class SimulatedDriver:
                 claim=begin.claim,
             )
         self._has_ended = False
+        self._shown = JobStatus.CREATED
         self.post(ev.SubmissionRequested())
 
     @property
@@ -100,10 +102,7 @@ class SimulatedDriver:
     @property
     def status(self) -> JobStatus:
         """Where the job stands; terminal only when it is over."""
-        if self._has_ended and not self.is_over:
-            *_, before = (s for s in self.job.status_history if not s.is_terminal)
-            return before
-        return self.job.status
+        return self.job.status if self.is_over else self._shown
 
     def choices(self) -> Iterator[Choice]:
         """What could happen to it now."""
@@ -203,10 +202,22 @@ class SimulatedDriver:
             case ev.ReportWaiting(text) | ev.ReportTrouble(text):
                 self.reports.append(text)
                 logger.warning("%s", text)
-            case ev.EndJob(_, message, error):
+            case fe.ShowStatus(status):
+                self._shown = status
+            case fe.EndJob(_, message, error):
                 self.message, self.error, self._has_ended = message, error, True
-            case _:
+            case (
+                ce.StoreAttachments()
+                | ce.WriteManifest()
+                | ce.DiscardCheckpoint()
+                | ce.Sweep()
+                | ce.ReleaseStorage()
+                | fe.VerifyCheckpoint()
+                | fe.CheckClaim()
+            ):
                 self._orders.append(action)
+            case _:
+                assert_never(action)
 
     def _begin_attempt(self, attempt: AttemptNumber, restore: Restore | None, continue_sources: bool) -> None:
         before = list(self._coordinators.values())

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, assert_never
 
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import ProtocolError
@@ -168,7 +168,7 @@ class CheckpointCoordinator:
                 if attempt is not None and not attempt.started:
                     attempt.started = True
                     attempt.due_ms = now_ms if attempt.all_drained else now_ms + self._interval_ms
-            case ce.AttemptEnded(reason):
+            case ce.TasksStopped(reason):
                 self._end_attempt(reason, now_ms)
             case ce.JobEnded(status):
                 self._end_job(status, now_ms)
@@ -186,6 +186,8 @@ class CheckpointCoordinator:
                 self._on_manifest_failed(id, reason, now_ms)
             case Tick():
                 pass
+            case _:
+                assert_never(event)
         self._expire(now_ms)
         self._trigger_if_due(now_ms)
         return self._actions

@@ -35,8 +35,8 @@ class TasksStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEnded:
-    """The attempt runs no more, or is being stopped; nothing that its slots say counts."""
+class TasksStopped:
+    """The tasks of the attempt run no more, or are being stopped; nothing that its slots say counts."""
 
     reason: str
 
@@ -97,7 +97,7 @@ EnumeratorAnswer = EnumeratorsSnapshotted | EnumeratorSnapshotFailed
 CheckpointEvent = (
     AttemptBegan
     | TasksStarted
-    | AttemptEnded
+    | TasksStopped
     | JobEnded
     | CheckpointMessageReceived
     | EnumeratorAnswer

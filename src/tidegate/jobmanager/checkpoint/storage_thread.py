@@ -11,11 +11,13 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import assert_never
 
 from tidegate.core.errors import CheckpointError, StateCompatibilityError
 from tidegate.core.failpoints import failpoint
 from tidegate.core.ids import JobId
 from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
 from tidegate.jobmanager.claiming import DriverClaim
@@ -28,7 +30,7 @@ from tidegate.storage.storage import CheckpointStorage, CorruptFileError, Fenced
 logger = logging.getLogger(__name__)
 
 StorageOrder = ce.StorageAction | fe.VerifyCheckpoint | fe.CheckClaim
-Answer = ce.StorageAnswer | fe.Verification | fe.ClaimChecked | fe.DriverFenced
+Answer = ce.StorageAnswer | fe.Verification | fe.ClaimChecked | ev.DriverFenced
 Deletion = ce.DiscardCheckpoint | ce.Sweep
 
 
@@ -50,7 +52,7 @@ class StorageOrders:
         self._graph = job_graph
         self._allow_non_restored_state = allow_non_restored_state
         self._claim = claim
-        self._fenced: fe.DriverFenced | None = None
+        self._fenced: ev.DriverFenced | None = None
         self.may_be_resumed = storage.outlives_driver
         """Whether another driver may go on from what is stored. It may, until the release has seen that nothing is: a
         manifest that was not told to be complete can have been written, and another driver can have found it."""
@@ -67,7 +69,7 @@ class StorageOrders:
         try:
             return self._perform(order)
         except FencedError as e:
-            self._fenced = fe.DriverFenced(str(e))
+            self._fenced = ev.DriverFenced(str(e))
             return self._fenced
 
     def _perform(self, order: StorageOrder) -> Answer | None:
@@ -89,6 +91,8 @@ class StorageOrders:
             case fe.CheckClaim():
                 self._refuse_if_fenced()
                 return fe.ClaimChecked()
+            case _:
+                assert_never(order)
         return None
 
     def _write(self, checkpoint: AcknowledgedCheckpoint) -> ce.StorageAnswer:
@@ -207,6 +211,8 @@ class StorageOrders:
                     logger.info(
                         "removed %d files that earlier checkpoints and attempts left behind", len(swept)
                     )
+            case _:
+                assert_never(order)
 
     def _release(self) -> None:
         """Last of all: nothing comes behind it that could try again."""
@@ -291,4 +297,7 @@ def _failed(order: StorageOrder, error: Exception) -> Answer | None:
             return fe.CheckpointUnavailable(checkpoint.checkpoint_id, str(error) or type(error).__name__)
         case fe.CheckClaim():
             return fe.ClaimChecked()
-    return None
+        case ce.DiscardCheckpoint() | ce.Sweep() | ce.ReleaseStorage():
+            return None
+        case _:
+            assert_never(order)

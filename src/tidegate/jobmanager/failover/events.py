@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.core.errors import JobFailedError
 from tidegate.core.ids import AttemptNumber
+from tidegate.core.states import JobStatus
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
 from tidegate.jobmanager.checkpoint.events import (
     EnumeratorAnswer,
@@ -20,6 +22,7 @@ from tidegate.jobmanager.checkpoint.events import (
 from tidegate.jobmanager.events import (
     Action,
     CancelRequested,
+    DriverFenced,
     Event,
     ReportTrouble,
     SubmissionRequested,
@@ -75,13 +78,6 @@ class ClaimChecked:
     """The answer to `CheckClaim`: no driver is seen that has taken the job over."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverFenced:
-    """An answer to any storage action: another driver has taken the job over. Nothing is written any more."""
-
-    reason: str
-
-
 Verification = CheckpointVerified | CheckpointDamaged | CheckpointUnavailable | CheckpointIncompatible
 JobEvent = (
     SubmissionRequested
@@ -133,6 +129,25 @@ class EndAttempt:
     attempt: AttemptNumber
 
 
+@dataclass(frozen=True, slots=True)
+class ShowStatus:
+    """Show the user that the job has come to this state, which is not its last."""
+
+    status: JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job has ended: release everything, then show the last state. The last action of a job, never twice.
+
+    `message` is the whole text for the user, empty when it finished.
+    """
+
+    status: JobStatus
+    message: str
+    error: type[JobFailedError] = JobFailedError
+
+
 JobAction = (
     Action
     | SnapshotEnumerators
@@ -142,4 +157,6 @@ JobAction = (
     | CheckClaim
     | BeginAttempt
     | EndAttempt
+    | ShowStatus
+    | EndJob
 )

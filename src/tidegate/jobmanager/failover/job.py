@@ -19,7 +19,7 @@ What comes of another attempt than the current one changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
@@ -36,7 +36,7 @@ from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpo
 from tidegate.jobmanager.checkpoint.coordinator import CheckpointCoordinator
 from tidegate.jobmanager.checkpoint.events import CheckpointAction, CheckpointEvent
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
-from tidegate.jobmanager.events import Action, Event
+from tidegate.jobmanager.events import Event
 from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.failover.catch_up import CatchUpWatch, sample_of
 from tidegate.jobmanager.failover.diagnosis import Diagnosis, FailedAttempt, FailedStarts, diagnose
@@ -204,12 +204,12 @@ class Job:
     def handle(self, event: JobEvent, now_ms: int) -> list[JobAction]:
         """Take an event and say what is to be done, in order. `now_ms` never goes back."""
         self._actions = []
+        if self._phase == "ended" and not isinstance(event, fe.OfAttempt):
+            return self._actions
         match event:
             case fe.OfAttempt(attempt, inner):
                 if attempt == self._attempt and self._phase != "new":
                     self._tell_master(inner, now_ms)
-            case _ if self._phase == "ended":
-                pass
             case ev.SubmissionRequested():
                 if self._phase == "new":
                     self._phase = "waiting"
@@ -238,16 +238,23 @@ class Job:
                     self._judge(now_ms)
                 elif self._claim == "asked":
                     self._claim = "checked"
-            case fe.DriverFenced(reason):
+            case ev.DriverFenced(reason):
                 self._fenced = reason
                 if self._phase == "attempt":
-                    self._tell_master(ev.DriverFenced(reason), now_ms)
+                    self._tell_master(event, now_ms)
                 elif self._phase == "failed":
                     self._judge(now_ms)
                 else:
                     self._fail(reason, now_ms, JobFencedError)
-            case _:
+            case (
+                ce.EnumeratorsSnapshotted()
+                | ce.EnumeratorSnapshotFailed()
+                | ce.ManifestWritten()
+                | ce.ManifestFailed()
+            ):
                 self._tell_coordinator(event, now_ms)
+            case _:
+                assert_never(event)
         self._begin_if_due(now_ms)
         return self._actions
 
@@ -364,17 +371,15 @@ class Job:
 
     def _tell_master(self, event: Event, now_ms: int) -> None:
         master = self._master
-        before = len(master.status_history)
         message = event.message if isinstance(event, ev.MessageReceived) else None
-        end: ev.EndJob | None = None
-        for action in master.handle(event, now_ms):
-            if isinstance(action, ev.EndJob):
-                end = action
+        end: ev.AttemptEnded | None = None
+        for result in master.handle(event, now_ms):
+            if isinstance(result, ev.AttemptEnded):
+                end = result
+            elif isinstance(result, ev.AttemptMoved):
+                self._to(result.status)
             else:
-                self._do(action)
-        for status in master.status_history[before:]:
-            if not status.is_terminal:
-                self._to(status)
+                self._do(result)
         self._coordinate(message, now_ms)
         if (
             isinstance(event, ev.MessageReceived)
@@ -404,7 +409,7 @@ class Job:
             reason = (
                 "the job is being cancelled" if master.status is _J.CANCELLING else "the attempt has ended"
             )
-            self._tell_coordinator(ce.AttemptEnded(reason), now_ms)
+            self._tell_coordinator(ce.TasksStopped(reason), now_ms)
 
     def _look_at_sources(self, now_ms: int) -> None:
         if self._catch_up.is_due(now_ms) and self._master.status is _J.RUNNING:
@@ -425,7 +430,7 @@ class Job:
 
     # ---- 3. failures and cancellation ----
 
-    def _on_attempt_ended(self, end: ev.EndJob, now_ms: int) -> None:
+    def _on_attempt_ended(self, end: ev.AttemptEnded, now_ms: int) -> None:
         self._do(fe.EndAttempt(self._attempt))
         if end.status is not _J.FAILED:
             self._end(end.status, end.message, now_ms)
@@ -513,15 +518,15 @@ class Job:
         self._phase = "ended"
         self.message = message
         self._tell_coordinator(ce.JobEnded(status), now_ms)
-        self._to(status)
-        self._do(ev.EndJob(status, message, self._error))
+        self._machine.to(status)
+        self._do(fe.EndJob(status, message, self._error))
 
     def _cancelled_text(self, reason: str) -> str:
         return f"job {self.job_graph.name!r} was cancelled: {reason}"
 
     # ---- small parts ----
 
-    def _do(self, action: JobAction | Action) -> None:
+    def _do(self, action: JobAction) -> None:
         self._actions.append(action)
 
     def _report(self, text: str) -> None:
@@ -530,6 +535,7 @@ class Job:
     def _to(self, status: JobStatus) -> None:
         self._machine.to(status)
         del self._machine.history[: -self.HISTORY]
+        self._do(fe.ShowStatus(status))
 
 
 def _because(decision: GiveUp) -> str:
