@@ -176,8 +176,8 @@ def _warn_of_missing_uids(graph: StreamGraph) -> None:
 def _start_on_spark(
     job_graph: JobGraph, plan: Plan, program: Program, spark: Any, begin: Beginning, targets: _Targets
 ) -> Any:
-    from tidegate.jobmanager.job_client import run_job
-    from tidegate.jobmanager.job_runner import JobRunner
+    from tidegate.runtime.job_client import run_job
+    from tidegate.runtime.job_runner import JobRunner
     from tidegate.spark.gang import SparkGang
     from tidegate.spark.session import SessionUse, obtain_session
 
@@ -203,13 +203,13 @@ def _start_in_process(
     begin: Beginning,
     targets: _Targets,
 ) -> Any:
-    from tidegate.testing.in_process_client import InProcessClient
-    from tidegate.testing.simulation import Simulation
+    from tidegate.runtime.in_process_client import InProcessClient
+    from tidegate.runtime.simulation import Simulation
 
     options = program.options
-    simulation = Simulation(job_graph, options, options.seed, begin=begin)
+    simulation = Simulation(job_graph, options, options.seed, begin=begin, on_end=targets.release)
     simulation.consumers.update({id: printer.take for id, printer in printers.items()})
-    return InProcessClient(simulation, plan, on_end=targets.release, keeps=program)
+    return InProcessClient(simulation, plan, keeps=program)
 
 
 def _result(client: Any) -> JobMetrics:

@@ -28,8 +28,8 @@ from tidegate.api.sequences import CollectionSource, NumberSequenceSource
 from tidegate.api.source import Finished, Source, SourceSplit
 from tidegate.connectors.datagen import sequence
 from tidegate.connectors.datagen.blocks import GeneratorSplit
+from tidegate.runtime import simulation
 from tidegate.state.operator_states import Restored
-from tidegate.testing import simulation
 from tidegate.testing.harness import OperatorHarness
 
 TIMES = pa.schema([("ts", pa.int64())])

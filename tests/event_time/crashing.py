@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tidegate import DataStream, Environment, FileSink, JobFailedError, RestartStrategies
-from tidegate.testing import simulation
+from tidegate.runtime import simulation
 
 COMMON = settings(
     deadline=None,

@@ -26,10 +26,10 @@ from tidegate.core.options import Options
 from tidegate.core.states import JobStatus
 from tidegate.jobmanager.resuming import beginning
 from tidegate.protocol import messages as m
+from tidegate.runtime.simulated_gang import Choice
+from tidegate.runtime.simulated_slot import ProcessKilled
+from tidegate.runtime.simulation import Simulation
 from tidegate.storage.storage import FencedError
-from tidegate.testing.simulated_gang import Choice
-from tidegate.testing.simulated_slot import ProcessKilled
-from tidegate.testing.simulation import Simulation
 
 MOST_STEPS = 100_000
 ENDS = ("fenced", "gone", "refused", "killed", "finished")
@@ -187,7 +187,7 @@ class Run:
     def _end(self, one: Started, simulation: Simulation) -> None:
         if simulation.status is JobStatus.FINISHED:
             one.end = "finished"
-        elif simulation.error is JobFencedError:
+        elif isinstance(simulation.driver.driver.error, JobFencedError):
             one.end = "fenced"
         else:
             assert "is the storage mounted?" in simulation.message, simulation.message

@@ -20,7 +20,7 @@ from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.jobmanager.events import DeliverCollected
 from tidegate.records.wire import decode_batch
-from tidegate.testing.simulation import Simulation
+from tidegate.runtime.simulation import Simulation
 
 N = 40
 

@@ -41,6 +41,7 @@ from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.operators.source import SPLITS
 from tidegate.records.types import record_type_of
+from tidegate.runtime.simulation import Simulation
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.state.backend import BackendContext, ColumnArray
 from tidegate.state.backends import make_backend
@@ -51,7 +52,6 @@ from tidegate.storage.opening import make_storage
 from tidegate.storage.storage import StorageError
 from tidegate.taskmanager.in_flight import decode_in_flight
 from tidegate.testing.simulated_faults import SimulatedFaults
-from tidegate.testing.simulation import Simulation
 
 MODES = ("aligned", "aligned", "unaligned", "unaligned", "timeout", "at_least_once")
 MOST_EVENTS = 60_000

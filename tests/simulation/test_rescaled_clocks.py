@@ -36,8 +36,8 @@ from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.jobmanager.resuming import beginning
 from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.hashing import hash_value
+from tidegate.runtime.simulation import Simulation
 from tidegate.snapshot.manifest import Manifest, decode_manifest
-from tidegate.testing.simulation import Simulation
 
 KEYS = "abcdefgh"
 """They are spread over two subtasks."""

@@ -48,7 +48,7 @@ def parity(n: int) -> str:
 @pytest.mark.spec("S0-16", "S0-35", "S0-36", "S0-38", "S3-35")
 def test_the_steps_of_a_checkpoint_of_two_sources_two_sums_and_two_sinks(make_env, tmp_path, caplog):
     """The barrier goes on before the snapshot is taken, and nothing is processed between the two."""
-    caplog.set_level(logging.DEBUG, logger="tidegate.jobmanager.job_runner")
+    caplog.set_level(logging.DEBUG, logger="tidegate.jobmanager.driver")
     source = ScriptedSource(
         [
             [1, 2, 3, 4, Pause("behind"), 6, 8, Pause("end 0")],

@@ -19,7 +19,7 @@ from tidegate.core.options import Options
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
-from tidegate.jobmanager.checkpoint.storage_thread import StorageOrders
+from tidegate.jobmanager.checkpoint.storage_orders import StorageOrders
 from tidegate.jobmanager.claiming import claim_job, next_driver
 from tidegate.jobmanager.resuming import Beginning, beginning
 from tidegate.snapshot.handles import InFlightHandle, SubtaskCheckpointMetrics, SubtaskSnapshot

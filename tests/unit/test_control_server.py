@@ -14,14 +14,15 @@ import psutil
 import pytest
 
 from tests.unit.job_master_kit import SlotClient
-from tidegate.core.ids import SlotId
-from tidegate.jobmanager import control_server
+from tidegate.core.ids import AttemptNumber, SlotId
 from tidegate.jobmanager import events as ev
-from tidegate.jobmanager.control_server import ControlServer
+from tidegate.jobmanager.failover.events import OfAttempt
 from tidegate.protocol import messages as m
 from tidegate.protocol import refusals
 from tidegate.protocol.frames import CONTROL_HEADER, control_frame
 from tidegate.protocol.handshake import MAGIC, ClientHandshake, Hello, new_secret
+from tidegate.runtime import control_server
+from tidegate.runtime.control_server import ControlServer
 
 SECRET = new_secret()
 WAIT_S = 10
@@ -43,20 +44,25 @@ class Rig:
 
     def __init__(self, num_slots: int = 2, handshake_timeout_ms: int = 60_000, tls=None) -> None:
         self.events: queue.Queue[ev.Event] = queue.Queue()
-        self.exits: queue.Queue[BaseException | None] = queue.Queue()
+        self.crashes: queue.Queue[BaseException] = queue.Queue()
         self.server = ControlServer("127.0.0.1", SECRET, "job", 3, num_slots, handshake_timeout_ms, tls=tls)
-        self.server.start(self.handle, self.exits.put)
+        self.server.start(self.handle, self.crashes.put)
         self.log = QueueHandler()
         for logger in (control_server.logger, refusals.logger):
             logger.addHandler(self.log)
         self.sockets: list[socket.socket] = []
         self.deploy = m.Deploy(b"", (), (), ())
 
-    def handle(self, event: ev.Event) -> None:
+    def handle(self, said: ev.Event | OfAttempt) -> None:
+        event = said.event if isinstance(said, OfAttempt) else said
+        if isinstance(event, (ev.MessageReceived, ev.MessageMalformed, ev.SlotDisconnected)):
+            assert said == OfAttempt(AttemptNumber(3), event), "what a connection says is of its attempt"
         if isinstance(event, ev.Tick):
             return
         if isinstance(event, ev.GangStarted):
             self.server.send(SlotId(0), self.deploy)
+        if isinstance(event, ev.CancelRequested):
+            self.server.close()
         if isinstance(event, ev.CountingFailed):
             raise RuntimeError(event.error)
         if isinstance(event, ev.MessageReceived):
@@ -319,7 +325,6 @@ def test_stop_closes_every_socket_and_ends_the_thread():
     assert slot.is_alive(rig)
     port = rig.server.port
     rig.server.stop()
-    assert rig.exits.get(timeout=WAIT_S) is None
     assert rig.server.join(WAIT_S)
     assert is_closed(slot.socket)
     assert is_closed(stranger)
@@ -331,12 +336,29 @@ def test_stop_closes_every_socket_and_ends_the_thread():
     assert not [t for t in threading.enumerate() if t.name == "tidegate-control"]
 
 
-def test_an_error_in_the_handler_ends_the_server_and_is_handed_over(rig):
+def test_an_error_in_the_handler_closes_the_port_and_is_handed_over(rig):
     slot = rig.slot(0)
     rig.server.post(ev.CountingFailed("a bug"))
-    error = rig.exits.get(timeout=WAIT_S)
+    error = rig.crashes.get(timeout=WAIT_S)
     assert isinstance(error, RuntimeError)
     assert is_closed(slot.socket)
+    with pytest.raises(ConnectionRefusedError):
+        rig.connect()
+    rig.server.post(ev.SlotsCounted(1))
+    assert rig.next_event() == ev.SlotsCounted(1), "so that what the job has ordered can still be answered"
+
+
+def test_a_closed_port_hears_what_other_threads_say_until_it_is_stopped(rig):
+    slot, stranger = rig.slot(0), rig.connect()
+    assert slot.is_alive(rig)
+    rig.server.post(ev.CancelRequested("the job has ended"))
+    assert rig.next_event() == ev.CancelRequested("the job has ended")
+    assert is_closed(slot.socket)
+    assert is_closed(stranger)
+    with pytest.raises(ConnectionRefusedError):
+        rig.connect()
+    rig.server.post(ev.SlotsCounted(1))
+    assert rig.next_event() == ev.SlotsCounted(1)
 
 
 def test_a_port_that_was_never_served_can_be_closed():

@@ -24,13 +24,13 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.execution_graph import ExecutionGraph
-from tidegate.jobmanager.job_client import LocalJobClient, run_job
 from tidegate.jobmanager.job_master import JobMaster
-from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.jobmanager.slots import SlotState
 from tidegate.metrics.snapshot import SubtaskMetrics
 from tidegate.protocol import messages as m
 from tidegate.protocol.bootstrap import SlotBootstrap
+from tidegate.runtime.job_client import LocalJobClient, run_job
+from tidegate.runtime.job_runner import JobRunner
 
 WAIT_S = 20
 

@@ -15,11 +15,17 @@ from tidegate.api.sequences import NumberSequenceSource
 from tidegate.api.source import EnumeratorContext, SourceSplit, SplitEnumerator
 from tidegate.core.clock import ManualClock, SystemClock
 from tidegate.core.errors import BadRecordError
-from tidegate.core.ids import OperatorId
+from tidegate.core.ids import AttemptNumber, OperatorId
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.jobmanager import events as ev
-from tidegate.jobmanager.source_coordinator import EnumeratorThread, SourceCoordinator, make_coordinators
+from tidegate.jobmanager import source_coordinator
+from tidegate.jobmanager.checkpoint import events as ce
+from tidegate.jobmanager.failover.events import OfAttempt
+from tidegate.jobmanager.ports import PortClosed
+from tidegate.jobmanager.source_coordinator import SourceCoordinator, make_coordinators, sources_of
+from tidegate.runtime import port_threads
+from tidegate.runtime.port_threads import EnumeratorThreads
 
 OPERATOR = OperatorId("source")
 
@@ -174,44 +180,138 @@ def test_the_state_of_an_enumerator_can_be_stored_as_json_and_given_back():
     assert source.restored == [{"id": "left"}]
 
 
-# ---- the thread ----
+# ---- the threads ----
 
 
-def test_the_thread_starts_asks_polls_and_closes():
-    events: queue.Queue[ev.Event] = queue.Queue()
+class Threads:
+    """The enumerators of a job with one source, on threads; what they post."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *sources: ScriptedSource) -> None:
+        """Each attempt has the next of these sources."""
+        env = Environment()
+        env.from_source(NumberSequenceSource(1, 10)).print()
+        program = env._take_program("job")
+        stream = build_stream_graph("job", program.sinks, program.transformations, program.options)
+        graph = build_job_graph(stream)
+        [(_, self.operator)] = [(v, spec.id) for v, spec in sources_of(graph)]
+        left = list(sources)
+
+        def make(graph: Any, clock: Any, states: Any) -> list[SourceCoordinator]:
+            state = states.get(self.operator)
+            restored = None if state is None else msgspec.json.decode(state)
+            return [SourceCoordinator(self.operator, "clicks", left.pop(0), 2, clock, restored)]
+
+        monkeypatch.setattr(source_coordinator, "make_coordinators", make)
+        self.events: queue.Queue[Any] = queue.Queue()
+        self.port = EnumeratorThreads(graph, SystemClock(), self.events.put)
+
+    def begin(self, attempt: int, restored: dict[OperatorId, bytes] | None) -> None:
+        self.port.begin(AttemptNumber(attempt), restored)
+        self.port.start()
+
+    def next_event(self) -> Any:
+        return self.events.get(timeout=10)
+
+    def close(self) -> None:
+        self.port.close()
+        while self.next_event() != PortClosed("enumerators"):
+            pass
+        self.port.join()
+        for thread in threading.enumerate():
+            if thread.name == "tidegate-enumerators":  # of an attempt before, which nobody waits for
+                thread.join(10)
+                assert not thread.is_alive()
+
+
+class Hanging(ScriptedSource):
+    """One whose enumerator takes its time to start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        self.entered.set()
+        self.released.wait(30)
+        return super().create_enumerator(context)
+
+
+def test_the_thread_starts_asks_polls_and_closes(monkeypatch):
     source = ScriptedSource(poll_ms=1)
-    thread = EnumeratorThread([coordinator(source, SystemClock())], events.put, SystemClock())
-    thread.start()
-    assert events.get(timeout=10) == ev.SplitsExhausted(OPERATOR, 0)
-    thread.request_split(OPERATOR, 1)
-    while (event := events.get(timeout=10)) == ev.SplitsExhausted(OPERATOR, 0):
+    threads = Threads(monkeypatch, source)
+    threads.begin(3, {})
+    exhausted = OfAttempt(AttemptNumber(3), ev.SplitsExhausted(threads.operator, 0))
+    assert threads.next_event() == exhausted
+    threads.port.request_split(threads.operator, 1)
+    while (event := threads.next_event()) == exhausted:
         pass
-    assert isinstance(event, ev.SplitsAssigned)
-    thread.stop(10)
+    assert isinstance(event.event, ev.SplitsAssigned)
+    threads.port.snapshot(7)
+    while (event := threads.next_event()) == exhausted:
+        pass
+    assert isinstance(event, ce.EnumeratorsSnapshotted)
+    threads.close()
     assert source.made is not None
     assert source.made.calls[-1] == "close"
-    assert not [t for t in threading.enumerate() if t.name == "tidegate-enumerators"]
 
 
-def test_a_thread_that_was_never_started_can_be_stopped():
-    EnumeratorThread([coordinator(ScriptedSource())], lambda event: None, SystemClock()).stop()
+def test_threads_that_were_never_started_can_be_closed(monkeypatch):
+    Threads(monkeypatch).close()
+    threads = Threads(monkeypatch, ScriptedSource())
+    threads.port.begin(AttemptNumber(0), {})
+    threads.close()
 
 
-def test_an_enumerator_that_hangs_is_left_behind_with_a_warning(caplog):
-    entered, released = threading.Event(), threading.Event()
+def test_an_enumerator_that_hangs_holds_neither_the_caller_nor_the_next_attempt(monkeypatch):
+    hanging, sound = Hanging(), ScriptedSource()
+    threads = Threads(monkeypatch, hanging, sound)
+    threads.begin(0, {})
+    assert hanging.entered.wait(10)
+    threads.port.stop()
+    threads.begin(1, {})
+    threads.port.request_split(threads.operator, 0)
+    assert threads.next_event().attempt == 1
+    hanging.released.set()
+    threads.close()
 
-    class Hanging(ScriptedSource):
-        def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-            entered.set()
-            released.wait(30)
-            return super().create_enumerator(context)
 
-    thread = EnumeratorThread([coordinator(Hanging())], lambda event: None, SystemClock())
-    thread.start()
-    assert entered.wait(10)
-    with caplog.at_level(logging.WARNING):
-        thread.stop(0.01)
-    assert "an enumerator of 'clicks' does not return" in caplog.text
-    released.set()
-    thread._thread.join(10)
-    assert not thread._thread.is_alive()
+def test_the_last_word_of_an_enumerator_that_hangs_comes_when_it_returns(monkeypatch):
+    hanging = Hanging()
+    threads = Threads(monkeypatch, hanging)
+    threads.begin(0, {})
+    assert hanging.entered.wait(10)
+    threads.port.close()
+    threads.port.join()
+    assert threads.events.empty(), "the driver's patience says how long that is waited for"
+    hanging.released.set()
+    assert threads.next_event() == PortClosed("enumerators")
+    threads.port.join()
+
+
+def test_an_attempt_goes_on_from_where_the_enumerators_of_the_one_before_were_stopped(monkeypatch):
+    first, second = ScriptedSource(), ScriptedSource()
+    threads = Threads(monkeypatch, first, second)
+    threads.begin(0, {})
+    threads.port.request_split(threads.operator, 0)
+    threads.next_event()
+    threads.port.stop()
+    threads.begin(1, None)
+    threads.port.request_split(threads.operator, 0)
+    threads.next_event()
+    assert second.restored == [{"id": "left"}]
+    threads.close()
+
+
+def test_an_attempt_fails_that_is_to_go_on_from_enumerators_that_do_not_say_where_they_are(monkeypatch):
+    monkeypatch.setattr(port_threads._AttemptThread, "WAIT_FOR_STATES_S", 0.01)
+    hanging = Hanging()
+    threads = Threads(monkeypatch, hanging)
+    threads.begin(0, {})
+    assert hanging.entered.wait(10)
+    threads.port.stop()
+    threads.begin(1, None)
+    failed = threads.next_event()
+    assert failed.attempt == 1
+    assert "did not say how far it was" in failed.event.reason
+    hanging.released.set()
+    threads.close()

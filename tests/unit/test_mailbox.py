@@ -20,11 +20,11 @@ from tidegate.core.ids import SlotId
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.jobmanager import events as ev
-from tidegate.jobmanager.job_client import LocalJobClient, run_job
-from tidegate.jobmanager.job_runner import JobRunner
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.tls import new_identity
+from tidegate.runtime.job_client import LocalJobClient, run_job
+from tidegate.runtime.job_runner import JobRunner
 from tidegate.taskmanager.control import ControlLost
 from tidegate.taskmanager.mailbox import run_slot
 from tidegate.taskmanager.network.data_plane import DataPlane

@@ -15,8 +15,8 @@ from tidegate.core.clock import SystemClock
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.ids import SlotId
 from tidegate.core.options import Options
-from tidegate.jobmanager.control_server import ControlServer
 from tidegate.protocol.ports import listen
+from tidegate.runtime.control_server import ControlServer
 from tidegate.taskmanager.network.data_plane import DataPlane
 
 HOST = "127.0.0.1"

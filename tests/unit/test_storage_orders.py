@@ -15,7 +15,7 @@ from tidegate.core.options import Options
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
-from tidegate.jobmanager.checkpoint.storage_thread import StorageOrders
+from tidegate.jobmanager.checkpoint.storage_orders import StorageOrders
 from tidegate.jobmanager.claiming import DriverClaim, claim_job
 from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.resuming import beginning

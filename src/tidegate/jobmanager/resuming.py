@@ -15,6 +15,7 @@ from tidegate.core.options import Options
 from tidegate.core.recovery_options import LATEST, LATEST_OR_NEW
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
+from tidegate.jobmanager.checkpoint.storage_orders import StorageOrders
 from tidegate.jobmanager.claiming import DriverClaim, claim_job, next_driver
 from tidegate.jobmanager.fallback import refusal
 from tidegate.snapshot.assignment import assign
@@ -44,6 +45,18 @@ class Beginning:
     def is_resumed(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return bool(self.found)
+
+    def storage_orders(self, job_graph: JobGraph, options: Options) -> StorageOrders | None:
+        """Who performs the storage actions of the job."""
+        if self.storage is None:
+            return None
+        return StorageOrders(
+            self.storage,
+            self.job_id,
+            job_graph,
+            allow_non_restored_state=options.allow_non_restored_state,
+            claim=self.claim,
+        )
 
     def abandon(self) -> None:
         """Leave nothing of a new job that is not started after all; what cannot be removed stays."""

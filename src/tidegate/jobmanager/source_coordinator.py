@@ -1,15 +1,12 @@
 """SourceCoordinator: hosts the SplitEnumerator of one source and turns what it decides into events for the JobMaster.
 
-Every call may do the source's I/O (list files, ask a broker), so they all come from one thread that may wait: the
-`EnumeratorThread` of the `JobRunner`, or a simulation's only thread. Nothing is raised: an enumerator that raises
-becomes one `EnumeratorFailed`, after which it is not called again, except to close it.
+Every call may do the source's I/O (list files, ask a broker), so all come from one thread that may wait. Nothing is
+raised: an enumerator that raises becomes one `EnumeratorFailed`; after that it is only closed.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,15 +15,16 @@ import msgspec
 from tidegate.api.source import Source, SplitEnumerator
 from tidegate.core.clock import Clock
 from tidegate.core.errors import TidegateError
-from tidegate.core.ids import OperatorId
+from tidegate.core.ids import AttemptNumber, OperatorId
 from tidegate.graph.blobs import load_blob
-from tidegate.graph.job_graph import JobGraph, OperatorPayload
+from tidegate.graph.job_graph import JobGraph, JobVertex, OperatorPayload, OperatorSpec
 from tidegate.jobmanager.checkpoint.events import (
     EnumeratorAnswer,
     EnumeratorSnapshotFailed,
     EnumeratorsSnapshotted,
 )
 from tidegate.jobmanager.events import EnumeratorEvent, EnumeratorFailed, SplitsAssigned, SplitsExhausted
+from tidegate.jobmanager.failover.events import JobEvent, OfAttempt
 from tidegate.operators.failures import describe_error, user_traceback
 
 logger = logging.getLogger(__name__)
@@ -162,44 +160,26 @@ def make_coordinators(
 ) -> list[SourceCoordinator]:
     """One coordinator for each source operator of a job, with the state (JSON) that a checkpoint has for it."""
     made = []
-    for vertex in job_graph.vertices:
-        for spec in vertex.operators:
-            if spec.is_source:
-                payload: OperatorPayload = load_blob(spec.blob)
-                source = payload.operation.read_source
-                state = (restored or {}).get(spec.id)
-                made.append(
-                    SourceCoordinator(
-                        spec.id,
-                        spec.name,
-                        source,
-                        vertex.parallelism,
-                        clock,
-                        None if state is None else msgspec.json.decode(state),
-                    )
-                )
+    for vertex, spec in sources_of(job_graph):
+        payload: OperatorPayload = load_blob(spec.blob)
+        source = payload.operation.read_source
+        state = (restored or {}).get(spec.id)
+        made.append(
+            SourceCoordinator(
+                spec.id,
+                spec.name,
+                source,
+                vertex.parallelism,
+                clock,
+                None if state is None else msgspec.json.decode(state),
+            )
+        )
     return made
 
 
-def coordinators_of_attempt(
-    job_graph: JobGraph,
-    clock: Clock,
-    restored: Mapping[OperatorId, bytes],
-    ended_with: Mapping[OperatorId, bytes] | None,
-) -> tuple[list[SourceCoordinator], list[EnumeratorFailed]]:
-    """The coordinators that an attempt begins with, and what fails it at once.
-
-    `ended_with`: where those of the attempt before were, for one that goes on from there instead of from a checkpoint;
-    empty if they did not say. Then there are none: beginning again would read everything twice, and so would the
-    attempt after this one, if there was something here that it could go on from.
-    """
-    if ended_with is None:
-        return make_coordinators(job_graph, clock, restored), []
-    if ended_with:
-        return make_coordinators(job_graph, clock, ended_with), []
-    sources = [o.id for v in job_graph.vertices for o in v.operators if o.is_source]
-    reason = "its enumerator did not say how far it was, so the job cannot go on from there"
-    return [], [EnumeratorFailed(source, reason, "") for source in sources[:1]]
+def sources_of(job_graph: JobGraph) -> list[tuple[JobVertex, OperatorSpec]]:
+    """The source operators of a job, each with its vertex."""
+    return [(v, spec) for v in job_graph.vertices for spec in v.operators if spec.is_source]
 
 
 def snapshot_all(
@@ -216,95 +196,71 @@ def snapshot_all(
     return EnumeratorsSnapshotted(checkpoint_id, states, clock.now_ms())
 
 
-class EnumeratorThread:
-    """Runs the coordinators of an attempt on one thread of their own, so that slow I/O never delays the control server.
-
-    `start`, `request_split`, `snapshot` and `stop` return at once and may come from any thread; events go to `post`, in
-    the order in which the enumerators made them.
-    """
+class AttemptEnumerators:
+    """The enumerators of all sources of one attempt. `post` gets what they decide, in their order."""
 
     def __init__(
         self,
-        coordinators: list[SourceCoordinator],
-        post: Callable[[EnumeratorEvent | EnumeratorAnswer], None],
+        job_graph: JobGraph,
         clock: Clock,
+        attempt: AttemptNumber,
+        states: Mapping[OperatorId, bytes] | None,
+        post: Callable[[JobEvent], None],
     ) -> None:
-        self._coordinators = {c.operator: c for c in coordinators}
-        self._post = post
+        """They begin from these states (JSON). None: nobody knows how far they were, and the attempt fails.
+
+        Then there are none: beginning again would read everything twice, and so would the attempt after this one, if
+        there was something here that it could go on from.
+        """
         self._clock = clock
-        self._requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._stopping = False
-        self._final_states: dict[OperatorId, bytes] = {}
-        self._thread = threading.Thread(target=self._run, name="tidegate-enumerators", daemon=True)
-        self._started = False
+        self._attempt = attempt
+        self._post = post
+        self._coordinators: dict[OperatorId, SourceCoordinator] = {}
+        first = sources_of(job_graph)[0][1].id
+        if states is None:
+            reason = "its enumerator did not say how far it was, so the job cannot go on from there"
+            self._emit([EnumeratorFailed(first, reason, "")])
+            return
+        try:
+            self._coordinators = {c.operator: c for c in make_coordinators(job_graph, clock, states)}
+        except Exception as e:  # noqa: BLE001 -- fails the attempt
+            self._emit([_failure(first, e)])
 
-    def start(self) -> None:
-        """Start the enumerators."""
-        if not self._started and self._coordinators:
-            self._started = True
-            self._thread.start()
+    def start(self, source: OperatorId) -> None:
+        """Start the enumerator of a source."""
+        if source in self._coordinators:
+            self._emit(self._coordinators[source].start())
 
-    def request_split(self, operator: OperatorId, subtask: int) -> None:
+    def request_split(self, source: OperatorId, subtask: int) -> None:
         """A reader is out of work."""
-        self._requests.put(lambda: self._emit(self._coordinators[operator].request_split(subtask)))
+        if source in self._coordinators:
+            self._emit(self._coordinators[source].request_split(subtask))
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Take the state of all enumerators and post it behind everything that they decided before."""
-        coordinators = list(self._coordinators.values())
-        self._requests.put(lambda: self._post(snapshot_all(coordinators, checkpoint_id, self._clock)))
+        """Take the state of all and post it, after everything that they decided before."""
+        self._post(snapshot_all(list(self._coordinators.values()), checkpoint_id, self._clock))
 
-    def request_stop(self) -> None:
-        """Let the thread close the enumerators and end; returns at once."""
-        self._stopping = True
-        self._requests.put(None)
+    def next_poll_in_ms(self) -> int | None:
+        """How long until `poll_if_due` has something to do; None: never."""
+        waits = (coordinator.next_poll_in_ms() for coordinator in self._coordinators.values())
+        return min((wait for wait in waits if wait is not None), default=None)
 
-    def final_states(self, timeout_s: float = 2.0) -> dict[OperatorId, bytes]:
-        """The enumerators' states when they were stopped; empty if they have not ended in time."""
-        if self._started:
-            self._thread.join(timeout_s)
-        return self._final_states
-
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """Close the enumerators and end the thread; one that hangs in its own I/O is left behind with a warning."""
-        self.request_stop()
-        if self._started:
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
-                names = ", ".join(repr(c.name) for c in self._coordinators.values())
-                logger.warning("an enumerator of %s does not return; its thread is left behind", names)
-
-    def _run(self) -> None:
-        coordinators = list(self._coordinators.values())
-        try:
-            for coordinator in coordinators:
-                if self._stopping:
-                    return
-                self._emit(coordinator.start())
-            while not self._stopping:
-                self._step(coordinators)
-        finally:
-            states = snapshot_all(coordinators, 0, self._clock)
-            if isinstance(states, EnumeratorsSnapshotted):
-                self._final_states = dict(states.states)
-            for coordinator in coordinators:
-                coordinator.close()
-
-    def _step(self, coordinators: list[SourceCoordinator]) -> None:
-        waits = [wait for c in coordinators if (wait := c.next_poll_in_ms()) is not None]
-        try:
-            request = self._requests.get(timeout=min(waits) / 1000 if waits else None)
-        except queue.Empty:
-            request = None
-        if request is not None and not self._stopping:
-            request()
-        for coordinator in coordinators:
-            if self._stopping:
-                return
+    def poll_if_due(self) -> None:
+        """Let every enumerator look for new splits whose interval has passed."""
+        for coordinator in self._coordinators.values():
             self._emit(coordinator.poll_if_due())
 
-    def _emit(self, events: list[EnumeratorEvent]) -> None:
+    def close(self) -> Mapping[OperatorId, bytes] | None:
+        """Close all; returns where they were, for an attempt that goes on from there. None: they cannot say."""
+        coordinators = list(self._coordinators.values())
+        answer = snapshot_all(coordinators, 0, self._clock)
+        for coordinator in coordinators:
+            coordinator.close()
+        return (answer.states or None) if isinstance(answer, EnumeratorsSnapshotted) else None
+
+    def _emit(self, events: Sequence[EnumeratorEvent]) -> None:
         for event in events:
-            self._post(event)
+            self._post(OfAttempt(self._attempt, event))
 
 
 def _failure(operator: OperatorId, error: BaseException) -> EnumeratorFailed:

@@ -26,13 +26,13 @@ from typing import Any
 from tidegate.core.failpoints import NAMES, injected
 from tidegate.jobmanager.resuming import Beginning
 from tidegate.protocol import messages as m
+from tidegate.runtime.simulated_driver import SimulatedDriver
+from tidegate.runtime.simulated_gang import Choice
+from tidegate.runtime.simulated_slot import ProcessKilled
+from tidegate.runtime.simulation import Simulation
 from tidegate.storage import layout
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.storage import StorageError
-from tidegate.testing.simulated_driver import SimulatedDriver
-from tidegate.testing.simulated_gang import Choice
-from tidegate.testing.simulated_slot import ProcessKilled
-from tidegate.testing.simulation import Simulation
 
 _REORDERED = (m.NotifyCheckpointComplete, m.NotifyCheckpointAborted)
 _DAMAGES = ("flip", "cut", "delete")

@@ -13,22 +13,21 @@ from functools import partial
 from typing import Protocol
 
 from tidegate.core.clock import ManualClock
-from tidegate.core.errors import JobFailedError
 from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SlotId
 from tidegate.core.options import Options
 from tidegate.core.states import JobStatus
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager import events as ev
-from tidegate.jobmanager.failover import events as fe
+from tidegate.jobmanager.driver import Observer
+from tidegate.jobmanager.failover.events import OfAttempt
 from tidegate.jobmanager.failover.job import Job
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.resuming import Beginning
-from tidegate.jobmanager.source_coordinator import make_coordinators
 from tidegate.protocol import messages as m
+from tidegate.runtime.simulated_driver import SimulatedDriver
+from tidegate.runtime.simulated_gang import Choice, SimulatedGang
+from tidegate.runtime.simulated_slot import SimulatedSlot, World
 from tidegate.storage.opening import make_storage
-from tidegate.testing.simulated_driver import HostAction, Observer, SimulatedDriver
-from tidegate.testing.simulated_gang import Choice, SimulatedGang
-from tidegate.testing.simulated_slot import SimulatedSlot, World
 
 _TICK_NS = 50_000_000
 _EVENT_NS = 1_000
@@ -70,6 +69,7 @@ class Simulation:
         begin: Beginning | None = None,
         faults: Faults | None = None,
         observe: Observer = lambda event, actions: None,
+        on_end: Callable[[bool], None] = lambda resumable: None,
     ) -> None:
         self.clock = ManualClock(start_ms=1)
         self.job_graph = job_graph
@@ -82,11 +82,9 @@ class Simulation:
         self._available = available_slots
         self._faults = faults
         self._observe = observe
-        self._consumers: dict[OperatorId, Callable[[ev.DeliverCollected], None]] = {}
-        self.records_expected = {
-            c.operator: c.records_expected for c in make_coordinators(job_graph, self.clock)
-        }
-        """How many records each source will give, where it knows."""
+        self._on_end = on_end
+        self.consumers: dict[OperatorId, Callable[[ev.DeliverCollected], None]] = {}
+        """Who takes the batches of a sink at once (print sinks)."""
         beat_ms = min(options.heartbeat_interval, options.metrics_interval)
         self._beat_ns = beat_ms * 1_000_000
         self._tick_ns = _TICK_NS if faults is None else faults.tick_ns
@@ -108,27 +106,17 @@ class Simulation:
     @property
     def status(self) -> JobStatus:
         """Where the job stands; terminal when everything that it ordered is done."""
-        return self.driver.status
+        return self.driver.driver.status
 
     @property
     def message(self) -> str:
         """Why it ended."""
-        return self.driver.message
-
-    @property
-    def error(self) -> type[JobFailedError]:
-        """What a failure raises."""
-        return self.driver.error
+        return self.driver.driver.message
 
     @property
     def reports(self) -> list[str]:
         """What the user was told: what the job waits for, and trouble."""
         return self.driver.reports
-
-    @property
-    def consumers(self) -> dict[OperatorId, Callable[[ev.DeliverCollected], None]]:
-        """Who takes the batches of a sink at once (print sinks)."""
-        return self._consumers
 
     @property
     def slots(self) -> dict[SlotId, SimulatedSlot]:
@@ -223,46 +211,26 @@ class Simulation:
         if not self._driver_is_down:
             self.driver.tick()
 
-    # ---- what the JobManager wants of the host and the slots ----
+    # ---- Spark ----
 
     def _new_driver(self, begin: Beginning) -> SimulatedDriver:
-        driver = SimulatedDriver(self.job_graph, begin, self.world, self._seed, self._perform, self._observe)
-        driver.consumers = self._consumers
-        return driver
+        return SimulatedDriver(
+            self.job_graph,
+            begin,
+            self.world,
+            self._seed,
+            self,
+            self.consumers,
+            self._observe,
+            self._on_end,
+        )
 
-    def _perform(self, action: HostAction) -> None:
-        attempt = self.job.attempt
-        match action:
-            case ev.CountSlots():
-                self.driver.post_of(attempt, ev.SlotsCounted(self._available))
-            case ev.StartGang(slots):
-                self._start_gang(attempt, slots)
-            case ev.SendToSlot(slot, message):
-                self._send(slot, message)
-            case ev.CloseSlot(slot):
-                gang = self._gang()
-                if gang is not None and slot in gang.slots:
-                    gang.slots[slot].end()
-            case ev.CancelGang():
-                gang = self._gang()
-                if gang is not None:
-                    gang.cancel(gently=self._faults is None)
-            case fe.EndAttempt():
-                gang = self._gang()
-                if gang is not None:
-                    gang.disconnect_all()
+    def available_slots(self) -> int | None:
+        """How many slots there are; None where that cannot be known."""
+        return self._available
 
-    def _send(self, slot: SlotId, message: m.MasterMessage) -> None:
-        gang = self._gang()
-        if gang is None:
-            return
-        if self._faults is None:
-            gang.send(slot, message)
-        else:
-            self._faults.to_slot(message, partial(gang.send, slot))
-
-    def _start_gang(self, attempt: AttemptNumber, slots: int) -> None:
-        driver = self.driver
+    def start_gang(self, driver: SimulatedDriver, attempt: AttemptNumber, slots: int) -> SimulatedGang:
+        """Start the slots of an attempt."""
 
         def hear(slot: SimulatedSlot, message: m.SlotMessage) -> None:
             def deliver(message: m.SlotMessage) -> None:
@@ -275,23 +243,27 @@ class Simulation:
                 self._faults.from_slot(message, deliver)
 
         gang = SimulatedGang(
-            self.job.job_id,
+            driver.job.job_id,
             attempt,
             slots,
             self.world,
             self.random,
-            lambda event: driver.post_of(attempt, event),
+            lambda event: driver.post(OfAttempt(attempt, event)),
             hear,
         )
         self.gangs.append(gang)
-        driver.post_of(attempt, ev.GangStarted())
+        return gang
 
-    def _gang(self) -> SimulatedGang | None:
-        """The current attempt's, once it is started."""
-        if not self.gangs or self.gangs[-1].attempt != self.job.attempt:
-            return None
-        gang = self.gangs[-1]
-        return gang if gang.job_id == self.job.job_id else None
+    def cancel_gang(self, gang: SimulatedGang) -> None:
+        """End its processes: at once, or with faults when Spark likes."""
+        gang.cancel(gently=self._faults is None)
+
+    def send(self, gang: SimulatedGang, slot: SlotId, message: m.MasterMessage) -> None:
+        """Deliver a message of the driver."""
+        if self._faults is None:
+            gang.send(slot, message)
+        else:
+            self._faults.to_slot(message, partial(gang.send, slot))
 
 
 def _new_job(options: Options) -> Beginning:

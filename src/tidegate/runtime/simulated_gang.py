@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tidegate.core.ids import AttemptNumber, JobId, SlotId
 from tidegate.jobmanager import events as ev
 from tidegate.protocol import messages as m
-from tidegate.testing.simulated_slot import Frame, SimulatedSlot, World
+from tidegate.runtime.simulated_slot import Frame, SimulatedSlot, World
 
 Step = Callable[[], str | None]
 

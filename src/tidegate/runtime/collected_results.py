@@ -1,6 +1,6 @@
 """Records on their way from `collect` and `print` sinks to the program in the driver.
 
-The control server's thread delivers, any other thread takes. The buffer needs no bound of its own: a sink subtask
+The driver's thread delivers, any thread takes. The buffer needs no bound of its own: a sink subtask
 sends only a few batches beyond the last one that the program has taken (`CollectedTaken`), so a slow program holds the
 job back. Sequence numbers begin again with every attempt: what is taken of an attempt is answered to that one alone.
 """
@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from tidegate.core.ids import AttemptNumber, OperatorId
+from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.events import CollectedConsumed, DeliverCollected
+from tidegate.jobmanager.failover.events import OfAttempt
 
 T = TypeVar("T")
 
@@ -21,9 +23,7 @@ T = TypeVar("T")
 class CollectedBuffer:
     """What one sink operator has sent and the program has not taken yet."""
 
-    def __init__(
-        self, operator: OperatorId, post: Callable[[AttemptNumber, CollectedConsumed], None]
-    ) -> None:
+    def __init__(self, operator: OperatorId, post: Callable[[OfAttempt], None]) -> None:
         self.operator = operator
         self._post = post
         self._changed = threading.Condition()
@@ -55,9 +55,40 @@ class CollectedBuffer:
                 if self._error is not None:
                     raise self._error
                 return None
-            attempt, batch = self._batches.popleft()
-        self._post(attempt, CollectedConsumed(batch.operator, batch.subtask, batch.sequence))
+            taken = self._batches.popleft()
+        return self._took(*taken)
+
+    def take_now(self) -> DeliverCollected | None:
+        """Take a batch if there is one now."""
+        with self._changed:
+            if not self._batches:
+                return None
+            taken = self._batches.popleft()
+        return self._took(*taken)
+
+    def _took(self, attempt: AttemptNumber, batch: DeliverCollected) -> DeliverCollected:
+        self._post(OfAttempt(attempt, CollectedConsumed(batch.operator, batch.subtask, batch.sequence)))
         return batch
+
+
+class CollectedBuffers:
+    """The `Collected` of a driver: a buffer for each operator that may send."""
+
+    def __init__(self, job_graph: JobGraph, post: Callable[[OfAttempt], None]) -> None:
+        operators = [operator.id for vertex in job_graph.vertices for operator in vertex.operators]
+        self._buffers = {operator: CollectedBuffer(operator, post) for operator in operators}
+
+    def __getitem__(self, operator: OperatorId) -> CollectedBuffer:
+        return self._buffers[operator]
+
+    def deliver(self, attempt: AttemptNumber, batch: DeliverCollected) -> None:
+        """Add a batch that an attempt has sent."""
+        self._buffers[batch.operator].deliver(attempt, batch)
+
+    def end(self, error: Exception | None) -> None:
+        """Nothing follows; `error` is raised to whoever takes after the last batch."""
+        for buffer in self._buffers.values():
+            buffer.end(error)
 
 
 class CollectedResults(Iterator[T]):

@@ -4,80 +4,43 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
-import msgspec
-
-from tidegate.core.errors import JobCanceledError, JobFailedError
-from tidegate.core.ids import JobId, OperatorId
-from tidegate.core.states import JobStatus
-from tidegate.graph.explain import explain_running
+from tidegate.core.errors import JobFailedError
+from tidegate.core.ids import OperatorId
 from tidegate.graph.explain_plan import Plan
 from tidegate.jobmanager import events as ev
-from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
-from tidegate.jobmanager.failover.job import JobOverview
-from tidegate.metrics.snapshot import JobMetrics, SubtaskMetrics, VertexMetrics
-from tidegate.testing.simulation import Simulation
+from tidegate.jobmanager.driver import JobDriver
+from tidegate.metrics.snapshot import JobMetrics
+from tidegate.runtime.job_client import DriverClient
+from tidegate.runtime.simulation import Simulation
 
 _MOST_RESTARTS_ALIKE: Final = 100
 
 
-class InProcessClient:
+class InProcessClient(DriverClient):
     """The `JobClient` of a simulated job."""
 
-    def __init__(
-        self,
-        simulation: Simulation,
-        plan: Plan,
-        *,
-        on_end: Callable[[bool], None] = lambda resumable: None,
-        keeps: object = None,
-    ) -> None:
-        """`on_end` is called once when the job has ended, with whether another driver may go on from what is stored.
-
-        `keeps` lives as long as the client: what the program holds may be removed when nobody has it any more.
-        """
+    def __init__(self, simulation: Simulation, plan: Plan, *, keeps: object = None) -> None:
+        """`keeps` lives as long as the client: what the program holds may be removed when nobody has it any more."""
+        super().__init__(plan)
         self._keeps = keeps
         self.simulation = simulation
-        self._plan = plan
-        self._on_end: Callable[[bool], None] | None = on_end
         self._restarts = 0
         self._restarts_alike = 0
 
     @property
-    def job_id(self) -> JobId:
-        """The job's id."""
-        return self.simulation.job.job_id
-
-    @property
-    def job_name(self) -> str:
-        """The job's name."""
-        return self.simulation.job_graph.name
-
-    def status(self) -> JobStatus:
-        """Where the job stands now."""
-        return self.simulation.status
-
-    def status_history(self) -> tuple[JobStatus, ...]:
-        """All states that the job went through."""
-        return self.simulation.job.status_history
-
-    def overview(self) -> JobOverview:
-        """How the job fares: the attempt, the restarts, the last error and what can be said about it."""
-        return self.simulation.job.overview()
-
-    def checkpoints(self) -> CheckpointsOverview:
-        """The counts and the last checkpoints, each with its subtasks."""
-        return self.simulation.job.checkpoints()
+    def _driver(self) -> JobDriver:
+        return self.simulation.driver.driver
 
     def cancel(self, timeout_s: float = 10.0) -> None:
         """Stop the job."""
         if not self.status().is_terminal:
             self.simulation.cancel()
             self.simulation.run()
-        self._close()
+        self.simulation.close()
 
     def result(self, timeout_s: float | None = None) -> JobMetrics:
         """Run to the end; return the final metrics, or raise the job's error.
@@ -89,7 +52,7 @@ class InProcessClient:
             while not self.status().is_terminal:
                 self._advance()
                 ctrl_c.check()
-        return self._final()
+        return self._closed()
 
     def _advance(self) -> None:
         self.simulation.run_one_event()
@@ -116,48 +79,9 @@ class InProcessClient:
                 ctrl_c.check()
         return batch
 
-    def _close(self) -> None:
+    def _closed(self) -> JobMetrics:
         self.simulation.close()
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            on_end(self.simulation.driver.may_be_resumed)
-
-    def _final(self) -> JobMetrics:
-        self._close()
-        if self.status() is JobStatus.FAILED:
-            raise self.simulation.error(self.simulation.message)
-        if self.status() is JobStatus.CANCELED:
-            raise JobCanceledError(self.simulation.message)
-        return self.metrics()
-
-    def metrics(self) -> JobMetrics:
-        """The latest metrics that the slots reported."""
-        simulation = self.simulation
-        found: dict[int, list[SubtaskMetrics]] = {}
-        for vertex, data in simulation.master.subtask_metrics():
-            found.setdefault(vertex, []).append(msgspec.msgpack.decode(data, type=SubtaskMetrics))
-        vertices = tuple(
-            VertexMetrics(
-                vertex=v.id,
-                name=v.name,
-                parallelism=v.parallelism,
-                subtasks=tuple(sorted(found.get(v.id, ()), key=lambda s: s.subtask)),
-                records_expected=simulation.records_expected.get(v.operators[0].id),
-            )
-            for v in simulation.job_graph.vertices
-        )
-        return JobMetrics(
-            name=self.job_name,
-            status=self.status().name,
-            elapsed_ms=simulation.clock.now_ms(),
-            vertices=vertices,
-            job_id=self.job_id,
-            attempt=simulation.job.attempt,
-        )
-
-    def explain(self, format: str = "text") -> str:
-        """The plan with each operator's watermark, its lag and what holds it back; formats as `Environment.explain`."""
-        return explain_running(self._plan, self.metrics(), format)
+        return self._final()
 
     def collected_batches(self, operator: OperatorId) -> Iterator[ev.DeliverCollected]:
         """The batches that a sink sends to the driver, while the job runs on behind them."""
@@ -165,7 +89,7 @@ class InProcessClient:
         try:
             while (batch := self._next_collected(operator)) is not None:
                 yield batch
-            self._final()
+            self._closed()
         finally:
             if not simulation.status.is_terminal:
                 self.cancel()

@@ -1,12 +1,12 @@
-"""ControlServer: the driver's port for the slots' control connections; one thread, non-blocking sockets.
+"""ControlServer: the `Slots` of a real driver, and its thread; one TCP port, non-blocking sockets.
 
 A connection first has to prove that it holds the job's secret; until then it costs little (a few hundred bytes, a
 deadline, at most `MAX_UNPROVEN` at once, of which the oldest goes first) and can do nothing. What fails is closed and
 logged with the peer's address and the reason (by a `RefusalLog`); the job does not notice. After that each connection
 belongs to one slot, and what it sends becomes events for the handler.
 
-`handle` is called on the server's thread, for events of connections, ticks and what other threads `post`; from inside
-it `send` and `close_slot` may be called, nowhere else.
+`handle` is called on the server's thread, for events of connections, ticks and what other threads `post`; the methods
+of `Slots` are called from inside it, nowhere else.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from tidegate.core.clock import Clock, SystemClock
 from tidegate.core.errors import AuthenticationError, ProtocolError
 from tidegate.core.ids import AttemptNumber, SlotId
-from tidegate.jobmanager.events import Event, MessageMalformed, MessageReceived, SlotDisconnected, Tick
-from tidegate.jobmanager.failover.events import JobEvent
+from tidegate.jobmanager.events import MessageMalformed, MessageReceived, SlotDisconnected, Tick
+from tidegate.jobmanager.failover.events import OfAttempt
+from tidegate.jobmanager.ports import DriverEvent
 from tidegate.protocol.frames import ControlDecoder, control_frame
 from tidegate.protocol.handshake import ServerHandshake
 from tidegate.protocol.messages import MasterMessage, decode_slot_message, encode_message
@@ -33,8 +34,6 @@ from tidegate.protocol.refusals import RefusalLog
 from tidegate.protocol.tls import TlsIdentity, TlsSocket
 
 logger = logging.getLogger(__name__)
-
-AnyEvent = Event | JobEvent
 
 NO_ATTEMPT = AttemptNumber(-1)
 """The attempt of nobody: while it is the current one, every slot is refused."""
@@ -67,7 +66,7 @@ class ControlServer:
         bind_host: str,
         secret: bytes,
         job_id: str,
-        attempt: int,
+        attempt: AttemptNumber,
         num_slots: int,
         handshake_timeout_ms: int,
         *,
@@ -77,17 +76,18 @@ class ControlServer:
     ) -> None:
         self._secret = secret
         self._tls = None if tls is None else tls.server_context()
-        self._job = (job_id, attempt)
+        self._job_id = job_id
+        self._attempt = attempt
         self._num_slots = num_slots
         self._handshake_timeout_ms = handshake_timeout_ms
         self._clock = clock or SystemClock()
         self._refusals = RefusalLog("the control port")
-        self._handle: Callable[[AnyEvent], None] = lambda event: None
-        self._on_exit: Callable[[BaseException | None], None] = lambda error: None
-        self._posted: collections.deque[AnyEvent] = collections.deque()
+        self._handle: Callable[[DriverEvent], None] = lambda event: None
+        self._on_crash: Callable[[BaseException], None] = lambda error: None
+        self._posted: collections.deque[DriverEvent] = collections.deque()
         self._unproven: dict[_Connection, None] = {}
         self._slots: dict[SlotId, _Connection] = {}
-        self._stopping = False
+        self._stopping = self._closed = False
         self._accept_again_ms = 0
         self._accepting = True
         self._thread: threading.Thread | None = None
@@ -102,19 +102,17 @@ class ControlServer:
 
     # ---- from any thread ----
 
-    def start(
-        self, handle: Callable[[AnyEvent], None], on_exit: Callable[[BaseException | None], None]
-    ) -> None:
+    def start(self, handle: Callable[[DriverEvent], None], on_crash: Callable[[BaseException], None]) -> None:
         """Serve until `stop`.
 
-        `on_exit` is called last on the server's thread, when every socket is closed, with what `handle` raised, if
-        that was the end.
+        `on_crash` is called on the server's thread with what `handle`, or the server itself, has raised. Nobody is
+        connected then; ticks and posted events are handled on.
         """
-        self._handle, self._on_exit = handle, on_exit
+        self._handle, self._on_crash = handle, on_crash
         self._thread = threading.Thread(target=self._run, name="tidegate-control", daemon=True)
         self._thread.start()
 
-    def post(self, event: AnyEvent) -> None:
+    def post(self, event: DriverEvent) -> None:
         """Let the server's thread handle an event soon; after the end it is dropped."""
         self._posted.append(event)
         self._wake()
@@ -157,21 +155,35 @@ class ControlServer:
 
     def begin_attempt(self, attempt: AttemptNumber) -> None:
         """From now on only slots of this attempt are welcome; connections of earlier ones end without an event."""
-        self._job = (self._job[0], attempt)
+        self._attempt = attempt
         for connection in [*self._slots.values(), *self._unproven]:
             self._forget(connection)
+
+    def end_attempt(self) -> None:
+        """Close all connections without an event; until the next attempt every slot is refused."""
+        self.begin_attempt(NO_ATTEMPT)
+
+    def close(self) -> None:
+        """Close the port and all connections; posted events and ticks are handled until `stop`."""
+        if not self._closed:
+            self._closed = True
+            self.end_attempt()
+            if self._accepting:
+                self._selector.unregister(self._listener)
+            self._listener.close()
 
     # ---- the loop ----
 
     def _run(self) -> None:
-        error: BaseException | None = None
         try:
-            self._serve()
-        except BaseException as e:  # noqa: BLE001 -- on_exit gets it
-            error = e
+            while not self._stopping:
+                try:
+                    self._serve()
+                except BaseException as e:  # noqa: BLE001 -- on_crash gets it
+                    self.close()
+                    self._on_crash(e)
         finally:
             self._close_all()
-        self._on_exit(error)
 
     def _serve(self) -> None:
         next_tick_ms = self._now_ms()
@@ -179,7 +191,8 @@ class ControlServer:
             wait_ms = 0 if self._posted else max(0, next_tick_ms - self._now_ms())
             for key, mask in self._selector.select(wait_ms / 1000):
                 if key.fileobj is self._listener:
-                    self._accept()
+                    if not self._closed:
+                        self._accept()
                 elif key.fileobj is self._wake_receive:
                     with contextlib.suppress(BlockingIOError):
                         self._wake_receive.recv(4096)
@@ -225,7 +238,7 @@ class ControlServer:
             except OSError:
                 accepted.close()  # it went away at once
                 return
-        handshake = ServerHandshake(self._secret, *self._job)
+        handshake = ServerHandshake(self._secret, self._job_id, self._attempt)
         deadline_ms = self._now_ms() + self._handshake_timeout_ms
         connection = _Connection(accepted, f"{address[0]}:{address[1]}", handshake, deadline_ms)
         connection.is_open = self._tls is None
@@ -293,14 +306,14 @@ class ControlServer:
                 message = decode_slot_message(body)
                 if self._slots.get(slot) is not connection or self._stopping:
                     return  # closed by what it said before
-                self._handle(MessageReceived(slot, message))
+                self._handle(OfAttempt(self._attempt, MessageReceived(slot, message)))
         except ProtocolError as e:
             if self._slots.get(slot) is connection:
                 self._forget(connection)
                 logger.warning(
                     "the control connection of slot %d from %s is closed: %s", slot, connection.peer, e
                 )
-                self._handle(MessageMalformed(slot, str(e)))
+                self._handle(OfAttempt(self._attempt, MessageMalformed(slot, str(e))))
 
     # ---- bytes out ----
 
@@ -337,7 +350,7 @@ class ControlServer:
         for connection in [c for c in self._unproven if now_ms >= c.deadline_ms]:
             self._refuse(connection, f"it did not prove itself within {self._handshake_timeout_ms} ms")
         self._refusals.tick(now_ms)
-        if not self._accepting and now_ms >= self._accept_again_ms:
+        if not self._accepting and not self._closed and now_ms >= self._accept_again_ms:
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._accepting = True
 
@@ -353,7 +366,7 @@ class ControlServer:
         known = self._slots.get(slot) is connection
         self._forget(connection)
         if known:
-            self._handle(SlotDisconnected(slot, reason))
+            self._handle(OfAttempt(self._attempt, SlotDisconnected(slot, reason)))
 
     def _forget(self, connection: _Connection) -> None:
         """Close a connection without a word; every other way out goes through here."""

@@ -1,16 +1,13 @@
-"""The thread of the JobManager that does the I/O of checkpoints: manifests, deletion, verification.
+"""The I/O of checkpoints in the JobManager: manifests, deletion, verification.
 
-It performs the storage actions of a job one after the other, in the order in which they come, and posts the answers.
-A deletion that fails is logged, once, and tried again with the later ones and at the end. Before anything is written or
+The storage actions of a job are performed one after the other, in the order in which they come, where they may wait. A
+deletion that fails is logged, once, and tried again with the later ones and at the end. Before anything is written or
 deleted the driver's claim on the job is checked; once another driver has claimed it, nothing is done any more.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
-import threading
-from collections.abc import Callable
 from typing import assert_never
 
 from tidegate.core.errors import CheckpointError, StateCompatibilityError
@@ -35,7 +32,7 @@ Deletion = ce.DiscardCheckpoint | ce.Sweep
 
 
 class StorageOrders:
-    """Performs storage actions, wherever it is called: on a `StorageThread`, or by a simulation."""
+    """Performs storage actions. All calls of `perform` come from one thread."""
 
     def __init__(
         self,
@@ -248,47 +245,8 @@ def _what(*deletions: Deletion) -> str:
     return ", ".join(named)
 
 
-class StorageThread:
-    """Runs `StorageOrders` on a thread of its own. `do` and `stop` may come from any thread."""
-
-    def __init__(self, orders: StorageOrders, post: Callable[[Answer], None]) -> None:
-        self._orders = orders
-        self._post = post
-        self._queue: queue.SimpleQueue[StorageOrder | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="tidegate-storage", daemon=True)
-
-    @property
-    def may_be_resumed(self) -> bool:
-        """Whether another driver may go on from what is stored."""
-        return self._orders.may_be_resumed
-
-    def start(self) -> None:
-        """Begin to work."""
-        self._thread.start()
-
-    def do(self, order: StorageOrder) -> None:
-        """Perform this, behind what was ordered before."""
-        self._queue.put(order)
-
-    def stop(self, timeout_s: float = 30.0) -> None:
-        """Finish what was ordered, then end."""
-        self._queue.put(None)
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            logger.warning("the checkpoint storage does not answer; what is to be deleted there may stay")
-
-    def _run(self) -> None:
-        while (order := self._queue.get()) is not None:
-            try:
-                answer = self._orders.perform(order)
-            except Exception as e:
-                logger.exception("%s failed", type(order).__name__)
-                answer = _failed(order, e)
-            if answer is not None:
-                self._post(answer)
-
-
-def _failed(order: StorageOrder, error: Exception) -> Answer | None:
+def answer_to_crash(order: StorageOrder, error: Exception) -> Answer | None:
+    """What to answer when `perform` itself raised, which is a bug: the job must not wait for ever."""
     match order:
         case ce.WriteManifest(checkpoint) | ce.StoreAttachments(checkpoint):
             id = checkpoint if isinstance(checkpoint, int) else checkpoint.checkpoint_id
