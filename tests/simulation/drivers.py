@@ -187,7 +187,7 @@ class Run:
     def _end(self, one: Started, simulation: Simulation) -> None:
         if simulation.status is JobStatus.FINISHED:
             one.end = "finished"
-        elif isinstance(simulation.driver.driver.error, JobFencedError):
+        elif isinstance(simulation.driver.job_driver.error, JobFencedError):
             one.end = "fenced"
         else:
             assert "is the storage mounted?" in simulation.message, simulation.message

@@ -33,7 +33,7 @@ class InProcessClient(DriverClient):
 
     @property
     def _driver(self) -> JobDriver:
-        return self.simulation.driver.driver
+        return self.simulation.driver.job_driver
 
     def cancel(self, timeout_s: float = 10.0) -> None:
         """Stop the job."""

@@ -77,7 +77,7 @@ class SimulatedDriver:
         ports = Ports(
             SimulatedSlots(self._gangs), self._gangs, self._enumerators, self._storage, self._collected
         )
-        self.driver = JobDriver(
+        self.job_driver = JobDriver(
             job_graph,
             world.options,
             begin,
@@ -87,13 +87,13 @@ class SimulatedDriver:
             on_end=on_end,
             observe=self._observe,
         )
-        self.job = self.driver.job
+        self.job = self.job_driver.job
         self.post(ev.SubmissionRequested())
 
     @property
     def may_be_resumed(self) -> bool:
         """Whether another driver may go on from what is stored."""
-        return self.driver.may_be_resumed
+        return self.job_driver.may_be_resumed
 
     def choices(self) -> Iterator[Choice]:
         """What could happen to it now."""
@@ -111,12 +111,12 @@ class SimulatedDriver:
     def hear(self, attempt: AttemptNumber, event: ev.Event) -> None:
         """Something came over a connection of an attempt; connections of others are closed."""
         if attempt == self.job.attempt:
-            self.driver.handle(OfAttempt(attempt, event))
+            self.job_driver.handle(OfAttempt(attempt, event))
 
     def tick(self) -> None:
         """Time has passed."""
         self._enumerators.poll_if_due()
-        self.driver.handle(ev.Tick())
+        self.job_driver.handle(ev.Tick())
 
     def take_collected(self, operator: OperatorId) -> ev.DeliverCollected | None:
         """The next batch that a sink sent to the driver, acknowledged; None if there is none now."""
@@ -128,7 +128,7 @@ class SimulatedDriver:
 
     def _take_event(self) -> str:
         event = self._events.popleft()
-        self.driver.handle(event)
+        self.job_driver.handle(event)
         return type(event.event if isinstance(event, OfAttempt) else event).__name__
 
     def _observe(self, event: JobEvent, actions: Sequence[JobAction]) -> None:
@@ -202,22 +202,19 @@ class SimulatedEnumerators:
         self._graph = job_graph
         self._clock = clock
         self._post = post
-        self._sources = [source.id for _, source in sources_of(job_graph)]
         self.requests: deque[Callable[[], None]] = deque()
         """What they are asked, in order."""
         self._current: AttemptEnumerators | None = None
         self._closed_at: Mapping[OperatorId, bytes] | None = None
 
     def begin(self, attempt: AttemptNumber, restored: Mapping[OperatorId, bytes] | None) -> None:
-        """Make those of an attempt."""
-        self._stop()
-        states = self._closed_at if restored is None else restored
-        self._current = AttemptEnumerators(self._graph, self._clock, attempt, states, self._post)
+        """Make those of an attempt, when those of the one before are closed."""
+        self.requests.append(partial(self._begin, attempt, restored))
 
     def start(self) -> None:
         """Start one after the other."""
-        for source in self._sources:
-            self._ask(partial(AttemptEnumerators.start, source=source))
+        for _, source in sources_of(self._graph):
+            self._ask(partial(AttemptEnumerators.start, source=source.id))
 
     def request_split(self, operator: OperatorId, subtask: int) -> None:
         """A reader is out of splits."""
@@ -228,14 +225,14 @@ class SimulatedEnumerators:
         self._ask(lambda enumerators: enumerators.snapshot(checkpoint_id))
 
     def stop(self) -> None:
-        """What they were asked before is dropped."""
+        """Close them, when the scheduler chooses; what they were asked before is dropped."""
         self.requests.clear()
+        self.requests.append(self.release)
 
     def close(self) -> None:
-        """Close them."""
+        """The same, with a last word."""
         self.stop()
-        self._stop()
-        self._post(PortClosed("enumerators"))
+        self.requests.append(partial(self._post, PortClosed("enumerators")))
 
     def poll_if_due(self) -> None:
         """Time has passed."""
@@ -247,19 +244,22 @@ class SimulatedEnumerators:
         self.requests.popleft()()
 
     def release(self) -> None:
-        """The driver is gone."""
-        self.requests.clear()
-        self._stop()
-
-    def _ask(self, request: Callable[[AttemptEnumerators], None]) -> None:
-        current = self._current
-        assert current is not None
-        self.requests.append(partial(request, current))
-
-    def _stop(self) -> None:
+        """Close those of the attempt, if there are any."""
         if self._current is not None:
             self._closed_at = self._current.close()
             self._current = None
+
+    def _begin(self, attempt: AttemptNumber, restored: Mapping[OperatorId, bytes] | None) -> None:
+        states = self._closed_at if restored is None else restored
+        self._current = AttemptEnumerators(self._graph, self._clock, attempt, states, self._post)
+
+    def _ask(self, request: Callable[[AttemptEnumerators], None]) -> None:
+        self.requests.append(lambda: request(self._made))
+
+    @property
+    def _made(self) -> AttemptEnumerators:
+        assert self._current is not None, "no attempt has begun"
+        return self._current
 
 
 class SimulatedStorage:

@@ -106,12 +106,12 @@ class Simulation:
     @property
     def status(self) -> JobStatus:
         """Where the job stands; terminal when everything that it ordered is done."""
-        return self.driver.driver.status
+        return self.driver.job_driver.status
 
     @property
     def message(self) -> str:
         """Why it ended."""
-        return self.driver.driver.message
+        return self.driver.job_driver.message
 
     @property
     def reports(self) -> list[str]:
