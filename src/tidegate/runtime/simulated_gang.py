@@ -184,8 +184,7 @@ class SimulatedGang:
             queue.popleft()
             return slot.take_frame(frame)
         self._frames[source, slot.id] = deque()
-        if slot.needs(source):
-            slot.say(m.PeerLost(source, "the connection was reset"))
+        slot.lose_peer(source)
         return "lost"
 
     def _take_message(self, slot: SimulatedSlot) -> str:

@@ -18,6 +18,7 @@ from tidegate.core.options import Options
 from tidegate.protocol import messages as m
 from tidegate.protocol.frames import parse_data_header
 from tidegate.taskmanager.slot import Slot
+from tidegate.taskmanager.slot_process import SlotProcess
 
 Frame = tuple[bytes, bytes]
 
@@ -58,7 +59,6 @@ class SimulatedSlot:
         self.name = f"{attempt}.{id}" if attempt else str(id)
         self.inbox: deque[bytes] = deque()
         self.outbox: deque[bytes] = deque()
-        self.slot: Slot | None = None
         self.ended = False
         """Whether the process is gone."""
         self.killed = False
@@ -68,13 +68,16 @@ class SimulatedSlot:
         """Whether the JobManager keeps its connection."""
         self.doomed = False
         """Whether Spark is about to kill it."""
-        self.uploads = SimulatedUploads(self.wake)
-        self._job_id = job_id
+        self.uploads = uploads = SimulatedUploads(self.wake)
         self._world = world
         self._send_frame = send_frame
         self._stalled = False
-        self._said_goodbye = False
-        self._closed = False
+
+        def make(deploy: m.Deploy) -> Slot:
+            clock, options = world.clock, world.options
+            return Slot(id, job_id, attempt, deploy, options, clock, self, self.say, self.wake, uploads)
+
+        self._process = SlotProcess(make, uploads.finish, self.say, self._beat)
         self._beats = 0
         self._next_beat_ns = 0
         self.say(m.RegisterSlot(m.SlotAddress(id, "simulated", 0, 0), "simulated"))
@@ -98,6 +101,11 @@ class SimulatedSlot:
     # ---- what can happen ----
 
     @property
+    def slot(self) -> Slot | None:
+        """Its tasks, once they are deployed."""
+        return self._process.slot
+
+    @property
     def is_active(self) -> bool:
         """Whether it does anything at all."""
         return not self.ended and not self.paused
@@ -105,7 +113,7 @@ class SimulatedSlot:
     @property
     def is_running(self) -> bool:
         """Whether its tasks run."""
-        return self.slot is not None and self.is_active and not self._closed
+        return self.is_active and self._process.is_running
 
     def can_step(self) -> bool:
         """Whether a step may move something."""
@@ -119,10 +127,6 @@ class SimulatedSlot:
     def next_wake_ns(self) -> int | None:
         """When it wants to step even if nothing arrives."""
         return self.slot.next_wake_ns() if self.is_running and self.slot is not None else None
-
-    def needs(self, peer: SlotId) -> bool:
-        """Whether losing this peer now loses data."""
-        return self.is_running and self.slot is not None and self.slot.needs(peer)
 
     # ---- what happens ----
 
@@ -140,10 +144,9 @@ class SimulatedSlot:
 
         def step() -> None:
             self._stalled = not (slot.step() or slot.flush())
-            if slot.failure is not None:
-                self._close()
+            self._close_if_failed()
             if slot.is_done:
-                self._goodbye()
+                self._process.say_goodbye()
 
         self._run(step)
         return "nothing to do" if self._stalled else None
@@ -152,7 +155,14 @@ class SimulatedSlot:
         """Take the next message of the JobManager."""
         message = m.decode_master_message(self.inbox.popleft())
         self._stalled = False
-        self._run(lambda: self._receive(message))
+
+        def receive() -> None:
+            self._process.receive(message)
+            if self._process.is_cancelled:
+                self._process.say_goodbye()
+            self._close_if_failed()
+
+        self._run(receive)
         return type(message).__name__
 
     def take_frame(self, frame: Frame) -> str:
@@ -171,6 +181,11 @@ class SimulatedSlot:
         work = self.uploads.waiting.popleft()
         self._run(work)
 
+    def lose_peer(self, peer: SlotId) -> None:
+        """The connection from a peer was reset."""
+        if self.is_running:
+            self._process.peer_lost(peer, "the connection was reset")
+
     def lose_control(self) -> None:
         """It finds out that the JobManager is gone, and ends itself."""
         self.end()
@@ -178,17 +193,15 @@ class SimulatedSlot:
     def end(self) -> None:
         """The process ends in good order."""
         if not self.ended:
-            self._run(self._close)
+            self._run(self._process.close)
             self.ended = True
 
     def die(self) -> None:
         """The process is killed: nothing is said, closed or finished any more."""
         self.killed = self.ended = True
         self.uploads.waiting.clear()
-        if self.slot is not None and not self._closed:
-            self._closed = True
-            with contextlib.suppress(BaseException):
-                self.slot.release()
+        with contextlib.suppress(BaseException):
+            self._process.release()
 
     # ---- inside ----
 
@@ -205,48 +218,13 @@ class SimulatedSlot:
         if self.killed:
             self.die()
 
-    def _receive(self, message: m.MasterMessage) -> None:
-        if isinstance(message, m.Deploy):
-            slot = self.slot = Slot(
-                self.id,
-                self._job_id,
-                self.attempt,
-                message,
-                self._world.options,
-                self._world.clock,
-                self,
-                self.say,
-                self.wake,
-                self.uploads,
-            )
-            if slot.failure is None:
-                slot.open()
-        elif isinstance(message, m.Cancel):
-            self._goodbye()
-        elif self.slot is not None and not self._closed and not isinstance(message, m.MasterHeartbeat):
-            self.slot.receive_message(message)
+    def _close_if_failed(self) -> None:
         if self.slot is not None and self.slot.failure is not None:
-            self._close()
-
-    def _close(self) -> None:
-        """As the mailbox does it: uploads that were begun are finished, then the tasks are closed."""
-        if self.slot is not None and not self._closed:
-            while self.uploads.waiting:
-                self.uploads.waiting.popleft()()
-            self._closed = True
-            self.slot.close()
-
-    def _goodbye(self) -> None:
-        if not self._said_goodbye:
-            self._said_goodbye = True
-            self._close()
-            self._beat()  # with the final numbers
-            self.say(m.SlotFinished())
+            self._process.close()
 
     def _beat(self) -> None:
         self._beats += 1
-        metrics = () if self.slot is None else self.slot.metrics()
-        self.say(m.SlotHeartbeat(self._beats, metrics))
+        self.say(m.SlotHeartbeat(self._beats, self._process.metrics()))
 
 
 class SimulatedUploads:
@@ -265,3 +243,8 @@ class SimulatedUploads:
         """Let the mailbox run this."""
         self.posted.append(then)
         self._wake()
+
+    def finish(self) -> None:
+        """Do all that waits."""
+        while self.waiting:
+            self.waiting.popleft()()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidegate.core.allocator import keep_freed_memory
 from tidegate.core.clock import SystemClock
 from tidegate.core.errors import ConfigurationError
-from tidegate.core.ids import SlotId, VertexId
+from tidegate.core.ids import SlotId
 from tidegate.core.options import Options
 from tidegate.protocol import messages as m
 from tidegate.protocol.bootstrap import SlotBootstrap
@@ -23,6 +23,7 @@ from tidegate.protocol.handshake import Hello
 from tidegate.taskmanager.control import ControlClient, ControlLost
 from tidegate.taskmanager.network.data_plane import DataPlane, PeerUnreachable
 from tidegate.taskmanager.slot import Slot
+from tidegate.taskmanager.slot_process import SlotProcess
 from tidegate.taskmanager.uploads import UploadThread
 
 log = logging.getLogger(__name__)
@@ -85,15 +86,21 @@ class _Mailbox:
     ) -> None:
         self._bootstrap = bootstrap
         self._slot_id = slot_id
-        self._options = options
         self._control = control
         self._data = data
-        self._clock = SystemClock()
-        self._uploads = UploadThread(data.wake)
-        self._slot: Slot | None = None
+        self._clock = clock = SystemClock()
+        uploads = UploadThread(data.wake)
+
+        def make(deploy: m.Deploy) -> Slot:
+            job_id, attempt = bootstrap.job_id, bootstrap.attempt
+            return Slot(
+                slot_id, job_id, attempt, deploy, options, clock, data, control.send, data.wake, uploads
+            )
+
+        self._process = SlotProcess(make, uploads.close, control.send, control.beat)
         self._step_since = 0.0
         control.on_arrival = data.wake
-        control.metrics = self._metrics
+        control.metrics = self._process.metrics
         control.activity = self._activity
         data.on_frame = self._on_frame
         data.on_lost = self._on_lost
@@ -101,40 +108,28 @@ class _Mailbox:
     def run(self, address: m.SlotAddress, executor: str) -> None:
         self._control.start()
         self._control.send(m.RegisterSlot(address, executor))
-        deploy = self._wait_for_deploy()
-        if deploy is None:
-            self._control.send(m.SlotFinished())
-            return
-        self._step_since = time.monotonic()
-        slot = self._slot = Slot(
-            self._slot_id,
-            self._bootstrap.job_id,
-            self._bootstrap.attempt,
-            deploy,
-            self._options,
-            self._clock,
-            self._data,
-            self._control.send,
-            self._data.wake,
-            self._uploads,
-        )
         try:
-            if slot.failure is None:
-                slot.open()
-            if slot.failure is None and self._connect(slot, deploy):
+            deploy = self._wait_for_deploy()
+            slot = self._process.slot
+            if (
+                deploy is not None
+                and slot is not None
+                and slot.failure is None
+                and self._connect(slot, deploy)
+            ):
                 with _collecting_rarely():
                     self._loop(slot)
         except ControlLost:
             raise
-        except BaseException as e:  # noqa: BLE001 - whatever it is, it is reported
-            slot.fail(e)
+        except BaseException as e:
+            if self._process.slot is None:
+                raise
+            self._process.slot.fail(e)
         finally:
-            self._uploads.close()
-            slot.close()
-        if slot.failure is not None:
+            self._process.close()
+        if self._process.slot is not None and self._process.slot.failure is not None:
             self._wait_for_cancel()
-        self._control.beat()
-        self._control.send(m.SlotFinished())
+        self._process.say_goodbye()
 
     def _connect(self, slot: Slot, deploy: m.Deploy) -> bool:
         """Connect with all peers before the first record; one that cannot be reached is the JobManager's to judge.
@@ -156,12 +151,15 @@ class _Mailbox:
         return True
 
     def _wait_for_deploy(self) -> m.Deploy | None:
+        """The deployment, once its tasks are open; None: the slot was cancelled before it came."""
         while True:
             while self._control.inbox:
                 message = self._control.inbox.popleft()
+                self._step_since = time.monotonic()
+                self._process.receive(message)
                 if isinstance(message, m.Deploy):
                     return message
-                if isinstance(message, m.Cancel):
+                if self._process.is_cancelled:
                     return None
             self._raise_if_lost()
             self._data.wait_for_wake(_LONGEST_WAIT_S)
@@ -172,10 +170,9 @@ class _Mailbox:
         shut = False
         while True:
             while inbox:
-                message = inbox.popleft()
-                if isinstance(message, m.Cancel):
+                self._process.receive(inbox.popleft())
+                if self._process.is_cancelled:
                     return
-                slot.receive_message(message)
             self._raise_if_lost()
             self._step_since = time.monotonic()
             moved = slot.step() or slot.flush()
@@ -205,12 +202,11 @@ class _Mailbox:
             self._data.poll(0.1)
 
     def _on_frame(self, peer: SlotId, header: DataHeader, body: memoryview) -> None:
-        if self._slot is not None:
-            self._slot.receive_frame(header, body)
+        if self._process.slot is not None:
+            self._process.slot.receive_frame(header, body)
 
     def _on_lost(self, peer: SlotId, reason: str, is_cut: bool) -> None:
-        if self._slot is not None and self._slot.needs(peer):
-            self._control.send(m.PeerLost(peer, reason, is_cut))
+        self._process.peer_lost(peer, reason, is_cut=is_cut)
 
     def _raise_if_lost(self) -> None:
         if self._control.lost is not None:
@@ -218,12 +214,8 @@ class _Mailbox:
                 f"slot {self._slot_id} of job {self._bootstrap.job_id} ends itself: {self._control.lost}"
             )
 
-    def _metrics(self) -> tuple[tuple[VertexId, bytes], ...]:
-        slot = self._slot
-        return () if slot is None else slot.metrics()
-
     def _activity(self) -> tuple[int, str]:
-        since, slot = self._step_since, self._slot
+        since, slot = self._step_since, self._process.slot
         if not since or slot is None:
             return 0, ""
         task = slot.current

@@ -1,0 +1,97 @@
+"""SlotProcess: the life of a slot, from its deployment to its last word. A mailbox loop, real or simulated, moves it.
+
+1. `Deploy`: the tasks are made and opened. The loop steps them.
+2. A task fails: the loop closes the process and waits for `Cancel`, so that the JobManager hears of the cause first.
+3. All tasks are done, or `Cancel` has come: uploads that were begun are finished and the tasks are closed. The last
+   heartbeat has the final numbers, and `SlotFinished` is the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from tidegate.core.ids import SlotId, VertexId
+from tidegate.protocol import messages as m
+from tidegate.taskmanager.slot import Slot
+
+
+class SlotProcess:
+    """One slot of one attempt. All calls but `metrics` come from the thread of its loop."""
+
+    def __init__(
+        self,
+        make: Callable[[m.Deploy], Slot],
+        finish_uploads: Callable[[], None],
+        send: Callable[[m.SlotMessage], None],
+        beat: Callable[[], None],
+    ) -> None:
+        self.slot: Slot | None = None
+        self.is_cancelled = False
+        self._make = make
+        self._finish_uploads = finish_uploads
+        self._send = send
+        self._beat = beat
+        self._is_closed = False
+        self._has_said_goodbye = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has tasks that are not closed."""
+        return self.slot is not None and not self._is_closed
+
+    def receive(self, message: m.MasterMessage) -> None:
+        """A message of the JobManager."""
+        match message:
+            case m.Deploy():
+                if self.slot is None:
+                    self.slot = self._make(message)
+                    if self.slot.failure is None:
+                        self.slot.open()
+            case m.Cancel():
+                self.is_cancelled = True
+            case m.MasterHeartbeat():
+                pass
+            case (
+                m.AssignSplits()
+                | m.NoMoreSplits()
+                | m.AlignWatermarks()
+                | m.CollectedTaken()
+                | m.TriggerCheckpoint()
+                | m.NotifyCheckpointComplete()
+                | m.NotifyCheckpointAborted()
+            ):
+                if self.slot is not None and self.is_running:
+                    self.slot.receive_message(message)
+            case _:
+                assert_never(message)
+
+    def peer_lost(self, peer: SlotId, reason: str, *, is_cut: bool = False) -> None:
+        """A data connection ended; if that loses data, the JobManager is told."""
+        if self.slot is not None and self.is_running and self.slot.needs(peer):
+            self._send(m.PeerLost(peer, reason, is_cut))
+
+    def close(self) -> None:
+        """Finish the uploads that were begun, then close the tasks."""
+        if self.slot is not None and self.is_running:
+            self._finish_uploads()
+            self._is_closed = True
+            self.slot.close()
+
+    def say_goodbye(self) -> None:
+        """Close, and say the last words; once."""
+        if not self._has_said_goodbye:
+            self._has_said_goodbye = True
+            self.close()
+            self._beat()
+            self._send(m.SlotFinished())
+
+    def release(self) -> None:
+        """The process was killed: give back what its memory held, and do nothing else."""
+        if self.slot is not None and self.is_running:
+            self._is_closed = True
+            self.slot.release()
+
+    def metrics(self) -> tuple[tuple[VertexId, bytes], ...]:
+        """The metrics of all tasks, encoded. Any thread."""
+        return () if self.slot is None else self.slot.metrics()
