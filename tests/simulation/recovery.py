@@ -50,7 +50,7 @@ from tidegate.storage.layout import claim_path, inheritance_path
 from tidegate.storage.memory import MemoryStorage
 from tidegate.storage.opening import make_storage
 from tidegate.storage.storage import StorageError
-from tidegate.taskmanager.in_flight import decode_in_flight
+from tidegate.taskmanager.barriers.in_flight import decode_in_flight
 from tidegate.testing.simulated_faults import SimulatedFaults
 
 MODES = ("aligned", "aligned", "unaligned", "unaligned", "timeout", "at_least_once")

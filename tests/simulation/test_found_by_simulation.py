@@ -19,10 +19,11 @@ from tidegate.protocol import messages as m
 from tidegate.records.batch import Batch
 from tidegate.records.elements import CheckpointBarrier
 from tidegate.records.types import record_type_of
+from tidegate.records.wire import decode_batch
 from tidegate.state.operator_states import OperatorStates, StatesContext
 from tidegate.storage.memory import MemoryStorage
-from tidegate.taskmanager.alignment import BarrierAlignment, BeginCheckpoint
-from tidegate.taskmanager.channels import InputGate
+from tidegate.taskmanager.barriers.alignment import BarrierAlignment, BeginCheckpoint
+from tidegate.taskmanager.input_gate import InputGate
 
 INT = record_type_of(int)
 A, B = ChannelId(EdgeId(0), 0, 0), ChannelId(EdgeId(0), 1, 0)
@@ -34,21 +35,27 @@ def batch(*rows: int) -> Batch:
 
 
 def gate() -> InputGate:
-    made = InputGate({A: 0, B: 0}, exclusive=2, floating=2)
-    made.grant = lambda channel, n: None
-    return made
+    inputs = {A: 0, B: 0}
+    return InputGate(inputs, 2, 2, lambda channel, n: None, BarrierAlignment(inputs))
+
+
+def begin(gate: InputGate) -> dict[ChannelId, list[list[int]]]:
+    """The next barrier that overtakes begins a checkpoint: the rows that it overtakes."""
+    found = gate.alignment.next_overtaking()
+    assert found is not None
+    (begun, *_) = gate.alignment.barrier_received(*found, now_ms=100)
+    assert isinstance(begun, BeginCheckpoint)
+    return {channel: [b.rows for b in batches] for channel, batches in gate.overtake(begun).items()}
 
 
 def test_a_batch_behind_a_barrier_is_not_recorded_even_if_the_task_has_not_looked_at_the_barrier():
-    g, recorded = gate(), []
+    g = gate()
     g.receive(A, LATE, 0)
-    g.next_overtaker()
-    g.record = lambda channel, batch: recorded.append(batch.rows)
-    g.overtaken_by(LATE, frozenset({B}))
+    begin(g)
     g.receive(B, batch(1), 0)
     g.receive(B, LATE, 0)
     g.receive(B, batch(2), 0)
-    assert recorded == [[1]]
+    assert [decode_batch(data, INT).rows for _, _, data in g.take_recorded()] == [[1]]
 
 
 def test_batches_that_a_restore_put_back_are_in_flight_again():
@@ -57,9 +64,7 @@ def test_batches_that_a_restore_put_back_are_in_flight_again():
     g.put_back(B, batch(2))
     g.receive(A, batch(3), 0)
     g.receive(A, LATE, 0)
-    g.next_overtaker()
-    found = g.overtaken_by(LATE, frozenset({B}))
-    assert {c: [b.rows for b in batches] for c, batches in found.items()} == {A: [[1], [3]], B: [[2]]}
+    assert begin(g) == {A: [[1], [3]], B: [[2]]}
 
 
 def test_the_last_barrier_of_an_aligned_checkpoint_may_have_overtaken_batches():

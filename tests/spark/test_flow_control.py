@@ -20,7 +20,7 @@ from tests.spark.test_slots import connected, listening
 from tidegate import Environment, JobStatus, MapFunction
 from tidegate.core.states import ExecutionState
 from tidegate.metrics.snapshot import SubtaskMetrics, VertexMetrics
-from tidegate.taskmanager.channels import MAX_BACKLOG
+from tidegate.taskmanager.output_channel import MAX_BACKLOG
 
 MB = 1 << 20
 

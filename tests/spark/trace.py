@@ -24,7 +24,7 @@ class Step(NamedTuple):
 class Trace:
     """The log of checkpoints at DEBUG, of all slots with a `Traced` function, in a file per process."""
 
-    LOGGER = "tidegate.taskmanager.checkpointing"
+    LOGGER = "tidegate.taskmanager.barriers"
     LINE = re.compile(r"(\S+) (\d+) checkpoint (\d+): subtask (\d+) of vertex (\d+): (.*)")
     WORDS = re.compile(r"(.*?)(?: (?:on|to|of|by) (.*))?")
 

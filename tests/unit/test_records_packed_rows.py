@@ -15,8 +15,8 @@ from tidegate.records.batch import Batch
 from tidegate.records.packed_rows import PackedRows
 from tidegate.records.types import record_type_of
 from tidegate.records.wire import decode_frame, encode_batch, encode_frame
-from tidegate.taskmanager.channels import MANY_ROWS, OutputChannel, merge
 from tidegate.taskmanager.credits import SenderCredits
+from tidegate.taskmanager.output_channel import MANY_ROWS, OutputChannel, merge
 
 VISIT = record_type_of(tuple[str, int, float | None, bool, bytes])
 ROWS = [

@@ -9,7 +9,8 @@ from tidegate.api.source import Idle
 from tidegate.core.clock import ManualClock
 from tidegate.core.ids import SubtaskId, VertexId
 from tidegate.metrics.registry import TaskMetrics
-from tidegate.taskmanager.channels import InputGate
+from tidegate.taskmanager.barriers.alignment import BarrierAlignment
+from tidegate.taskmanager.input_gate import InputGate
 from tidegate.taskmanager.task import Task
 
 
@@ -25,12 +26,16 @@ class Source:
         return self.answer
 
 
+def no_inputs() -> InputGate:
+    return InputGate({}, 1, 0, lambda channel, n: None, BarrierAlignment([]))
+
+
 def task_of(source: Source) -> Task:
     chain = SimpleNamespace(
         source=source, is_ready=lambda: True, was_ready=lambda ready: None, has_more=False, keeps_time=False
     )
     metrics = TaskMetrics(0, now_ns=0)
-    return Task(SubtaskId(VertexId(0), 0), "source", chain, InputGate({}, 1, 0), [], metrics, ManualClock())  # type: ignore[arg-type]
+    return Task(SubtaskId(VertexId(0), 0), "source", chain, no_inputs(), [], metrics, ManualClock())  # type: ignore[arg-type]
 
 
 def test_an_idle_source_is_asked_again_when_it_is_woken_or_its_time_has_come():
@@ -93,17 +98,17 @@ def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
     channel = SimpleNamespace(is_available=False)
     partition = SimpleNamespace(channels=[channel], now_ns=0)
     metrics = TaskMetrics(0, now_ns=0)
+    begun: list[object] = []
     task = Task(
         SubtaskId(VertexId(0), 0),
         "source",
         Chain(),
-        InputGate({}, 1, 0),
+        no_inputs(),
         [partition],
         metrics,
-        clock,  # type: ignore[arg-type, list-item]
+        clock,
+        SimpleNamespace(step=lambda: False, triggered=begun.append),  # type: ignore[arg-type, list-item]
     )
-    begun: list[object] = []
-    task.checkpoints = SimpleNamespace(step=lambda: None, triggered=begun.append)  # type: ignore[assignment]
     start = clock.monotonic_ns()
     assert not task.step(start)
     clock.advance_ns(30)

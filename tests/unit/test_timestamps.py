@@ -17,8 +17,8 @@ from tidegate.core.ids import ChannelId, EdgeId
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
 from tidegate.records.wire import decode_batch, encode_batch, encode_columns
-from tidegate.taskmanager.channels import OutputChannel, merge
 from tidegate.taskmanager.credits import SenderCredits
+from tidegate.taskmanager.output_channel import OutputChannel, merge
 from tidegate.taskmanager.partitioners import make_partitioner
 from tidegate.testing.harness import OperatorHarness
 

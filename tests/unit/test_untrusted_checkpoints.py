@@ -32,7 +32,7 @@ from tidegate.snapshot.manifest import decode_manifest, manifest_edges
 from tidegate.storage import layout
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.finding import find_latest
-from tidegate.taskmanager.in_flight import OvertakenBatch, encode_in_flight
+from tidegate.taskmanager.barriers.in_flight import OvertakenBatch, encode_in_flight
 
 
 class Evil:

@@ -8,7 +8,7 @@ from tidegate.snapshot.assignment import SubtaskRestore, decode_restore
 from tidegate.state.operator_states import Restored
 from tidegate.storage.opening import decode_storage
 from tidegate.storage.storage import CheckpointStorage
-from tidegate.taskmanager.in_flight import OvertakenBatch, decode_in_flight
+from tidegate.taskmanager.barriers.in_flight import OvertakenBatch, decode_in_flight
 
 
 class SlotRestore:

@@ -39,16 +39,18 @@ from tidegate.records.wire import (
     encode_frame,
 )
 from tidegate.state.operator_states import OperatorStates, StatesContext
-from tidegate.storage.storage import CheckpointStorage
+from tidegate.taskmanager.barriers.alignment import BarrierAlignment
+from tidegate.taskmanager.barriers.subtask_checkpoints import CheckpointHost, SubtaskCheckpoints
 from tidegate.taskmanager.chain import ChainHost, OperatorChain
-from tidegate.taskmanager.channels import InputGate, OutputChannel
-from tidegate.taskmanager.checkpointing import CheckpointHost, Uploads
 from tidegate.taskmanager.credits import SenderCredits
+from tidegate.taskmanager.input_gate import InputGate
 from tidegate.taskmanager.local_directories import LocalDirectories
+from tidegate.taskmanager.output_channel import OutputChannel
 from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers
 from tidegate.taskmanager.portions import Receiver
 from tidegate.taskmanager.restoring import SlotRestore
 from tidegate.taskmanager.task import ResultPartition, Task
+from tidegate.taskmanager.uploads import Uploads
 
 
 class Network(Protocol):
@@ -328,9 +330,15 @@ class Slot:
                     owner = self._slot_of(edge.source, producer)
                     if owner != self.slot_id:
                         self._open_channels[owner] = self._open_channels.get(owner, 0) + 1
-        gate = InputGate(channels, self._options.buffers_per_channel, self._options.floating_buffers)
-        gate.grant = self._grant
-        return gate
+        options = self._options
+        alignment = BarrierAlignment(
+            channels,
+            at_least_once=options.checkpoint_mode == "at_least_once",
+            timeout_ms=options.checkpoint_alignment_timeout or None,
+        )
+        return InputGate(
+            channels, options.buffers_per_channel, options.floating_buffers, self._grant, alignment
+        )
 
     def _make_task(self, subtask: SubtaskId) -> None:
         vertex = self._graph.vertex(subtask.vertex)
@@ -364,15 +372,18 @@ class Slot:
             self._input_types[edge.id] = chain.operators[0].input_types[edge.input]
         producers = {edge.id: edge.source for edge in self._graph.inputs(vertex.id)}
         gate = self._gates[subtask]
-        task = Task(subtask, vertex.name, chain, gate, partitions, metrics, self._clock, producers)
-        if self._restore.storage is not None and self._options.checkpoint_interval:
-            task.join_checkpoints(self._options, self._checkpoint_host(self._restore.storage))
+        storage = self._restore.storage
+        checkpoints = None
+        if storage is not None and self._options.checkpoint_interval:
+            host_of = CheckpointHost(self._attempt, self._clock, storage, self._uploads, self._send_message)
+            outputs = [channel for partition in partitions for channel in partition.channels]
+            checkpoints = SubtaskCheckpoints(subtask, chain, gate, outputs, host_of)
+        task = Task(
+            subtask, vertex.name, chain, gate, partitions, metrics, self._clock, checkpoints, producers
+        )
         self.tasks.append(task)
         self._by_operator[(vertex.operators[0].id, subtask.index)] = task
         made.append(task)
-
-    def _checkpoint_host(self, storage: CheckpointStorage) -> CheckpointHost:
-        return CheckpointHost(self._attempt, self._clock, storage, self._uploads, self._send_message)
 
     def _put_back(self, task: Task) -> None:
         """Batches that were in flight when the checkpoint was taken go back to where they were, before all others."""

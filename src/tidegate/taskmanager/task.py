@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from tidegate.api.source import Finished, Idle
 from tidegate.core.clock import Clock
 from tidegate.core.ids import ChannelId, EdgeId, SubtaskId, VertexId
-from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
 from tidegate.metrics.registry import TaskMetrics, TaskState
 from tidegate.metrics.snapshot import EventTime, SubtaskMetrics, event_time_of
@@ -23,10 +22,10 @@ from tidegate.records.elements import (
     WatermarkStatus,
 )
 from tidegate.records.types import RecordType, projected
-from tidegate.taskmanager.alignment import BarrierAlignment
+from tidegate.taskmanager.barriers.subtask_checkpoints import SubtaskCheckpoints
 from tidegate.taskmanager.chain import OperatorChain
-from tidegate.taskmanager.channels import InputGate, OutputChannel
-from tidegate.taskmanager.checkpointing import CheckpointHost, SubtaskCheckpoints
+from tidegate.taskmanager.input_gate import InputGate
+from tidegate.taskmanager.output_channel import OutputChannel
 from tidegate.taskmanager.partitioners import Partitioner
 from tidegate.taskmanager.valve import Action, AdvanceClock, WatermarkValve
 
@@ -91,9 +90,10 @@ class Task:
         partitions: list[ResultPartition],
         metrics: TaskMetrics,
         clock: Clock,
+        checkpoints: SubtaskCheckpoints | None = None,
         producers: Mapping[EdgeId, VertexId] | None = None,
     ) -> None:
-        """`producers` are the vertices at the other ends of the input edges, for who reads the metrics."""
+        """`checkpoints`: None if they are off. `producers`: the vertices at the other ends of the input edges."""
         self.id = id
         self.name = name
         self.chain = chain
@@ -101,8 +101,7 @@ class Task:
         self.partitions = partitions
         self.channels = [c for p in partitions for c in p.channels]
         self.state = ExecutionState.DEPLOYING
-        self.checkpoints: SubtaskCheckpoints | None = None
-        """Its part in checkpoints; None: they are off. Set before `open`."""
+        self.checkpoints = checkpoints
         self.valve = WatermarkValve(gate.channels())
         self._metrics = metrics
         self._clock = clock
@@ -110,9 +109,7 @@ class Task:
         self._received = 0
         """Records that came over the edges."""
         self._orders: deque[Callable[[], None]] = deque()
-        """What the JobManager said behind a trigger that waits for a batch to be done."""
-        self._current: ChannelId | None = None
-        """The channel of the batch that the chain is at work on."""
+        """The JobManager's messages since a trigger that waits until the current batch is done."""
         self._ending = False
         """Whether the input has ended, and an operator still has something of it."""
         self._draining = False
@@ -169,9 +166,11 @@ class Task:
         """Open the operators. `finished`: the task had done all its work before the checkpoint it is restored from."""
         self.chain.open()
         if finished:
-            # Whoever feeds it had finished before it: no barrier comes from there.
+            # Its producers had finished before it: no barrier comes from there.
             for channel in self.gate.channels():
                 self.gate.end_channel(channel)
+                if self.checkpoints is not None:
+                    self.checkpoints.channel_ended(channel)
             self._end_output()
 
     def start(self) -> None:
@@ -188,16 +187,6 @@ class Task:
         self.chain.start()
         if clocks.some_reached_ms > clocks.all_reached_ms:
             self.chain.process_watermark(clocks.some_reached_ms)
-
-    def join_checkpoints(self, options: Options, host: CheckpointHost) -> None:
-        """Take part in checkpoints; called before `open`."""
-        timeout_ms = options.checkpoint_alignment_timeout or None
-        at_least_once = options.checkpoint_mode == "at_least_once"
-        alignment = BarrierAlignment(self.gate.channels(), at_least_once=at_least_once, timeout_ms=timeout_ms)
-        self.checkpoints = SubtaskCheckpoints(
-            self.id, self.chain, self.gate, self.channels, alignment, timeout_ms, host
-        )
-        self.checkpoints.rest_in_flight = self._rest_in_flight
 
     # ---- what the JobManager says ----
 
@@ -228,11 +217,6 @@ class Task:
         """A checkpoint was given up."""
         assert self.checkpoints is not None
         self.checkpoints.aborted(checkpoint_id)
-
-    def _rest_in_flight(self) -> tuple[ChannelId, Batch] | None:
-        """The part of a batch that is not processed yet when an unaligned barrier comes, and its channel."""
-        rest = self.chain.rest
-        return None if rest is None or self._current is None else (self._current, rest)
 
     # ---- work ----
 
@@ -286,7 +270,6 @@ class Task:
         input_index, channel_id, element = found
         if isinstance(element, Batch):
             self._received += element.num_rows
-            self._current = channel_id
             self.chain.process(element, input_index)
         elif isinstance(element, CheckpointBarrier):
             if self.checkpoints is not None:
@@ -318,12 +301,8 @@ class Task:
             self._finish()
 
     def _step_checkpoints(self, checkpoints: SubtaskCheckpoints, now_ns: int) -> bool:
-        """Barriers that overtake, then what the JobManager said; returns whether that was the step."""
-        moved = False
-        while (overtaker := self.gate.next_overtaker()) is not None:
-            checkpoints.barrier_received(*overtaker)
-            moved = True
-        checkpoints.step()
+        """Barriers that overtake, then the JobManager's messages; returns whether that was the step."""
+        moved = checkpoints.step()
         if self._orders:
             if self.chain.has_more:  # without asking for credit: a barrier waits, and this is bounded
                 if not self.chain.is_ready():
@@ -414,15 +393,13 @@ class Task:
         if self._ending:
             return
         self._end_output()
-        if self.checkpoints is not None:
-            self.checkpoints.look_for_trigger()
 
     def _end_output(self) -> None:
         for channel in self.channels:
             channel.add_event(END_OF_INPUT)
         self._draining = True
         if self.checkpoints is not None:
-            self.checkpoints.output_ended = True
+            self.checkpoints.output_ended()
 
     def _drain(self, now_ns: int) -> bool:
         if not all(c.is_drained for c in self.channels):

@@ -7,15 +7,28 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
 
-class UploadThread:
-    """Started with the first upload. `submit` is called on the mailbox thread, `post` on the upload thread.
+class Uploads(Protocol):
+    """Runs the asynchronous parts: one after the other, on another thread (or when a simulation chooses)."""
 
-    What is posted waits in `posted` until the mailbox thread takes it; `wake` makes it look.
-    """
+    posted: deque[Callable[[], None]]
+    """What the mailbox thread is to run."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run `work` soon; it does not raise."""
+        ...
+
+    def post(self, then: Callable[[], None]) -> None:
+        """Called from inside `work`: put `then` into `posted` and wake the mailbox thread."""
+        ...
+
+
+class UploadThread:
+    """Started with the first upload. `submit` is called on the mailbox thread, `post` on the upload thread."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.posted: deque[Callable[[], None]] = deque()
@@ -24,7 +37,7 @@ class UploadThread:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Run `work` soon, behind what was submitted before."""
+        """Run `work` soon, after what was submitted before."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tidegate-uploads", daemon=True)
             self._thread.start()
@@ -36,13 +49,13 @@ class UploadThread:
         self._wake()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the thread; an upload that hangs in its storage is left behind (the process ends soon)."""
+        """End the thread. An upload that hangs in its storage is abandoned: the process ends soon."""
         if self._thread is None:
             return
         self._work.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            log.warning("an upload does not end; its thread is left behind")
+            log.warning("an upload does not end; its thread is abandoned")
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
