@@ -244,6 +244,23 @@ def test_a_deletion_that_failed_is_done_with_a_later_checkpoint_and_logged_once(
     assert "deleted what could not be deleted before: checkpoint 2, checkpoint 1" in caplog.text
 
 
+def test_a_sweep_leaves_the_files_of_a_checkpoint_that_could_not_be_deleted(tmp_path):
+    """A driver that resumes the job finds that checkpoint: it must be whole, or gone."""
+    driver = Driver(tmp_path)
+    shared = driver.storage.writer(1, 0, "op", 0).write("state", b"x", "shared").path
+    driver.complete(1)
+    driver.complete(2)
+    driver.storage.stuck = 1
+    driver.orders.perform(ce.DiscardCheckpoint(1, NONE))
+    driver.orders.perform(ce.Sweep(NONE, 2))
+    assert driver.storage.completed() == [1, 2]
+    assert shared in driver.files()
+    driver.storage.stuck = 0
+    driver.orders.perform(ce.Sweep(NONE, 2))
+    assert driver.storage.completed() == [2]
+    assert shared not in driver.files()
+
+
 @pytest.mark.parametrize("mended", [True, False])
 def test_what_could_not_be_deleted_is_tried_a_last_time_at_the_end_of_the_job(tmp_path, caplog, mended):
     driver = Driver(tmp_path)

@@ -170,11 +170,12 @@ class StorageOrders:
         """Do it, and what could not be done before; what fails is kept for the next time.
 
         The newest checkpoint goes last, when the job has finished: an older one that stayed would be resumed from, and
-        what was committed since would be written again.
+        what was committed since would be written again. A sweep comes after checkpoints that could not be discarded:
+        it deletes files that those still refer to.
         """
         before, self._undone = self._undone, {}
         error: Exception | None = None
-        is_last = isinstance(order, ce.DiscardCheckpoint) and order.checkpoint_id >= self._newest
+        is_last = isinstance(order, ce.Sweep) or order.checkpoint_id >= self._newest
         for deletion in (*before.values(), order) if is_last else (order, *before.values()):
             if error is None:
                 try:
