@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from tidegate.core.pace import FIRST_ROWS, Pace
+from tidegate.core.clock import ManualClock
+from tidegate.core.pace import FIRST_ROWS, Pace, SourcePace
 
 MOST = 262_144
 MS = 1_000_000
@@ -101,3 +102,94 @@ def test_times_that_vary_do_not_lead_it_astray(seed: int) -> None:
     assert sorted(spent)[150] < 300 * MS
     assert sum(spent) > 300 * 20 * MS, "and batches are not tiny"
     assert max(spent) < 4_000 * MS
+
+
+class Noted(Pace):
+    """Notes what batches cost."""
+
+    def __init__(self) -> None:
+        super().__init__(AIM, FIRST_ROWS, MOST)
+        self.costs: list[tuple[int, int]] = []
+
+    def took(self, rows: int, spent_ns: int, *, full: bool = True) -> None:
+        super().took(rows, spent_ns, full=full)
+        self.costs.append((rows, spent_ns))
+
+
+class PacedSource:
+    """A source, its pace, and time."""
+
+    def __init__(self, most_objects: int | None = None) -> None:
+        self.clock, self.noted = ManualClock(), Noted()
+        self.pace = SourcePace(self.clock, self.noted, most_objects)
+
+    def emit(self, rows: int, own_ns: int = 0, *, objects: bool = False) -> None:
+        self.pace.batch_emitted(rows, own_ns, full=True, objects=objects)
+
+    def pass_ns(self, ns: int) -> None:
+        self.clock.advance_ns(ns)
+
+
+def test_a_batch_costs_the_time_until_it_is_processed_and_what_the_source_spent_itself() -> None:
+    source = PacedSource()
+    source.emit(7, own_ns=5)
+    source.pass_ns(21)
+    source.pace.batch_processed()
+    source.pass_ns(1_000)  # other tasks
+    assert source.noted.costs == []
+    source.pace.was_ready(True)
+    source.pace.was_ready(True)
+    assert source.noted.costs == [(7, 26)]
+    assert source.pace.rows == source.noted.rows > FIRST_ROWS
+
+
+def test_time_spent_waiting_for_credit_between_two_parts_is_no_cost() -> None:
+    source = PacedSource()
+    source.emit(2_049)
+    source.pass_ns(2_048)
+    source.pace.was_ready(True)  # it has not processed all of it
+    source.pass_ns(1_000)  # not ready
+    source.pass_ns(1_000_000)  # no credit
+    source.pace.waited_for_credit(1_000_000)
+    source.pass_ns(1)
+    source.pace.batch_processed()
+    source.pace.was_ready(True)
+    assert source.noted.costs == [(2_049, 2_049 + 1_000)]
+
+
+def test_the_time_until_operators_are_ready_for_more_is_part_of_the_cost() -> None:
+    source = PacedSource()
+    source.emit(7)
+    source.pass_ns(21)
+    source.pace.batch_processed()
+    source.pass_ns(10)  # other tasks
+    source.pace.was_ready(False)
+    source.pass_ns(1_000)
+    source.pace.was_ready(False)
+    source.pass_ns(1_000_000)  # no credit
+    source.pace.waited_for_credit(1_000_000)
+    source.pass_ns(500)
+    source.pace.was_ready(True)
+    assert source.noted.costs == [(7, 21 + 1_500)]
+    source.emit(3)
+    source.pass_ns(4)
+    source.pace.batch_processed()
+    source.pace.was_ready(True)
+    assert source.noted.costs[1:] == [(3, 4)], "the batch after it has nothing of that"
+
+
+def test_a_poll_without_a_batch_costs_nothing() -> None:
+    source = PacedSource()
+    source.pace.batch_processed()
+    source.pace.was_ready(True)
+    assert source.noted.costs == []
+    assert source.pace.rows == FIRST_ROWS
+
+
+def test_python_objects_are_read_in_smaller_batches_than_columns() -> None:
+    source = PacedSource(most_objects=100)
+    for objects, rows in ((True, 100), (False, 256)):
+        source.emit(FIRST_ROWS, objects=objects)
+        source.pace.batch_processed()
+        source.pace.was_ready(True)
+        assert source.pace.rows == rows

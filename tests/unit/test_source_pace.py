@@ -103,14 +103,15 @@ def sizes(
     found, before = [], 0
     for _ in range(count):
         ready = chain.is_ready()
-        chain.was_ready(ready)
+        source.pace.was_ready(ready)
         if not ready:
             spend(busy_until - CLOCK.monotonic_ns())
-            chain.was_ready(chain.is_ready())
+            source.pace.was_ready(chain.is_ready())
         source.advance()
         while chain.has_more:
             spend(busy_ns * MOST_ROWS)
             chain.process_more()
+        source.pace.batch_processed()
         position = msgspec.json.decode(source.positions()[0], type=SpanSplit).position
         found.append(position - before)
         busy_until = CLOCK.monotonic_ns() + busy_ns * min(MOST_ROWS, position - before)

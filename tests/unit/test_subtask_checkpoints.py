@@ -73,9 +73,6 @@ class Chain:
     def is_ready(self) -> bool:
         return self.ready
 
-    def was_ready(self, ready: bool) -> None:
-        assert ready is self.ready
-
     def process(self, batch: Batch, input_index: int) -> None:
         self.processed.extend(batch.rows)
 

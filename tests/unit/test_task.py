@@ -14,14 +14,33 @@ from tidegate.taskmanager.input_gate import InputGate
 from tidegate.taskmanager.task import Task
 
 
+class NotedPace:
+    """Notes what the task reports."""
+
+    def __init__(self) -> None:
+        self.ready: list[bool] = []
+        self.waited: list[int] = []
+        self.processed = 0
+
+    def was_ready(self, ready: bool) -> None:
+        self.ready.append(ready)
+
+    def waited_for_credit(self, ns: int) -> None:
+        self.waited.append(ns)
+
+    def batch_processed(self) -> None:
+        self.processed += 1
+
+
 class Source:
     """A source that never has anything; counts how often it is asked."""
 
     def __init__(self) -> None:
         self.polls = 0
-        self.answer = Idle()
+        self.answer: Idle | None = Idle()
+        self.pace = NotedPace()
 
-    def advance(self) -> Idle:
+    def advance(self) -> Idle | None:
         self.polls += 1
         return self.answer
 
@@ -31,9 +50,7 @@ def no_inputs() -> InputGate:
 
 
 def task_of(source: Source) -> Task:
-    chain = SimpleNamespace(
-        source=source, is_ready=lambda: True, was_ready=lambda ready: None, has_more=False, keeps_time=False
-    )
+    chain = SimpleNamespace(source=source, is_ready=lambda: True, has_more=False, keeps_time=False)
     metrics = TaskMetrics(0, now_ns=0)
     return Task(SubtaskId(VertexId(0), 0), "source", chain, no_inputs(), [], metrics, ManualClock())  # type: ignore[arg-type]
 
@@ -74,7 +91,7 @@ def test_a_wake_that_comes_while_the_answer_is_read_is_not_lost():
 
 
 def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
-    clock, waited, worked = ManualClock(), [], []
+    clock, worked = ManualClock(), []
 
     class Chain:
         source = Source()
@@ -84,17 +101,13 @@ def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
         def is_ready(self) -> bool:
             return True
 
-        def was_ready(self, ready: bool) -> None:
-            pass
-
-        def waited_for_credit(self, ns: int) -> None:
-            waited.append(ns)
-
         def process_more(self) -> None:
             clock.advance_ns(5)
             worked.append(clock.monotonic_ns())
             self.has_more = len(worked) < 2
 
+    chain = Chain()
+    waited = chain.source.pace.waited
     channel = SimpleNamespace(is_available=False)
     partition = SimpleNamespace(channels=[channel], now_ns=0)
     metrics = TaskMetrics(0, now_ns=0)
@@ -102,12 +115,12 @@ def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
     task = Task(
         SubtaskId(VertexId(0), 0),
         "source",
-        Chain(),
+        chain,
         no_inputs(),
         [partition],
         metrics,
         clock,
-        SimpleNamespace(step=lambda: False, triggered=begun.append),  # type: ignore[arg-type, list-item]
+        SimpleNamespace(is_due=False, step=lambda: False, triggered=begun.append),  # type: ignore[arg-type, list-item]
     )
     start = clock.monotonic_ns()
     assert not task.step(start)
@@ -118,6 +131,7 @@ def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
     clock.advance_ns(7)
     assert task.step(clock.monotonic_ns())
     assert waited == [30, 7]
+    assert chain.source.pace.processed == 1, "when its last part is"
     assert task.step(clock.monotonic_ns())
     assert begun == ["barrier"]
     clock.advance_ns(4)
@@ -127,15 +141,25 @@ def test_a_checkpoint_that_hurries_a_blocked_task_tells_waiting_from_work():
 
 
 def test_whether_operators_were_ready_is_told_in_each_step_also_where_answers_keep_coming():
-    told: list[bool] = []
     answers = iter([True, True, False, False])
     ready = iter([False, True, False, True])
     source = Source()
     task = task_of(source)
     chain: Any = task.chain
     chain.keeps_time, chain.on_processing_time = True, lambda now_ms: next(answers)
-    chain.is_ready, chain.was_ready = lambda: next(ready), told.append
+    chain.is_ready = lambda: next(ready)
     for now_ns in range(4):
         task.step(now_ns)
-    assert told == [False, True, False, True]
+    assert source.pace.ready == [False, True, False, True]
     assert source.polls == 1
+
+
+def test_the_pace_of_a_source_is_told_when_its_batch_is_processed_at_once():
+    source = Source()
+    task = task_of(source)
+    task.step(1)
+    assert source.pace.processed == 0
+    source.answer = None
+    task.wake()
+    task.step(2)
+    assert source.pace.processed == 1

@@ -1,13 +1,15 @@
-"""How many rows to take at a time where nobody knows what they cost: learned from what the last ones took.
+"""How many rows to take at a time where their cost is unknown: learned from what the last ones took.
 
-Two costs are told apart by batches of different sizes: that of each row, which smaller batches make shorter, and that
-of each batch (a call to a service, a commit), which they would only make more frequent.
+Batches of different sizes tell two costs apart: that of each row, which smaller batches make shorter, and that of each
+batch (a call to a service, a commit), which they would only make more frequent.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Final
+
+from tidegate.core.clock import Clock
 
 FIRST_ROWS: Final = 16
 """To begin with where a row may take a second."""
@@ -29,7 +31,7 @@ class Pace:
         """How many to take next, at most."""
 
     def took(self, rows: int, spent_ns: int, *, full: bool = True) -> None:
-        """So many rows took so long; `full`: there were as many as there could be, so there may be more next time."""
+        """These rows took so long; `full`: there were as many as there could be, so there may be more next time."""
         self._learn(rows, spent_ns)
         aim_ns = max(self._aim_ns, 2 * self._batch_ns)
         row_ns = max(spent_ns - self._batch_ns, 1) / rows
@@ -54,3 +56,60 @@ class Pace:
         else:
             self._batch_ns = min(self._batch_ns, spent_ns)
         self._taken.append((rows, spent_ns))
+
+
+class SourcePace:
+    """How many records a source reads at a time, by what they cost the operators chained after it. Mailbox thread only.
+
+    The source reports each batch that it emits, the task when the operators are done with it and whether they are ready
+    for more. A batch costs the time until they are done, and then the time until they are ready (one that waits for
+    answers is not). Time spent waiting for credit is excluded, and so is that of other tasks.
+    """
+
+    def __init__(self, clock: Clock, pace: Pace, most_objects: int | None = None) -> None:
+        """`most_objects`: how many to read at most if they come as Python objects."""
+        self.rows = pace.rows
+        """How many to read next, at most."""
+        self._clock = clock
+        self._pace = pace
+        self._most_objects = most_objects
+        self._batch_rows = 0
+        self._full = self._objects = False
+        self._began_ns: int | None = None
+        self._cost_ns: int | None = None
+        """What the last batch cost up to the end of its processing, until the operators are ready for more."""
+        self._busy_since_ns: int | None = None
+        self._waited_ns = 0
+
+    def batch_emitted(self, rows: int, own_ns: int, *, full: bool, objects: bool) -> None:
+        """The source is about to emit a batch on which it spent `own_ns`. `objects`: its records are Python objects."""
+        self._batch_rows, self._full, self._objects = rows, full, objects
+        self._began_ns = self._clock.monotonic_ns() - own_ns
+        self._cost_ns = self._busy_since_ns = None
+        self._waited_ns = 0
+
+    def batch_processed(self) -> None:
+        """The operators have processed what the source emitted, if it did."""
+        if self._began_ns is not None:
+            self._cost_ns = max(0, self._clock.monotonic_ns() - self._began_ns - self._waited_ns)
+            self._began_ns = None
+
+    def waited_for_credit(self, ns: int) -> None:
+        """The task could not go on for so long, because a consumer had no room."""
+        self._waited_ns += ns
+
+    def was_ready(self, ready: bool) -> None:
+        """Whether the operators are ready for more."""
+        if self._cost_ns is None:
+            return
+        if not ready:
+            if self._busy_since_ns is None:
+                self._busy_since_ns, self._waited_ns = self._clock.monotonic_ns(), 0
+            return
+        cost_ns, self._cost_ns = self._cost_ns, None
+        if self._busy_since_ns is not None:
+            cost_ns += max(0, self._clock.monotonic_ns() - self._busy_since_ns - self._waited_ns)
+        self._pace.took(self._batch_rows, cost_ns, full=self._full)
+        self.rows = self._pace.rows
+        if self._objects and self._most_objects is not None:
+            self.rows = min(self.rows, self._most_objects)

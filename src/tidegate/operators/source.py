@@ -9,18 +9,18 @@ import msgspec
 
 from tidegate.api.source import IDLE, Finished, Gauge, Idle, ReaderContext, SourceReader
 from tidegate.core.errors import SchemaError
-from tidegate.core.pace import FIRST_ROWS, Pace
+from tidegate.core.pace import FIRST_ROWS, Pace, SourcePace
 from tidegate.core.words import kind_of
 from tidegate.metrics.snapshot import RECORDS_BEFORE, RECORDS_BEHIND, EventTime
 from tidegate.operators.conform import conform
 from tidegate.operators.event_time.event_times import GENERATORS, EventTimes
 from tidegate.operators.event_time.split_watermarks import StoredSplit
 from tidegate.operators.failures import OperatorError, blame, close_blamed
-from tidegate.operators.operator import Operator
+from tidegate.operators.operator import Operator, OperatorContext
 from tidegate.operators.results import ResultType
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
-from tidegate.records.types import RowType, record_type_of
+from tidegate.records.types import RecordType, RowType, record_type_of
 
 _NOTHING: Final = Batch.of_rows(record_type_of(None), [])
 """What is left of a batch none of whose records has a timestamp."""
@@ -32,8 +32,8 @@ READ: Final = "$read"
 """That of how many records the source has given, over all attempts, if it knows how many it will give: for displays."""
 
 _AIM_NS: Final = 100_000_000
-"""How long a batch should take what is behind the source. A checkpoint begins between two batches, so it waits so long:
-262,144 records would be four minutes for a function that takes a millisecond."""
+"""How long a batch should take the operators chained after the source. A checkpoint begins between two batches, so this
+is how long it waits: 262,144 records would be four minutes for a function that takes a millisecond."""
 
 
 class SourceOperator(Operator):
@@ -48,33 +48,36 @@ class SourceOperator(Operator):
     _behind: Gauge | None = None
     _given = 0
     _times: EventTimes | None = None
-    careful = False
-    """Whether what is chained behind it, or partitions its output, may run the user's code. Set before `open`."""
-    most_objects: int | None = None
-    """How many records to give at once that come as Python objects, where functions chained behind it take those one by
-    one: what is cut into portions later has left the caches by then (the Python chain takes an eighth longer from
-    batches of 10,000)."""
-    _asked = 0
-    _polled = 0
-    _are_objects = False
-    _assign_ns = 0
+
+    def __init__(
+        self,
+        operation: Any,
+        input_types: tuple[RecordType, ...],
+        output_type: RecordType,
+        side_outputs: dict[str, RecordType],
+        context: OperatorContext,
+    ) -> None:
+        super().__init__(operation, input_types, output_type, side_outputs, context)
+        after, most = context.chained_after, context.options.batch_rows
+        strategy = operation.strategy
+        careful = after.may_run_users_code or (strategy is not None and strategy.reads_rows)
+        pace = Pace(_AIM_NS, FIRST_ROWS if careful else most, most)
+        self.pace = SourcePace(context.clock, pace, after.most_objects)
+        """How many records to read at a time; the task reports to it."""
 
     def open(self) -> None:
         """Make the reader."""
         c = self.context
         self._results = ResultType(self.output_type)
         self._split_type = self.operation.source.split_type
-        most = c.options.batch_rows
         strategy = self.operation.strategy
-        careful = self.careful or (strategy is not None and strategy.reads_rows)
-        self._pace = Pace(_AIM_NS, FIRST_ROWS if careful else most, most)
         self._reading = ReaderContext(
             operator_name=c.operator_name,
             subtask_index=c.subtask_index,
             parallelism=c.parallelism,
             clock=c.clock,
-            batch_rows=self._pace.rows,
-            most_batch_rows=most,
+            batch_rows=self.pace.rows,
+            most_batch_rows=c.options.batch_rows,
             request_split=c.request_split,
             wake=c.wake,
             counter=c.counter,
@@ -116,18 +119,20 @@ class SourceOperator(Operator):
             if not self._started:
                 self._started = True
                 self.reader.start()
-            self._asked = self._reading.batch_rows
+            asked = self._reading.batch_rows = self.pace.rows
             polled = self.reader.poll()
             behind = self.reader.records_behind()
             if behind is not None:
                 self._tell_behind(behind)
             batch = self._checked(polled) if isinstance(polled, Batch) else None
             if batch is not None and batch.num_rows:
-                self._polled, self._are_objects = batch.num_rows, not batch.has_columns
+                rows, objects, own_ns = batch.num_rows, not batch.has_columns, 0
                 if self._times is not None:
                     began_ns = self.context.clock.monotonic_ns()
                     batch = self._times.assign(batch, self.reader.last_split) or _NOTHING
-                    self._assign_ns = self.context.clock.monotonic_ns() - began_ns
+                    own_ns = self.context.clock.monotonic_ns() - began_ns
+                # A reader may leave out a few of what it has read.
+                self.pace.batch_emitted(rows, own_ns, full=2 * rows >= asked, objects=objects)
         except OperatorError:
             raise
         except BaseException as e:
@@ -136,8 +141,6 @@ class SourceOperator(Operator):
             if batch.num_rows:
                 self._given += batch.num_rows
                 self.context.emit(batch)
-            elif batch is _NOTHING:
-                self.batch_took(0)
             return None
         if isinstance(polled, (Idle, Finished)):
             return polled
@@ -145,15 +148,6 @@ class SourceOperator(Operator):
             f"poll() of {type(self.reader).__name__} must return a Batch, Idle or Finished, "
             f"but returned {kind_of(polled)}"
         )
-
-    def batch_took(self, spent_ns: int) -> None:
-        """What is chained behind the source is done with the last batch after so long."""
-        full = 2 * self._polled >= self._asked  # a reader may leave out a few of what it has read
-        self._pace.took(self._polled, self._assign_ns + spent_ns, full=full)
-        rows = self._pace.rows
-        if self._are_objects and self.most_objects is not None:
-            rows = min(rows, self.most_objects)
-        self._reading.batch_rows = rows
 
     def on_event_time(self, watermark_ms: int) -> None:
         """Report it to the alignment group."""

@@ -17,7 +17,7 @@ from tidegate.metrics.registry import OperatorMetrics, TaskMetrics
 from tidegate.metrics.snapshot import EventTime
 from tidegate.operators.build import build_operator
 from tidegate.operators.columns import ExpressionOperator
-from tidegate.operators.operator import Operator, OperatorContext
+from tidegate.operators.operator import ChainedAfter, Operator, OperatorContext
 from tidegate.operators.restored_clocks import RestoredClocks, StoredClock, restored_clocks
 from tidegate.operators.sink import SinkOperator
 from tidegate.operators.source import SourceOperator
@@ -74,32 +74,38 @@ class OperatorChain:
         counts = [metrics.operator(spec.name) for spec in vertex.operators]
         receivers = {key: list(found) for key, found in exchanges.items()}
         built: list[Operator] = []
-        self._portions = portions = Portions(host.clock)
+        portions: Portions | None = None
+        after = ChainedAfter()
         for i in reversed(range(len(vertex.operators))):  # an operator must know its receivers
             outputs = {tag: _fan_out(found) for (op, tag), found in receivers.items() if op == i}
             if i == 0 and vertex.is_source:
-                outputs[None] = partial(portions.offer, receive=outputs.get(None, _drop))
+                if any(o.operation.rows for o in built):
+                    portions = Portions(host.clock)
+                    outputs[None] = partial(portions.offer, receive=outputs.get(None, _drop))
+                users_code = users_partition or any(o.operation.runs_user_code for o in built)
+                after = ChainedAfter(users_code, None if portions is None else MOST_ROWS)
             behind = [built[link.target - i - 1] for link in vertex.links if link.source == i]
             times = _TimeOutput(behind, counts[i], partial(send_event, i))
-            context = _context(vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i], times)
+            context = _context(
+                vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i], times, after
+            )
             operator = build_operator(vertex.operators[i], context)
             _fuse(operator, i, vertex, built, counts, exchanges)
             built.insert(0, operator)
             for link in vertex.links:
                 if link.target == i:
                     receivers.setdefault((link.source, link.tag), []).append(_chained(operator, counts[i]))
-        portions.enabled = any(o.operation.rows for o in built)
         self.operators = built
         self._timed = [o for o in built if _keeps_processing_time(o)]
         self._ready_checks = [o for o in built if type(o).is_ready is not Operator.is_ready]
         self._head = head = built[0]
+        if not vertex.is_source and any(o.operation.rows for o in built):
+            portions = Portions(host.clock)
+        self._portions = portions
+        """None: the chain is vectorised and takes batches whole."""
         self._head_counts = counts[0]
         self._sink_counts = [c for o, c in zip(built, counts, strict=True) if isinstance(o, SinkOperator)]
         self.source = head if isinstance(head, SourceOperator) else None
-        if self.source is not None:
-            self.source.careful = users_partition or any(o.operation.runs_user_code for o in built[1:])
-            self.source.most_objects = MOST_ROWS if portions.enabled else None
-            portions.took = self.source.batch_took
         self._opened = 0
         self._finished = 0
         self.restored_clocks = RestoredClocks()
@@ -125,7 +131,10 @@ class OperatorChain:
     def process(self, batch: Batch, input_index: int) -> None:
         """Run a batch through the whole chain."""
         self._head_counts.records_in += batch.num_rows
-        self._portions.offer(batch, partial(self._head.process, input_index=input_index))
+        if self._portions is None:
+            self._head.process(batch, input_index)
+        else:
+            self._portions.offer(batch, partial(self._head.process, input_index=input_index))
 
     @property
     def records_read(self) -> int:
@@ -140,31 +149,21 @@ class OperatorChain:
     @property
     def has_more(self) -> bool:
         """Whether a part of the last batch still waits to be processed, by `process_more`."""
-        return not self._portions.is_empty
+        return self._portions is not None and not self._portions.is_empty
 
     @property
     def rest(self) -> Batch | None:
         """The part of the last batch that still waits."""
-        return self._portions.rest
+        return None if self._portions is None else self._portions.rest
 
     def process_more(self) -> None:
         """Process the next part of a large batch."""
+        assert self._portions is not None
         self._portions.step()
-
-    def waited_for_credit(self, ns: int) -> None:
-        """So long the chain could not go on because a consumer had no room."""
-        self._portions.waited_for_credit(ns)
 
     def is_ready(self) -> bool:
         """Whether every operator takes records now."""
         return all(o.is_ready() for o in self._ready_checks)
-
-    def was_ready(self, ready: bool) -> None:
-        """What `is_ready` has just said: the source learns how long its last batch kept the operators busy."""
-        if ready:
-            self._portions.chain_is_ready()
-        else:
-            self._portions.chain_is_busy()
 
     # ---- time ----
 
@@ -296,6 +295,7 @@ def _context(
     outputs: dict[str | None, Receiver],
     counts: OperatorMetrics,
     times: _TimeOutput,
+    after: ChainedAfter,
 ) -> OperatorContext:
     main = outputs.get(None, _drop)
 
@@ -329,6 +329,7 @@ def _context(
         metrics.gauge,
         partial(host.report_watermark, spec.id, subtask),
         partial(host.report_dropped, spec.id, subtask),
+        after,
     )
 
 

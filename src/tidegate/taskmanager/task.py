@@ -102,6 +102,7 @@ class Task:
         self.channels = [c for p in partitions for c in p.channels]
         self.state = ExecutionState.DEPLOYING
         self.checkpoints = checkpoints
+        self._pace = None if chain.source is None else chain.source.pace
         self.valve = WatermarkValve(gate.channels())
         self._metrics = metrics
         self._clock = clock
@@ -223,7 +224,12 @@ class Task:
     def step(self, now_ns: int) -> bool:
         """Do one unit of work; False if there was nothing to do or nowhere to put the result."""
         account = self._metrics.time
-        if self.checkpoints is not None and self._step_checkpoints(self.checkpoints, now_ns):
+        checkpoints = self.checkpoints
+        if (
+            checkpoints is not None
+            and (self._orders or checkpoints.is_due)
+            and self._step_checkpoints(checkpoints, now_ns)
+        ):
             return True
         if self._draining:
             return self._drain(now_ns)
@@ -235,13 +241,15 @@ class Task:
                 return False
         if self._blocked:
             self._blocked = False
-            self.chain.waited_for_credit(now_ns - self._blocked_since_ns)
+            if self._pace is not None:
+                self._pace.waited_for_credit(now_ns - self._blocked_since_ns)
         for partition in self.partitions:
             partition.now_ns = now_ns
         # Before the question whether operators are ready: what makes one ready may be in here.
         fired = self.chain.keeps_time and self.chain.on_processing_time(self._clock.now_ms())
         ready = self.chain.is_ready()
-        self.chain.was_ready(ready)
+        if self._pace is not None:
+            self._pace.was_ready(ready)
         if fired:
             account.switch(TaskState.BUSY, now_ns)
             return True
@@ -252,7 +260,7 @@ class Task:
         self._look_again_ns = None
         if self.chain.has_more:
             account.switch(TaskState.BUSY, now_ns)
-            self.chain.process_more()
+            self._process_more()
             return True
         if self._ending:
             if self.chain.is_settled:
@@ -282,6 +290,11 @@ class Task:
             self._channel_ended(input_index, channel_id)
         return True
 
+    def _process_more(self) -> None:
+        self.chain.process_more()
+        if self._pace is not None and not self.chain.has_more:
+            self._pace.batch_processed()
+
     def _tell_time(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, AdvanceClock):
@@ -307,10 +320,10 @@ class Task:
             if self.chain.has_more:  # without asking for credit: a barrier waits, and this is bounded
                 if not self.chain.is_ready():
                     return moved
-                if self._blocked:  # so far it has waited; what comes now is work
-                    self.chain.waited_for_credit(now_ns - self._blocked_since_ns)
+                if self._blocked and self._pace is not None:  # so far it has waited; what comes now is work
+                    self._pace.waited_for_credit(now_ns - self._blocked_since_ns)
                 self._metrics.time.switch(TaskState.BUSY, now_ns)
-                self.chain.process_more()
+                self._process_more()
                 if self._blocked:
                     self._blocked_since_ns = self._clock.monotonic_ns()
                 return True
@@ -376,6 +389,8 @@ class Task:
         answer = source.advance()
         if answer is None:
             self._wake_at_ns = 0
+            if not self.chain.has_more:
+                source.pace.batch_processed()
         elif isinstance(answer, Idle):
             account.switch(TaskState.IDLE, now_ns)
             self._wake_at_ns = answer.wake_at_ns

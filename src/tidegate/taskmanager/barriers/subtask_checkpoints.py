@@ -113,16 +113,19 @@ class SubtaskCheckpoints:
         self._forget(checkpoint_id)
         self._chain.checkpoint_aborted(checkpoint_id)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `step` may have something to do. Asked in every step of the task."""
+        alignment = self._alignment
+        return alignment.is_due or (alignment.timeout_ms is not None and bool(self._running))
+
     def step(self) -> bool:
         """Let barriers overtake, and do what is due by now; returns whether a barrier did."""
-        moved = False
-        if self._alignment.is_due:
-            moved = self._receive_overtaking()
-            self._perform(self._alignment.time_passed(self._wall_ms()))
-            moved = self._receive_overtaking() or moved
-        if self._running and self._alignment.timeout_ms is not None:
-            for running in list(self._running.values()):
-                self._hurry_outputs(running)
+        moved = self._receive_overtaking()
+        self._perform(self._alignment.time_passed(self._wall_ms()))
+        moved = self._receive_overtaking() or moved
+        for running in list(self._running.values()):
+            self._hurry_outputs(running)
         return moved
 
     @property
