@@ -26,6 +26,7 @@ from tidegate import (
 from tidegate.api.window_partials import in_two_stages
 from tidegate.core.errors import StateCompatibilityError
 from tidegate.operators.failures import OperatorError
+from tidegate.operators.restored_clocks import RestoredClocks
 from tidegate.operators.window.session_operator import SessionColumnsOperator
 from tidegate.operators.window.slice_operator import (
     LocalWindowOperator,
@@ -264,8 +265,7 @@ def test_what_a_key_group_has_given_out_comes_again_only_where_records_repeat_an
 ) -> None:
     windowed = on_heap.stream().key_by("key").window(TumblingEventTimeWindows(10)).allowed_lateness(lateness)
     h = on_heap.first(windowed.aggregate(n=Count()))
-    h.operator.given_out_ms = np.full(128, 100)
-    h.operator.records_repeat = repeat
+    h.operator.clocks_restored(RestoredClocks(by_key_group=np.full(128, 100), repeats=repeat))
     h.advance_watermark(50)
     push(h, [Record("a", 1, None, None, 61)])
     h.advance_watermark(99)

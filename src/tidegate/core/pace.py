@@ -15,7 +15,7 @@ FIRST_ROWS: Final = 16
 """To begin with where a row may take a second."""
 _MOST_GROWTH: Final = 16
 _MOST_GROWTH_BY_BATCH: Final = 2
-"""Where it looks as if rows cost nothing: that may be a mistake, as times are not exact."""
+"""If rows seem to cost nothing: that may be a mistake, as times are not exact."""
 
 
 class Pace:
@@ -95,7 +95,7 @@ class SourcePace:
             self._began_ns = None
 
     def waited_for_credit(self, ns: int) -> None:
-        """The task could not go on for so long, because a consumer had no room."""
+        """Time spent waiting for credit; excluded from the cost."""
         self._waited_ns += ns
 
     def was_ready(self, ready: bool) -> None:

@@ -19,14 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tidegate.api.functions import RuntimeContext
 from tidegate.api.source import Counter, Gauge
 from tidegate.core.clock import Clock
 from tidegate.core.options import Options
 from tidegate.metrics.snapshot import EventTime
+from tidegate.operators.restored_clocks import RestoredClocks
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.records.types import RecordType
@@ -117,12 +115,8 @@ class Operator(ABC):
     clock_ms: int = MIN_TIMESTAMP
     """The operator's event time: the last watermark."""
 
-    given_out_ms: npt.NDArray[np.int64] | None = None
-    """By key group, the event time up to which a checkpoint of another parallelism had given results out; None: for all
-    the same. Set before `start`."""
-
-    records_repeat: bool = False
-    """Whether that checkpoint was at least once: records in state may come again. Set before `start`."""
+    def clocks_restored(self, clocks: RestoredClocks) -> None:
+        """Every operator of the chain is open: where the subtasks of the checkpoint had the head's event time."""
 
     def process_watermark(self, watermark_ms: int) -> None:
         """Event time has advanced: set the clock, fire what is due, then tell those behind (S3-19)."""

@@ -120,8 +120,7 @@ class OperatorChain:
                 self.restored_clocks = self._read_clocks()
             operator.context.states.check_claimed()
         for operator in self.operators:
-            operator.given_out_ms = self.restored_clocks.by_key_group
-            operator.records_repeat = self.restored_clocks.repeats
+            operator.clocks_restored(self.restored_clocks)
 
     def start(self) -> None:
         """The first record is about to come; what was restored may be emitted."""

@@ -48,7 +48,7 @@ from tidegate.taskmanager.local_directories import LocalDirectories
 from tidegate.taskmanager.output_channel import OutputChannel
 from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers
 from tidegate.taskmanager.portions import Receiver
-from tidegate.taskmanager.restoring import SlotRestore
+from tidegate.taskmanager.slot_restore import SlotRestore
 from tidegate.taskmanager.task import ResultPartition, Task
 from tidegate.taskmanager.uploads import Uploads
 

@@ -30,7 +30,7 @@ from tidegate.taskmanager.partitioners import Partitioner
 from tidegate.taskmanager.valve import Action, AdvanceClock, WatermarkValve
 
 _LOOK_AGAIN_NS = 10_000_000
-"""How long to leave an operator alone that is not ready (a sink waits for its outside world)."""
+"""How long to leave an operator alone that is not ready (a sink that waits for another system)."""
 
 
 _LOOK_AT_CLOCK_MS = 1_000
@@ -68,7 +68,7 @@ class ResultPartition:
                 channel.flush()
 
     def send_event(self, event: Watermark | WatermarkStatus) -> None:
-        """Tell every consumer of the time, behind the records so far."""
+        """Send an event of time to every consumer, after the records so far."""
         for channel in self.channels:
             channel.add_event(event)
 
@@ -175,7 +175,7 @@ class Task:
             self._end_output()
 
     def start(self) -> None:
-        """Before the first record, behind what was in flight: go on at the event time of the checkpoint."""
+        """Go on at the event time of the checkpoint, before the first record and after what was in flight."""
         if self._draining:
             if self.chain.source is not None:
                 self.chain.source.leave_alignment()
@@ -189,17 +189,17 @@ class Task:
         if clocks.some_reached_ms > clocks.all_reached_ms:
             self.chain.process_watermark(clocks.some_reached_ms)
 
-    # ---- what the JobManager says ----
+    # ---- messages of the JobManager ----
 
     def order(self, action: Callable[[], None]) -> None:
-        """Do something between two batches: now, or behind what waits already."""
+        """Do something between two batches: now, or after what waits already."""
         if self._orders:
             self._orders.append(action)
         else:
             action()
 
     def trigger(self, barrier: CheckpointBarrier) -> None:
-        """Take part in a checkpoint; a source does when the batch that is at work is done."""
+        """Take part in a checkpoint; a source does so when the current batch is processed."""
         assert self.checkpoints is not None
         checkpoints = self.checkpoints
         if self._orders or (self.chain.source is not None and self.chain.has_more):
@@ -283,9 +283,9 @@ class Task:
             if self.checkpoints is not None:
                 self.checkpoints.barrier_received(channel_id, element)
         elif isinstance(element, Watermark):
-            self._tell_time(self.valve.watermark_received(channel_id, element.timestamp_ms))
+            self._advance_time(self.valve.watermark_received(channel_id, element.timestamp_ms))
         elif isinstance(element, WatermarkStatus):
-            self._tell_time(self.valve.status_received(channel_id, idle=element.idle))
+            self._advance_time(self.valve.status_received(channel_id, idle=element.idle))
         elif isinstance(element, EndOfInput):
             self._channel_ended(input_index, channel_id)
         return True
@@ -295,7 +295,7 @@ class Task:
         if self._pace is not None and not self.chain.has_more:
             self._pace.batch_processed()
 
-    def _tell_time(self, actions: list[Action]) -> None:
+    def _advance_time(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, AdvanceClock):
                 self.chain.process_watermark(action.watermark_ms)
@@ -303,11 +303,11 @@ class Task:
                 self.chain.process_status(action.idle)
 
     def _channel_ended(self, input_index: int, channel_id: ChannelId) -> None:
-        """A checkpoint that waited for this channel comes first: in it, the input has not ended yet."""
+        """A checkpoint that waits for this channel comes first: in it, the input has not ended yet."""
         ended = self.gate.end_channel(channel_id)
         if self.checkpoints is not None:
             self.checkpoints.channel_ended(channel_id)
-        self._tell_time(self.valve.channel_ended(channel_id))
+        self._advance_time(self.valve.channel_ended(channel_id))
         if ended:
             self.chain.end_input(input_index)
         if self.gate.all_ended:

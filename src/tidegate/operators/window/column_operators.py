@@ -27,6 +27,7 @@ from tidegate.api.window_operations import WINDOW_TIME_TYPE, AggregateWindow
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.late_records import LateRecords, chosen
+from tidegate.operators.restored_clocks import RestoredClocks
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
 from tidegate.operators.window.declared import column_readers, window_aggregates
@@ -52,6 +53,14 @@ class ColumnWindowOperator(RowOperator):
     """Reads keys, times and values of a batch by columns, and sends results."""
 
     operation: AggregateWindow
+    given_out_ms: Longs | None = None
+    """By key group, the event time up to which a checkpoint of another parallelism had emitted; None: all the same."""
+    records_repeat = False
+    """Whether that checkpoint was at least once: records in state may come again."""
+
+    def clocks_restored(self, clocks: RestoredClocks) -> None:
+        """Leave out what was emitted."""
+        self.given_out_ms, self.records_repeat = clocks.by_key_group, clocks.repeats
 
     def user_function(self) -> Any:
         """There is none but the key's."""
