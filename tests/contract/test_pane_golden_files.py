@@ -90,7 +90,7 @@ def test_entries_in_rocksdb_are_at_the_key_and_the_pane(tmp_path: Path) -> None:
     table.write(FIRST, NOTHING, lambda: FIRST)
     task.checkpoint(1)
     assert isinstance(task.backend, RocksDBBackend)
-    database, _ = task.backend._opened()
+    database, _ = task.backend._opened_database()
     places = [key[2:].hex() for key, _ in database.scan(b"\x00", b"\xff")]
     state, ann = "01", "0400000003616e6e"
     assert sorted(places) == sorted(

@@ -187,7 +187,8 @@ def test_state_may_be_larger_than_the_memory_bound(subtasks: RocksDBSubtasks) ->
     for _ in range(3):
         for start in range(0, 200_000, 20_000):
             _add(table, np.arange(start, start + 20_000))
-    assert len(text._changed) + len(text._clean) < 1_500
+    texts = task.backend._tables["text"]  # type: ignore[attr-defined]
+    assert len(texts.changed) + len(texts.clean) < 1_500
     assert len(table._index) < 100_000  # type: ignore[attr-defined]
     restored = subtasks.open(restore=[task.checkpoint(1)], rocksdb_memory="8 MiB")
     again = restored.state(ValueState(str, name="text"))

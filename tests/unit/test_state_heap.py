@@ -21,9 +21,10 @@ from tidegate.core.options import Options
 from tidegate.records.hashing import hash_value
 from tidegate.records.key_index import KeyIndex
 from tidegate.state.backend import ColumnArray
-from tidegate.state.heap import table as tables
-from tidegate.state.heap.map_table import MapTable
-from tidegate.state.heap.table import CLEARED, REMOVED, HeapTable
+from tidegate.state.generations import CLEARED, REMOVED
+from tidegate.state.heap import values as tables
+from tidegate.state.heap.maps import MapTable
+from tidegate.state.heap.values import HeapTable
 
 
 @pytest.fixture
@@ -105,16 +106,17 @@ def test_generations_of_many_aborted_checkpoints_become_one() -> None:
 
 def test_map_changes_are_composed_entry_by_entry() -> None:
     table = MapTable()
-    table.changes("k").update(a=1, b=1)
+    table.put_entry("k", "a", 1)
+    table.put_entry("k", "b", 1)
     first = table.freeze(1)
     table.remove_entry("k", "a")
-    table.changes("k")["c"] = 2
+    table.put_entry("k", "c", 2)
     both = table.freeze(2)
     assert table.load_map("k") == {"b": 1, "c": 2}
     assert table.merged(both) == {"k": {"a": REMOVED, "b": 1, "c": 2}}
     assert table.merged(first) == {"k": {"a": 1, "b": 1}}, "merging must not change a generation"
     table.remove("k")
-    table.changes("k")["d"] = 3
+    table.put_entry("k", "d", 3)
     table.freeze(3)
     assert table.load_map("k") == {"d": 3}
     assert table.load_entry("k", "b") is REMOVED
@@ -131,7 +133,8 @@ def test_a_hot_loop_on_the_table_and_the_live_state_see_the_same(cluster: Cluste
     task = cluster.subtask()
     declaration = ValueState(int, name="total")
     state = task.state(declaration)
-    table = task.backend.table(declaration)  # type: ignore[attr-defined]
+    table = task.backend.table(declaration)
+    assert table is not None
     assert table.load("a") is REMOVED
     table.changed["a"] = 5
     assert task.at("a", state.value) == 5

@@ -25,8 +25,7 @@ from tidegate.operators.operator import OperatorContext
 from tidegate.records.types import RecordType, ScalarType, TupleType
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
 from tidegate.state.copies import copier_for
-from tidegate.state.heap.backend import HeapBackend
-from tidegate.state.heap.table import REMOVED, HeapTable
+from tidegate.state.generations import REMOVED, ValueGenerations
 from tidegate.state.serializers import KeySerializer
 
 
@@ -43,8 +42,9 @@ def latest_values(
         )  # None is a value here, but in a state it is the absence of one
         return StateValues(backend, key, ValueState(boxed, name=state_name), is_boxed=True)
     declaration: ValueState[Any] = ValueState(value_type, name=state_name)
-    if isinstance(backend, HeapBackend):
-        return TableValues(backend.table(declaration), value_type)
+    table = backend.table(declaration)
+    if table is not None:
+        return TableValues(table, value_type)
     return StateValues(backend, key, declaration)
 
 
@@ -67,9 +67,9 @@ class LatestValues(ABC):
 
 
 class TableValues(LatestValues):
-    """On the heap: the dict is the table's own."""
+    """Where the backend keeps the values themselves: the dict is the table's own."""
 
-    def __init__(self, table: HeapTable, value_type: RecordType) -> None:
+    def __init__(self, table: ValueGenerations, value_type: RecordType) -> None:
         self._table = table
         self._copy = copier_for(value_type)
         self.load = _nothing
@@ -77,7 +77,7 @@ class TableValues(LatestValues):
     def begin(self) -> dict[Any, Any]:
         """What has changed since the last snapshot: all there is, without checkpoints."""
         table = self._table
-        if table.frozen or table.settled:
+        if table.has_older:
             self.load = table.load if self._copy is None else self._load_copy
         return table.changed
 

@@ -13,7 +13,7 @@ from tidegate.operators.results import ResultType, wrong_type
 from tidegate.operators.row_operator import RETURNED, RowOperator, batch_position
 from tidegate.records.batch import Batch
 from tidegate.state.copies import Copier, itself, row_copier
-from tidegate.state.heap.table import REMOVED
+from tidegate.state.generations import REMOVED
 
 STATE_NAME: Final = "reduce-result"
 """The name in checkpoints; no attribute's name, so a state of the user's function has it only if he says so."""

@@ -25,6 +25,7 @@ from tidegate.core.options import Options
 from tidegate.records.decimals import array_of_pairs, pairs_of
 from tidegate.records.types import RecordType
 from tidegate.snapshot.handles import KeyedStateHandle
+from tidegate.state.generations import ValueGenerations
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
 
@@ -203,6 +204,13 @@ class KeyedStateBackend(ABC):
 
         After a restore, a state of that name with another fingerprint is a `StateCompatibilityError` naming both.
         """
+
+    def table(self, declaration: KeyedState) -> ValueGenerations | None:
+        """The table under the live state of a declaration, for a hot loop; see `generations` for what it may do.
+
+        None where the backend does not keep the user's values themselves there: then the live state is to be used.
+        """
+        return None
 
     @abstractmethod
     def keys(self, name: str) -> Iterator[Any]:

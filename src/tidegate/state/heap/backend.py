@@ -17,30 +17,30 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from tidegate.api.state import KeyedState, ListState, MapState
+from tidegate.api.state import KeyedState
 from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibilityError
 from tidegate.records import type_hints
 from tidegate.snapshot.handles import KeyedStateHandle, StateFile, StateSchema
-from tidegate.state.backend import (
-    NO_KEY,
-    AsyncPart,
-    BackendContext,
-    ColumnArray,
-    ColumnTable,
-    EventTime,
-    KeyedStateBackend,
-    PaneTable,
+from tidegate.state.backend import NO_KEY, AsyncPart, BackendContext, ColumnArray, EventTime
+from tidegate.state.cells import (
+    DeclaredState,
+    KeptForm,
+    MapCells,
+    MapKeyForm,
+    TtlMapCells,
+    TtlValueCells,
+    ValueCells,
 )
-from tidegate.state.fingerprints import check_compatible, column_schema, pane_schema, state_schema
-from tidegate.state.heap.cells import Cells, TtlCells, TtlListCells
-from tidegate.state.heap.column_store import ColumnStore
-from tidegate.state.heap.files import Encoded, ListColumn, RowLayout, StoredRows, as_read, read, to_parquet
-from tidegate.state.heap.live_states import TtlMapCells, live_state
-from tidegate.state.heap.map_table import MapTable
-from tidegate.state.heap.pane_store import PaneStore
-from tidegate.state.heap.row_store import RowStore
-from tidegate.state.heap.table import HeapTable
-from tidegate.state.serializers import KeySerializer, map_key_serializer, value_serializer
+from tidegate.state.generations import ValueGenerations
+from tidegate.state.heap.columns import ColumnStore
+from tidegate.state.heap.files import Encoded, RowLayout, StoredRows, as_read, read, to_parquet
+from tidegate.state.heap.lists import ListColumn, TtlWholeLists, WholeLists
+from tidegate.state.heap.maps import ExpiringMapTable, MapTable
+from tidegate.state.heap.panes import PaneStore
+from tidegate.state.heap.rows import RowStore
+from tidegate.state.heap.values import ExpiringTable, HeapTable
+from tidegate.state.layered_backend import LayeredBackend, RowCells
+from tidegate.state.serializers import KeySerializer
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
 _MOST_INCREMENTS: Final = 64
@@ -69,7 +69,7 @@ class Store(Protocol):
     def __len__(self) -> int: ...
 
 
-class HeapBackend(KeyedStateBackend):
+class HeapBackend(LayeredBackend):
     """Keyed state in the memory of the slot."""
 
     def __init__(self, context: BackendContext) -> None:
@@ -85,102 +85,80 @@ class HeapBackend(KeyedStateBackend):
 
     # ---- states ----
 
-    def state(self, declaration: KeyedState) -> KeyedState:
-        """The live state of a declaration; the same one for the same name."""
-        self.claimed.add(declaration.name)
-        known = self._stores.get(declaration.name)
-        if isinstance(known, RowStore) and known.live.kind == declaration.kind:
-            return known.live
-        self._refuse_second(declaration.name, known)
-        if self._keys is None and self.context.options.checkpoint_interval > 0:
-            raise self._untyped_keys()
-        store = self._row_store(declaration)
-        self._adopt(declaration.name, store, store.restore)
-        return store.live
+    def table(self, declaration: KeyedState) -> ValueGenerations | None:
+        """The table under a live state, for a hot loop: the values in it are what the user stores."""
+        cells = self._rows(declaration).cells
+        if isinstance(cells, ValueCells) and cells.clock is None and cells.values.name == "arrow":
+            return cells.table
+        return None
 
-    def table(self, declaration: KeyedState) -> HeapTable:
-        """The table under a live state, for a hot loop: see `heap.table` for what it may do."""
-        self.state(declaration)
-        store = self._stores[declaration.name]
-        assert isinstance(store, RowStore)
-        return store.table
+    def _open_rows(self, declared: DeclaredState) -> RowCells:
+        form, clock = _kept_form(declared), declared.clock
+        table: HeapTable
+        cells: RowCells
+        if declared.is_map:
+            table = maps = MapTable() if clock is None else ExpiringMapTable(clock)
+            cells = (MapCells if clock is None else TtlMapCells)(declared, form, maps)
+        else:
+            table = HeapTable() if clock is None else ExpiringTable(clock)
+            if declared.is_list:
+                cells = (WholeLists if clock is None else TtlWholeLists)(declared, form, table)
+            else:
+                cells = (ValueCells if clock is None else TtlValueCells)(declared, form, table)
+        store = RowStore(table, declared.schema, self._layout(declared), clock)
+        self._adopt(store, store.restore)
+        return cells
 
-    def keys(self, name: str) -> Iterator[Any]:
-        """The keys that have something in a row state."""
-        store = self._stores[name]
-        assert isinstance(store, RowStore), f"state {name!r} has no rows"
-        return filter(store.cells.holds, store.table.known_keys())
-
-    def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
-        """The column table of this name; the same one for the same name."""
-        self.claimed.add(name)
-        known = self._stores.get(name)
-        if isinstance(known, ColumnStore):
-            return known
-        self._refuse_second(name, known)
-        context = self.context
+    def _layout(self, declared: DeclaredState) -> RowLayout | None:
         if self._keys is None:
-            raise self._untyped_keys()
-        schema = column_schema(name, context.key_type, [(a.name, a.type_name) for a in arrays])
-        store = ColumnStore(schema, arrays, self._keys, context.max_parallelism)
-        self._adopt(name, store, store.restore)
-        return store
-
-    def panes(self, name: str, values: pa.Schema) -> PaneTable:
-        """The pane table of this name; the same one for the same name."""
-        self.claimed.add(name)
-        known = self._stores.get(name)
-        if isinstance(known, PaneStore):
-            return known
-        self._refuse_second(name, known)
-        context = self.context
-        if self._keys is None and context.options.checkpoint_interval > 0:
-            raise self._untyped_keys()
-        schema = pane_schema(name, context.key_type, values)
-        store = PaneStore(
-            schema, values, self._keys, context.max_parallelism, lambda: self._writes_base(name, store)
+            return None
+        values = declared.values
+        column = (
+            ListColumn(values, type_hints.strip_optional(declared.hint)[1]) if declared.is_list else values
         )
-        self._adopt(name, store, store.restore)
+        return RowLayout(
+            self.context.operator_name,
+            declared.schema,
+            self._keys,
+            declared.map_keys,
+            column,
+            declared.declaration.ttl is not None,
+            self.context.max_parallelism,
+        )
+
+    def _keys_of(self, cells: RowCells) -> Iterator[Any]:
+        store = self._stores[cells.name]
+        assert isinstance(store, RowStore)
+        return filter(cells.holds, store.table.known_keys())
+
+    def _open_columns(self, schema: StateSchema, arrays: Sequence[ColumnArray]) -> ColumnStore:
+        assert self._keys is not None
+        store = ColumnStore(schema, arrays, self._keys, self.context.max_parallelism)
+        self._adopt(store, store.restore)
         return store
 
-    def _row_store(self, declaration: KeyedState) -> RowStore:
-        context, name = self.context, declaration.name
-        operator = context.operator_name
-        is_list, is_map = isinstance(declaration, ListState), isinstance(declaration, MapState)
-        hint: Any = declaration.value_type if isinstance(declaration, MapState) else declaration.type  # type: ignore[attr-defined]
-        values = value_serializer(operator, name, hint, declaration.serializer, optional=is_list)
-        map_keys = None
-        if isinstance(declaration, MapState):
-            map_keys = map_key_serializer(operator, name, declaration.key_type)
-        schema = state_schema(declaration, context.key_type, values, map_keys)
-        table = MapTable() if is_map else HeapTable()
-        expiring = TtlMapCells if is_map else TtlListCells if is_list else TtlCells
-        kind = Cells if declaration.ttl is None else expiring
-        cells = kind(declaration, table, self, values)
-        live = live_state(declaration, cells, map_keys)
-        layout = None
-        if self._keys is not None:
-            optional = type_hints.strip_optional(hint)[1]
-            column = ListColumn(values, optional) if is_list else values
-            has_ttl = declaration.ttl is not None
-            layout = RowLayout(
-                operator, schema, self._keys, map_keys, column, has_ttl, context.max_parallelism
-            )
-        return RowStore(live, cells, schema, layout)
+    def _open_panes(self, schema: StateSchema, values: pa.Schema) -> PaneStore:
+        store = PaneStore(
+            schema,
+            values,
+            self._keys,
+            self.context.max_parallelism,
+            lambda: self._writes_base(schema.name, store),
+        )
+        self._adopt(store, store.restore)
+        return store
 
-    def _adopt(self, name: str, store: Store, restore: Callable[[Sequence[StoredRows]], None]) -> None:
-        if name in self._schemas:
-            check_compatible(self.context.operator_name, self._schemas[name], store.schema)
-            for files in self._restored.pop(name, ()):
-                restore(files)
-        self._stores[name] = store
+    def _adopt(self, store: Store, restore: Callable[[Sequence[StoredRows]], None]) -> None:
+        for files in self._restored.pop(store.schema.name, ()):
+            restore(files)
+        self._stores[store.schema.name] = store
 
-    def _refuse_second(self, name: str, known: Store | None) -> None:
-        if known is not None and not isinstance(known, _Undeclared):
-            raise ProgramError(
-                f"operator {self.context.operator_name!r} declares two states named {name!r}, one of kind "
-                f"{known.schema.kind}. Give one of them another name="
-            )
+    def _stored_schema(self, name: str) -> StateSchema | None:
+        return self._schemas.get(name)
+
+    def _check_keys(self, *, in_memory: bool) -> None:
+        if self._keys is None and (not in_memory or self.context.options.checkpoint_interval > 0):
+            raise self._untyped_keys()
 
     def _untyped_keys(self) -> ProgramError:
         return ProgramError(
@@ -279,6 +257,7 @@ class HeapBackend(KeyedStateBackend):
         for taken in self._pending.values():
             taken.give_up()
         self._pending.clear()
+        self._open.clear()
         self._stores.clear()
         self._restored.clear()
         self.current_key = NO_KEY
@@ -382,3 +361,16 @@ def _is_due_for_a_base(chain: tuple[StateFile, ...]) -> bool:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:60]
+
+
+def _kept_form(declared: DeclaredState) -> KeptForm:
+    """Values as they are, copied where they can change; those of an opt-in serializer as its bytes."""
+    values, keys = declared.values, declared.map_keys
+    release: Callable[[Any], Any] | None = values.copier
+    if values.name != "arrow" or (declared.is_list and release is not None):  # an element may be None
+        release = values.release
+    if keys is None:
+        return KeptForm(values.adopt, release)
+    return KeptForm(
+        values.adopt, release, MapKeyForm(keys.adopt, None, keys.plain_class, keys.fits, keys.check)
+    )

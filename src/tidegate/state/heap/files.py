@@ -33,7 +33,9 @@ from tidegate.core.errors import SchemaError, StateCompatibilityError
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.snapshot.handles import StateFile, StateSchema
 from tidegate.state.backend import NO_WATERMARK
-from tidegate.state.heap.table import CHUNK, REMOVED
+from tidegate.state.generations import REMOVED
+from tidegate.state.heap.lists import ListColumn
+from tidegate.state.heap.values import CHUNK
 from tidegate.state.refusals import cannot_store
 from tidegate.state.serializers import KeySerializer, ValueSerializer
 from tidegate.storage.storage import CheckpointStorage
@@ -51,27 +53,6 @@ class Watermarks:
 
     now_ms: int = NO_WATERMARK
     first_ms: int = NO_WATERMARK
-
-
-class ListColumn:
-    """Lists of kept elements as one column."""
-
-    def __init__(self, element: ValueSerializer, nullable: bool) -> None:
-        self._element = element
-        self.arrow_type = pa.list_(pa.field("item", element.arrow_type, nullable))
-
-    def to_column(self, kept: Sequence[list[Any]]) -> pa.Array:
-        """A list column."""
-        offsets = np.zeros(len(kept) + 1, np.int32)
-        np.cumsum([len(v) for v in kept], out=offsets[1:])
-        items = self._element.to_column([item for v in kept for item in v])
-        return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.arrow_type)
-
-    def from_column(self, column: pa.Array) -> list[list[Any]]:
-        """Lists of kept elements."""
-        items = self._element.from_column(column.flatten())
-        ends = np.cumsum(pc.list_value_length(column).to_numpy()).tolist()
-        return [items[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
 @dataclass(frozen=True)

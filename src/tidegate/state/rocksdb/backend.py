@@ -1,8 +1,8 @@
 """Keyed state in RocksDB: one database per operator subtask, with write-back caches in front of it.
 
-    live states      changes in memory, the rest in the database         values, lists, maps, columns, panes
+    tables           changes in memory, the rest in the database         rows: values, lists, maps; columns, panes
     write-back       how changes get into the database                   write_back
-    files            what of the database is stored in checkpoints       checkpoint_files, restore
+    files            what of the database is stored in checkpoints       files, restore
 
 The synchronous part of a snapshot only freezes the changes; the asynchronous part writes them, makes a checkpoint of
 hard links, and uploads the SST files that no completed checkpoint has.
@@ -18,42 +18,31 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidegate.api.state import (
-    AggregatingState,
-    KeyedState,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
 from tidegate.core.errors import ProgramError
 from tidegate.snapshot.handles import KeyedStateHandle, StateSchema
-from tidegate.state.backend import (
-    NO_WATERMARK,
-    AsyncPart,
-    BackendContext,
-    ColumnArray,
-    ColumnTable,
-    EventTime,
-    KeyedStateBackend,
-    PaneTable,
+from tidegate.state.backend import NO_WATERMARK, AsyncPart, BackendContext, ColumnArray, EventTime
+from tidegate.state.cells import (
+    DeclaredState,
+    KeptForm,
+    MapCells,
+    TtlMapCells,
+    TtlValueCells,
+    ValueCells,
 )
-from tidegate.state.fingerprints import check_compatible, column_schema, pane_schema, state_schema
-from tidegate.state.rocksdb.checkpoint_files import CheckpointFiles, Memo
+from tidegate.state.layered_backend import LayeredBackend, RowCells
 from tidegate.state.rocksdb.columns import RocksDBColumnTable
 from tidegate.state.rocksdb.database import Database, Entry
+from tidegate.state.rocksdb.files import CheckpointFiles, Memo
 from tidegate.state.rocksdb.key_bytes import EntryKeys
-from tidegate.state.rocksdb.lists import RocksDBListState
-from tidegate.state.rocksdb.maps import RocksDBMapState
+from tidegate.state.rocksdb.lists import ListTable, PartLists
+from tidegate.state.rocksdb.maps import MapTable, map_key_form
 from tidegate.state.rocksdb.memory import RocksDBMemory
 from tidegate.state.rocksdb.panes import RocksDBPaneTable
 from tidegate.state.rocksdb.restore import restore_database
-from tidegate.state.rocksdb.state_store import GenerationStore, StateContext
+from tidegate.state.rocksdb.rows import CellBytes, StoredTable, TableContext
 from tidegate.state.rocksdb.stored_keys import StoredKeys
-from tidegate.state.rocksdb.values import RocksDBAggregatingState, RocksDBReducingState, live_value_state
+from tidegate.state.rocksdb.values import ValueTable
 from tidegate.state.rocksdb.write_back import FrozenWrites, WriteBack
-from tidegate.state.serializers import KeySerializer, ValueSerializer, map_key_serializer, value_serializer
-from tidegate.state.ttl import TtlClock
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
 _MOST_STATES: Final = 254
@@ -61,7 +50,7 @@ _SCANNED_FOR_EXPIRY: Final = 10_000
 """Entries of each state with a time to live that a checkpoint looks through."""
 
 
-class RocksDBBackend(KeyedStateBackend):
+class RocksDBBackend(LayeredBackend):
     """The keyed state of one operator subtask in RocksDB."""
 
     def __init__(self, context: BackendContext) -> None:
@@ -71,7 +60,7 @@ class RocksDBBackend(KeyedStateBackend):
         self._directory = tempfile.mkdtemp(prefix="rocksdb-", dir=context.local_directory())
         self._schemas: list[StateSchema] = []
         self._restored_states = 0
-        self._live: dict[str, Any] = {}
+        self._tables: dict[str, StoredTable] = {}
         self._files = CheckpointFiles()
         self._frozen: dict[int, FrozenWrites] = {}
         self._open_database: Database | None = None
@@ -80,126 +69,66 @@ class RocksDBBackend(KeyedStateBackend):
 
     # ---- states ----
 
-    def state(self, declaration: KeyedState) -> KeyedState:
-        """The live state of a declaration."""
-        self.claimed.add(declaration.name)
-        self._refuse_untyped_keys()
-        operator, name = self.context.operator_name, declaration.name
-        is_map = isinstance(declaration, MapState)
-        values = value_serializer(
-            operator,
-            name,
-            declaration.value_type if is_map else declaration.type,  # type: ignore[attr-defined]
-            declaration.serializer,
-            optional=isinstance(declaration, ListState),
-        )
-        map_keys = map_key_serializer(operator, name, declaration.key_type) if is_map else None  # type: ignore[attr-defined]
-        schema = state_schema(declaration, self.context.key_type, values, map_keys)
-        context = self._state_context(schema, declaration)
-        if name not in self._live:
-            self._live[name] = self._make_live(declaration, context, values, map_keys)
-        live: KeyedState = self._live[name]
-        return live
-
-    def _make_live(
-        self,
-        declaration: KeyedState,
-        context: StateContext,
-        values: ValueSerializer,
-        map_keys: KeySerializer | None,
-    ) -> KeyedState:
-        if isinstance(declaration, ValueState):
-            return live_value_state(declaration, context, values)
-        if isinstance(declaration, ReducingState):
-            return RocksDBReducingState(declaration, context, values)
-        if isinstance(declaration, AggregatingState):
-            return RocksDBAggregatingState(declaration, context, values)
-        if isinstance(declaration, ListState):
-            return RocksDBListState(declaration, context, values, self._next_list_sequence)
-        if isinstance(declaration, MapState) and map_keys is not None:
-            return RocksDBMapState(declaration, context, map_keys, values)
-        raise ProgramError(
-            f"operator {self.context.operator_name!r}: state {declaration.name!r} is of no known kind: "
-            f"{type(declaration).__name__}"
-        )
-
-    def keys(self, name: str) -> Iterator[Any]:
-        """The keys that have something in a row state; all changes go to the database first."""
-        live = self._live[name]
-        assert isinstance(live, GenerationStore), f"state {name!r} has no rows"
-        _, write_back = self._opened()
-        write_back.spill()
-        keys = StoredKeys(self.context.key_type).of_entries(live.stored_entries())
-        return (key for key in keys if self._holds(live, key))
-
-    def _holds(self, live: GenerationStore, key: Any) -> bool:
-        before, self.current_key = self.current_key, key
-        try:
-            return live.holds_current()
-        finally:
-            self.current_key = before
-
-    def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
-        """The live column table of this name."""
-        self.claimed.add(name)
-        self._refuse_untyped_keys()
-        schema = column_schema(name, self.context.key_type, [(a.name, a.type_name) for a in arrays])
-        context = self._state_context(schema, None)
-        if name not in self._live:
-            self._live[name] = RocksDBColumnTable(
-                context.database,
-                context.write_back,
-                context.entry_keys,
-                arrays,
-                context.memory_bytes,
-                context.is_empty,
-            )
-        table: ColumnTable = self._live[name]
-        return table
-
-    def panes(self, name: str, values: pa.Schema) -> PaneTable:
-        """The live pane table of this name."""
-        self.claimed.add(name)
-        self._refuse_untyped_keys()
-        context = self._state_context(pane_schema(name, self.context.key_type, values), None)
-        if name not in self._live:
-            self._live[name] = RocksDBPaneTable(context, values)
-        table: PaneTable = self._live[name]
-        return table
-
-    def _state_context(self, schema: StateSchema, declaration: KeyedState | None) -> StateContext:
-        """Find or give the state's id; refuse one of another type."""
-        names = [s.name for s in self._schemas]
-        if schema.name in names:
-            state_id = names.index(schema.name) + 1
-            known = self._schemas[state_id - 1]
-            if schema.name in self._live and known.fingerprint != schema.fingerprint:
-                raise ProgramError(
-                    f"operator {self.context.operator_name!r} declares two states named {schema.name!r}: {known.kind} "
-                    f"of {known.value}, and {schema.kind} of {schema.value}. Give one of them another name="
-                )
-            check_compatible(self.context.operator_name, known, schema)
+    def _open_rows(self, declared: DeclaredState) -> RowCells:
+        context, clock = self._table_context(declared.schema), declared.clock
+        has_ttl = clock is not None
+        is_value = not (declared.is_list or declared.is_map)
+        cell_bytes = CellBytes(declared.values, has_ttl, always_bytes=not is_value)
+        map_keys = None if declared.map_keys is None else map_key_form(declared.map_keys)
+        form = KeptForm(cell_bytes.adopt, cell_bytes.release, map_keys)
+        cells: RowCells
+        table: StoredTable
+        if declared.is_list:
+            table = lists = ListTable(context, clock, self._next_list_sequence)
+            cells = PartLists(declared, form, lists)
+        elif declared.is_map:
+            table = maps = MapTable(context, clock, cell_bytes)
+            cells = (TtlMapCells if has_ttl else MapCells)(declared, form, maps)
         else:
+            table = values = ValueTable(context, clock, cell_bytes)
+            cells = (TtlValueCells if has_ttl else ValueCells)(declared, form, values)
+        self._tables[declared.schema.name] = table
+        return cells
+
+    def _keys_of(self, cells: RowCells) -> Iterator[Any]:
+        """The keys of the database's entries; all changes go there first."""
+        table = self._tables[cells.name]
+        _, write_back = self._opened_database()
+        write_back.spill()
+        keys = StoredKeys(self.context.key_type).of_entries(entry for entry, _ in table.context.entries())
+        return keys if table.is_exact and table.clock is None else filter(cells.holds, keys)
+
+    def _open_columns(self, schema: StateSchema, arrays: Sequence[ColumnArray]) -> RocksDBColumnTable:
+        return RocksDBColumnTable(self._table_context(schema), arrays)
+
+    def _open_panes(self, schema: StateSchema, values: pa.Schema) -> RocksDBPaneTable:
+        return RocksDBPaneTable(self._table_context(schema), self.context.key_type, values)
+
+    def _stored_schema(self, name: str) -> StateSchema | None:
+        return next((s for s in self._schemas if s.name == name), None)
+
+    def _table_context(self, schema: StateSchema) -> TableContext:
+        """Find or give the state's id."""
+        names = [s.name for s in self._schemas]
+        if schema.name not in names:
             if len(names) == _MOST_STATES:
                 raise ProgramError(
                     f"operator {self.context.operator_name!r}: more than {_MOST_STATES} keyed states"
                 )
-            state_id = len(names) + 1
+            names.append(schema.name)
             self._schemas.append(schema)
-        ttl = None if declaration is None else declaration.ttl
-        database, write_back = self._opened()
-        return StateContext(
-            backend=self,
+        state_id = names.index(schema.name) + 1
+        database, write_back = self._opened_database()
+        return TableContext(
             database=database,
             write_back=write_back,
             entry_keys=EntryKeys(state_id, self.context.max_parallelism),
-            state_name=schema.name,
-            expiry=None if ttl is None else TtlClock(ttl, self.context.clock, self.event_time),
+            key_groups=self.context.key_groups,
             memory_bytes=self._bytes_per_state,
             is_empty=state_id > self._restored_states,
         )
 
-    def _refuse_untyped_keys(self) -> None:
+    def _check_keys(self, *, in_memory: bool) -> None:
         if self.context.key_type.is_object:
             raise ProgramError(
                 f"operator {self.context.operator_name!r}: its keys have no type, so they cannot be stored. Give the "
@@ -207,13 +136,13 @@ class RocksDBBackend(KeyedStateBackend):
             )
 
     def _bytes_per_state(self) -> int:
-        return self._memory.write_back_bytes // max(1, len(self._live))
+        return self._memory.write_back_bytes // max(1, len(self._open))
 
     def _next_list_sequence(self) -> int:
         self._list_sequence += 1
         return self._list_sequence
 
-    def _opened(self) -> tuple[Database, WriteBack]:
+    def _opened_database(self) -> tuple[Database, WriteBack]:
         if self._open_database is None or self._open_write_back is None:
             self._use(
                 Database(
@@ -253,7 +182,7 @@ class RocksDBBackend(KeyedStateBackend):
 
     def snapshot(self, checkpoint_id: int) -> AsyncPart:
         """Freeze the changes; the result writes them and uploads what is new."""
-        _, write_back = self._opened()
+        _, write_back = self._opened_database()
         frozen = write_back.freeze(self._clean_up())
         frozen.want_checkpoint(os.path.join(self._directory, f"checkpoint-{checkpoint_id}"))
         self._frozen[checkpoint_id] = frozen
@@ -296,15 +225,11 @@ class RocksDBBackend(KeyedStateBackend):
         It goes by the time of the barrier: what expires later is not gone yet in this checkpoint, and the live state
         may build on it, as an element that is added to a list does.
         """
-        expiring = [
-            (live, live.expiry.now())
-            for live in self._live.values()
-            if isinstance(live, GenerationStore) and live.expiry is not None
-        ]
+        expiring = [(t, t.clock.now()) for t in self._tables.values() if t.clock is not None]
         if not expiring:
             return None
         return lambda: chain.from_iterable(
-            live.expired_entries(_SCANNED_FOR_EXPIRY, now_ms) for live, now_ms in expiring
+            table.expired_entries(_SCANNED_FOR_EXPIRY, now_ms) for table, now_ms in expiring
         )
 
     # ---- the rest ----
@@ -322,7 +247,8 @@ class RocksDBBackend(KeyedStateBackend):
         if self._open_database is not None:
             self._open_database.close()
             self._open_database = self._open_write_back = None
-        self._live.clear()
+        self._tables.clear()
+        self._open.clear()
 
 
 def _event_time_of(memo: Memo) -> EventTime:

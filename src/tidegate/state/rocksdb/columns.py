@@ -2,14 +2,14 @@
 
 The keys of recent batches have dense ids and arrays of values, just as on the heap. A key that is new there is looked
 up in the database, together with all other new ones of its batch - unless everything that was ever stored is still in
-memory: then it is new altogether. When the memory is used up, changes are written and the arrays begin anew, empty.
+memory: then it is new altogether. When the memory is used up, changes are written and the arrays begin again, empty.
 
 An entry's value is the arrays' elements of that key one after the other, little-endian.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,9 +19,9 @@ import pyarrow as pa
 from tidegate.records.column_bits import is_bytes_like
 from tidegate.records.key_index import KeyIndex
 from tidegate.state.backend import ColumnArray, ColumnTable, Ids
-from tidegate.state.rocksdb.database import Database, Entry
-from tidegate.state.rocksdb.key_bytes import EntryKeys
-from tidegate.state.rocksdb.write_back import FrozenEntries, Store, WriteBack
+from tidegate.state.rocksdb.database import Entry
+from tidegate.state.rocksdb.rows import TableContext
+from tidegate.state.rocksdb.write_back import FrozenEntries, Store
 
 _MOST_CHANGED: Final = 250_000
 _MOST_CHANGED_TEXTS: Final = 80_000
@@ -34,29 +34,21 @@ _CHUNK: Final = 65536
 class RocksDBColumnTable(ColumnTable, Store):
     """The live table of one name."""
 
-    def __init__(
-        self,
-        database: Database,
-        write_back: WriteBack,
-        entry_keys: EntryKeys,
-        arrays: Sequence[ColumnArray],
-        memory_bytes: Callable[[], int],
-        is_empty: bool,
-    ) -> None:
-        self._database = database
-        self._write_back = write_back
-        self._entry_keys = entry_keys
+    def __init__(self, context: TableContext, arrays: Sequence[ColumnArray]) -> None:
+        self._database = context.database
+        self._write_back = context.write_back
+        self._entry_keys = context.entry_keys
         self._declared = list(arrays)
         names = [f"v{i}" for i in range(len(self._declared))]
         dtypes = [a.dtype.newbyteorder("<") for a in self._declared]
         self._value_type = np.dtype(list(zip(names, dtypes, strict=True)))
-        self._memory_bytes = memory_bytes
-        self._is_complete = is_empty
+        self._memory_bytes = context.memory_bytes
+        self._is_complete = context.is_empty
         self._key_bytes = 0.0
-        self._begin_anew()
-        write_back.add(self)
+        self._begin_empty()
+        context.write_back.add(self)
 
-    def _begin_anew(self) -> None:
+    def _begin_empty(self) -> None:
         self._index = KeyIndex()
         self._arrays = [np.empty(0, a.dtype) for a in self._declared]
         self._changed = np.zeros(0, np.bool_)
@@ -68,7 +60,7 @@ class RocksDBColumnTable(ColumnTable, Store):
         known = len(self._index)
         if known and known * self._bytes_per_key() > self._memory_bytes():
             self._write_back.spill()
-            self._begin_anew()
+            self._begin_empty()
             self._is_complete = False
             known = 0
         elif self._change_count > (_MOST_CHANGED_TEXTS if self._key_bytes else _MOST_CHANGED):

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tidegate.state.rocksdb.database import Entry
-from tidegate.state.rocksdb.ttl import STAMP_BYTES, stamped
-
-if TYPE_CHECKING:
-    from tidegate.state.rocksdb.state_store import StateContext
+from tidegate.state.rocksdb.rows import STAMP_BYTES, TableContext, stamped
+from tidegate.state.ttl import TtlClock
 
 LIST_SEQUENCE_BYTES: Final = 8
 
@@ -24,34 +22,35 @@ LIST_SEQUENCE_BYTES: Final = 8
 class ExpiredScan:
     """Goes round and round through the entries of one state with a time to live."""
 
-    def __init__(self, context: StateContext) -> None:
+    def __init__(self, context: TableContext, clock: TtlClock | None) -> None:
         self._context = context
+        self._clock = clock
         self._cursor = b""
 
     def single_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
         """Deletions of expired entries that stand for themselves: values, and entries of maps."""
-        expiry = self._context.expiry
-        if expiry is None:
+        clock = self._clock
+        if clock is None:
             return
         for key, value in self._round(budget, 0):
-            if expiry.is_expired(stamped(value), now_ms):
+            if clock.is_expired(stamped(value), now_ms):
                 yield key, None
 
     def list_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
         """Deletions of the parts of expired lists: a list is as old as its last part."""
-        expiry = self._context.expiry
-        if expiry is None:
+        clock = self._clock
+        if clock is None:
             return
         for _, parts in groupby(
             self._round(budget, LIST_SEQUENCE_BYTES), lambda entry: entry[0][:-LIST_SEQUENCE_BYTES]
         ):
             found = list(parts)
-            if expiry.is_expired(stamped(found[-1][1], STAMP_BYTES), now_ms):
+            if clock.is_expired(stamped(found[-1][1], STAMP_BYTES), now_ms):
                 yield from ((key, None) for key, _ in found)
 
     def _round(self, budget: int, suffix: int) -> Iterator[tuple[bytes, bytes]]:
         """The next entries, from the cursor on; those that differ in the last `suffix` bytes only stay together."""
-        groups = self._context.backend.context.key_groups
+        groups = self._context.key_groups
         database, entry_keys = self._context.database, self._context.entry_keys
         left = budget
         first = max(groups.start, int.from_bytes(self._cursor[:2], "big")) if self._cursor else groups.start

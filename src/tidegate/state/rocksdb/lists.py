@@ -1,4 +1,4 @@
-"""Live list state: what is added is written as a part of the list, so that adding never reads.
+"""Lists in RocksDB: what is added is written as a part of the list, so that adding never reads.
 
 The entry is the key's and the number of the part (8 bytes, big-endian); numbers grow with every snapshot, so a scan
 finds the parts in the order in which they were written. A part is its elements, each behind its length (4 bytes, big-
@@ -11,13 +11,13 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from tidegate.api.state import ListState
+from tidegate.state.cells import DeclaredState, KeptForm, ListCells
+from tidegate.state.generations import Entries
 from tidegate.state.rocksdb.database import Entry
 from tidegate.state.rocksdb.expiring import LIST_SEQUENCE_BYTES, ExpiredScan
 from tidegate.state.rocksdb.key_bytes import end_of_prefix
-from tidegate.state.rocksdb.state_store import GenerationStore, KeptValues, StateContext
-from tidegate.state.rocksdb.ttl import STAMP_BYTES, stamp, stamped
-from tidegate.state.serializers import ValueSerializer
+from tidegate.state.rocksdb.rows import STAMP_BYTES, StoredTable, TableContext, stamp, stamped
+from tidegate.state.ttl import TtlClock
 
 _LENGTH: Final = struct.Struct(">L")
 _MOST_PARTS: Final = 32
@@ -35,154 +35,148 @@ class _Part:
         self.elements = elements
 
 
-class RocksDBListState(ListState[Any], GenerationStore):
-    """Live `ListState`. Changed and frozen are one part per key, clean are all parts that the database has."""
+class PartLists(ListCells):
+    """The current key's list, in parts."""
+
+    def __init__(self, declared: DeclaredState, form: KeptForm, table: ListTable) -> None:
+        super().__init__(declared, form)
+        self.table = table
+
+    def read(self) -> list[Any]:
+        """The kept elements; empty if there are none. Many parts become one."""
+        key, table, clock = self.key(), self.table, self.clock
+        parts = table.parts(key)
+        alive = parts if clock is None else table.alive(parts, clock)
+        if parts and not alive:
+            table.replace(key, [])
+        elements = [e for part in alive for e in part.elements]
+        refresh = elements and clock is not None and clock.refresh_on_read
+        if len(alive) > _MOST_PARTS:
+            table.replace(key, list(elements), None if refresh else alive[-1].last_ms)
+        elif refresh:
+            table.changed_part(key, 0)
+        return elements
+
+    def own_list(self, more: int = 1) -> list[Any]:
+        """The elements of the changed part."""
+        return self.table.changed_part(self.key(), more).elements
+
+    def write(self, kept: list[Any]) -> None:
+        """Make this the whole list, written now."""
+        self.table.replace(self.key(), kept)
+
+    def remove(self) -> None:
+        """Forget the list."""
+        self.table.replace(self.key(), [])
+
+    def holds(self, key: Any) -> bool:
+        """Whether a key has elements; that refreshes none of them."""
+        parts = self.table.parts(key)
+        return any(p.elements for p in (parts if self.clock is None else self.table.alive(parts, self.clock)))
+
+
+class ListTable(StoredTable):
+    """Changed and frozen are one part per key, clean are all parts that the database has."""
+
+    is_exact = False
 
     def __init__(
-        self,
-        declaration: ListState[Any],
-        context: StateContext,
-        serializer: ValueSerializer,
-        next_sequence: Callable[[], int],
+        self, context: TableContext, clock: TtlClock | None, next_sequence: Callable[[], int]
     ) -> None:
-        self.name, self.owner = declaration.name, declaration.owner
-        self.type, self.ttl, self.serializer = declaration.type, declaration.ttl, declaration.serializer
-        self._values = KeptValues(serializer, always_bytes=True)
+        super().__init__(context, clock)
         self._next_sequence = next_sequence
         self._added = 0
         self._frozen_sequence = b""
         """The number of the frozen parts, or of those that were frozen last."""
         self._clean_elements = 0
-        self._open(context)
-        self._expired = ExpiredScan(context)
+        self._expired = ExpiredScan(context, clock)
 
-    def get(self) -> list[Any]:
-        """The key's elements, oldest first."""
-        key, expiry = self._current_key(), self.expiry
-        parts = self._parts(key)
-        alive = self._alive(parts)
-        if parts and not alive:
-            self._replace(key, [])
-        elements = [e for part in alive for e in part.elements]
-        refresh = elements and expiry is not None and expiry.refresh_on_read
-        if len(alive) > _MOST_PARTS:
-            self._replace(key, elements, None if refresh else alive[-1].last_ms)
-        elif refresh:
-            self._extend(key, [])
-        give = self._values.give
-        assert give is not None
-        return list(map(give, elements))
+    def changed_part(self, key: Any, more: int) -> _Part:
+        """The part to which so many elements are added at once, written now."""
+        self._count_changes(1 + more)  # first, because it may write the part
+        part: _Part | None = self.changed.get(key)
+        clock = self.clock
+        now = 0 if clock is None else clock.now()
+        if part is None:
+            part = self.changed[key] = _Part(False, now, now, [])
+        elif clock is not None and clock.is_expired(part.last_ms, now):
+            part = self.changed[key] = _Part(True, now, now, [])
+        part.last_ms = now
+        return part
 
-    def add(self, value: Any) -> None:
-        """Append an element."""
-        key = self._current_key()
-        self._extend(key, [self._keep(self._values, value)])
+    def replace(self, key: Any, elements: list[bytes], written_ms: int | None = None) -> None:
+        """Make these the whole list, written now or at that time."""
+        if not elements and self._was_never_stored(key):
+            self.changed.pop(key, None)
+            return
+        if written_ms is None:
+            written_ms = 0 if self.clock is None else self.clock.now()
+        self.changed[key] = _Part(True, written_ms, written_ms, elements)
+        self._count_changes(1 + len(elements))
 
-    def add_all(self, values: Iterable[Any]) -> None:
-        """Append elements."""
-        key = self._current_key()
-        kept = [self._keep(self._values, v) for v in values]
-        if kept:
-            self._extend(key, kept)
+    def remove(self, key: Any) -> None:
+        """Forget the list of a key."""
+        self.replace(key, [])
 
-    def update(self, values: Iterable[Any]) -> None:
-        """Replace the whole list."""
-        key = self._current_key()
-        self._replace(key, [self._keep(self._values, v) for v in values])
-
-    def clear(self) -> None:
-        """Forget the key's list."""
-        self._replace(self._current_key(), [])
-
-    def holds_current(self) -> bool:
-        """Whether the key has elements; that reads none of them."""
-        return any(part.elements for part in self._alive(self._parts(self._current_key())))
-
-    # ---- parts ----
-
-    def _parts(self, key: Any) -> list[_Part]:
+    def parts(self, key: Any) -> list[_Part]:
         """All parts of a key's list, oldest first."""
         parts: list[_Part] = []
-        for generation in (self._changed, self._frozen):
+        for generation in (self.changed, self.frozen):
             part = generation.get(key)
             if part is not None:
                 parts.insert(0, part)
                 if part.replaces:
                     return parts
-        stored = self._clean.get(key)
+        stored = self.clean.get(key)
         if stored is None and not self._is_complete:
             # The database may have the frozen part already, which is read from memory until it is clean.
-            on_its_way = self._frozen_sequence if key in self._frozen else b""
+            on_its_way = self._frozen_sequence if key in self.frozen else b""
+            prefix = self.context.entry_keys.of_key(key)
             stored = [
                 self._decoded(data)
-                for entry, data in self._scan(key)
+                for entry, data in self.context.database.scan(prefix, end_of_prefix(prefix))
                 if entry[-LIST_SEQUENCE_BYTES:] != on_its_way
             ]
             self._remember(key, stored)
             self._clean_elements += sum(len(part.elements) for part in stored)
         return [*stored, *parts] if stored else parts
 
-    def _alive(self, parts: list[_Part]) -> list[_Part]:
+    def alive(self, parts: list[_Part], clock: TtlClock) -> list[_Part]:
         """The parts that have not expired: none from before one that came when the list had expired."""
-        expiry = self.expiry
-        if expiry is None or not parts:
-            return parts
-        if expiry.is_expired(parts[-1].last_ms, expiry.now()):
+        if parts and clock.is_expired(parts[-1].last_ms, clock.now()):
             return []
         for i in range(len(parts) - 1, 0, -1):
-            if expiry.is_expired(parts[i - 1].last_ms, parts[i].first_ms):
+            if clock.is_expired(parts[i - 1].last_ms, parts[i].first_ms):
                 return parts[i:]
         return parts
-
-    def _extend(self, key: Any, elements: list[bytes]) -> None:
-        part = self._changed.get(key)
-        now = 0 if self.expiry is None else self.expiry.now()
-        if part is None:
-            self._changed[key] = _Part(False, now, now, elements)
-        elif self.expiry is not None and self.expiry.is_expired(part.last_ms, now):
-            self._changed[key] = _Part(True, now, now, elements)
-        else:
-            part.elements += elements
-            part.last_ms = now
-        self._count_changes(1 + len(elements))
-
-    def _replace(self, key: Any, elements: list[bytes], written_ms: int | None = None) -> None:
-        """Make these the whole list, written now or at that time."""
-        if not elements and self._is_complete and key not in self._frozen and key not in self._clean:
-            self._changed.pop(key, None)  # it was never in the database
-            return
-        if written_ms is None:
-            written_ms = 0 if self.expiry is None else self.expiry.now()
-        self._changed[key] = _Part(True, written_ms, written_ms, elements)
-        self._count_changes(1 + len(elements))
 
     def _count_changes(self, more: int) -> None:
         # Few keys may have long lists: elements are counted, not keys.
         self._added += more
-        if self._added > self._check_at:
-            self._grown()
+        if self._added > self.check_at:
+            self.grown()
 
     def _change_count(self) -> int:
         return self._added
 
-    # ---- entries ----
+    # ---- generations ----
 
-    def _frozen_entries(self, frozen: dict[Any, _Part]) -> Callable[[], Iterable[Entry]]:
+    def _frozen_entries(self, frozen: Entries) -> Callable[[], Iterable[Entry]]:
         self._added = 0
         sequence = self._frozen_sequence = self._next_sequence().to_bytes(LIST_SEQUENCE_BYTES, "big")
         return lambda: self._entries(frozen, sequence)
 
     def _entries(self, frozen: dict[Any, _Part], sequence: bytes) -> Iterator[Entry]:
-        keys = self._context.entry_keys.of_keys(list(frozen))
+        keys = self.context.entry_keys.of_keys(list(frozen))
         for key, part in zip(keys, frozen.values(), strict=True):
             if part.replaces:
-                for old, _ in self._context.database.scan(key, end_of_prefix(key)):
+                for old, _ in self.context.database.scan(key, end_of_prefix(key)):
                     yield old, None
             if part.elements or not part.replaces:
                 yield key + sequence, self._encoded(part)
 
     def _encoded(self, part: _Part) -> bytes:
-        pieces = [] if self.expiry is None else [stamp(part.first_ms), stamp(part.last_ms)]
+        pieces = [] if self.clock is None else [stamp(part.first_ms), stamp(part.last_ms)]
         for element in part.elements:
             pieces.append(_LENGTH.pack(len(element)))
             pieces.append(element)
@@ -190,7 +184,7 @@ class RocksDBListState(ListState[Any], GenerationStore):
 
     def _decoded(self, data: bytes) -> _Part:
         first = last = position = 0
-        if self.expiry is not None:
+        if self.clock is not None:
             first, last, position = stamped(data), stamped(data, STAMP_BYTES), 2 * STAMP_BYTES
         elements: list[bytes] = []
         while position < len(data):
@@ -200,27 +194,21 @@ class RocksDBListState(ListState[Any], GenerationStore):
             position += length
         return _Part(False, first, last, elements)
 
-    def _scan(self, key: Any) -> Iterator[tuple[bytes, bytes]]:
-        prefix = self._context.entry_keys.of_key(key)
-        return self._context.database.scan(prefix, end_of_prefix(prefix))
-
-    # ---- generations ----
-
     def _make_clean(self, frozen: dict[Any, _Part]) -> None:
         for key, part in frozen.items():
-            stored = self._clean.get(key)
+            stored = self.clean.get(key)
             if part.replaces:
-                self._clean[key] = [part] if part.elements else []
+                self.clean[key] = [part] if part.elements else []
             elif stored is not None:
-                self._clean[key] = [*stored, part]
+                self.clean[key] = [*stored, part]
             elif self._is_complete:
-                self._clean[key] = [part]
+                self.clean[key] = [part]
             else:
                 continue
             self._clean_elements += 1 + len(part.elements)
 
     def _clean_size(self) -> int:
-        if not self._clean:
+        if not self.clean:
             self._clean_elements = 0
         return self._clean_elements
 

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidegate.records.types import RecordType
 from tidegate.state.backend import PaneRows, PaneTable
 from tidegate.state.rocksdb.database import Entry
 from tidegate.state.rocksdb.row_bytes import RowBytes
-from tidegate.state.rocksdb.state_store import StateContext
+from tidegate.state.rocksdb.rows import TableContext
 from tidegate.state.rocksdb.stored_keys import StoredKeys
 from tidegate.state.rocksdb.write_back import FrozenEntries, Store
 
@@ -29,10 +30,10 @@ _CHUNK: Final = 65536
 class RocksDBPaneTable(PaneTable, Store):
     """The pane table of one name."""
 
-    def __init__(self, context: StateContext, values: pa.Schema) -> None:
+    def __init__(self, context: TableContext, key_type: RecordType, values: pa.Schema) -> None:
         self._context = context
         self._rows = RowBytes(values)
-        self._keys = StoredKeys(context.backend.context.key_type)
+        self._keys = StoredKeys(key_type)
         self._written: list[tuple[PaneRows, PaneRows]] = []
         context.write_back.add(self)
 
@@ -40,17 +41,15 @@ class RocksDBPaneTable(PaneTable, Store):
 
     def restored(self) -> Iterator[PaneRows]:
         """What the database has of this table."""
-        groups = self._context.backend.context.key_groups
-        for group in range(groups.start, groups.end + 1):
-            entries = self._context.database.scan(*self._context.entry_keys.range_of_group(group))
-            while chunk := list(islice(entries, _CHUNK)):
-                found = [entry for entry, _ in chunk]
-                panes = b"".join([entry[-_PANE_BYTES:] for entry in found])
-                yield PaneRows(
-                    self._keys.columns_of(found, _PANE_BYTES),
-                    (np.frombuffer(panes, ">u8").astype(np.uint64) ^ _BIAS).view(np.int64),
-                    self._rows.to_columns([value for _, value in chunk]),
-                )
+        entries = self._context.entries()
+        while chunk := list(islice(entries, _CHUNK)):
+            found = [entry for entry, _ in chunk]
+            panes = b"".join([entry[-_PANE_BYTES:] for entry in found])
+            yield PaneRows(
+                self._keys.columns_of(found, _PANE_BYTES),
+                (np.frombuffer(panes, ">u8").astype(np.uint64) ^ _BIAS).view(np.int64),
+                self._rows.to_columns([value for _, value in chunk]),
+            )
 
     def write(self, changed: PaneRows, removed: PaneRows, everything: Callable[[], PaneRows]) -> None:
         """Keep the changes until they are written."""

@@ -16,8 +16,8 @@ from tidegate.core.errors import CheckpointError, StateCompatibilityError
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.snapshot.handles import KeyedStateHandle, StateFile, StateSchema
 from tidegate.state.fingerprints import check_compatible
-from tidegate.state.rocksdb.checkpoint_files import Memo, download
 from tidegate.state.rocksdb.database import Database, Entry, RocksDBError
+from tidegate.state.rocksdb.files import Memo, download
 from tidegate.state.rocksdb.key_bytes import group_start, state_of_entry, with_state
 from tidegate.state.rocksdb.memory import RocksDBMemory
 from tidegate.storage.storage import CheckpointStorage

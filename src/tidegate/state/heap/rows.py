@@ -12,23 +12,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.api.state import KeyedState
 from tidegate.snapshot.handles import StateSchema
 from tidegate.state.backend import NO_WATERMARK
-from tidegate.state.heap.cells import Cells, TtlCells
+from tidegate.state.generations import CLEARED, REMOVED, Entries
 from tidegate.state.heap.files import Encoded, RowLayout, StoredRows, Watermarks, encode, one_array, portions
-from tidegate.state.heap.map_table import MapTable
-from tidegate.state.heap.table import CLEARED, REMOVED, Entries, Generation, chunks
+from tidegate.state.heap.maps import MapTable
+from tidegate.state.heap.values import Generation, HeapTable, chunks
+from tidegate.state.ttl import TtlClock
 
 
 class RowStore:
-    """A live row state, its table and the way to files."""
+    """The table of a row state and the way to files. A backend with untyped keys has no layout, nor snapshots."""
 
-    def __init__(self, live: KeyedState, cells: Cells, schema: StateSchema, layout: RowLayout | None) -> None:
-        self.live = live
-        self.cells = cells
-        self.table = cells.table
+    def __init__(
+        self, table: HeapTable, schema: StateSchema, layout: RowLayout | None, clock: TtlClock | None
+    ) -> None:
+        self.table = table
         self.schema = schema
+        self._clock = clock
         self._maybe_layout = layout
         self._marks: dict[int, Watermarks | None] = {}
         self._completed_marks: Watermarks | None = None
@@ -45,8 +46,8 @@ class RowStore:
 
     def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
         """Freeze the state of this moment; what is returned makes the file's rows of it."""
-        self.cells.sweep()
         table = self.table
+        table.sweep()
         generations = table.freeze(checkpoint_id)
         marks = self._watermarks()
         if not full and not generations and (marks is None or marks == self._completed_marks):
@@ -76,9 +77,10 @@ class RowStore:
         self.table.complete(checkpoint_id)
 
     def _watermarks(self) -> Watermarks | None:
-        if isinstance(self.cells, TtlCells) and self.cells.clock.is_event_time:
-            return Watermarks(self.cells.clock.now(), self.cells.clock.event_time.first_ms)
-        return None
+        clock = self._clock
+        if clock is None or not clock.is_event_time:
+            return None
+        return Watermarks(clock.now(), clock.event_time.first_ms)
 
     def _changed_rows(self, generations: list[Generation]) -> Iterator[pa.RecordBatch]:
         yield self._layout.columns([], self._no_map_keys(), [])  # a file without rows has a schema too
@@ -145,8 +147,8 @@ class RowStore:
         if not isinstance(self.table, MapTable):
             for key in [k for k, v in found.items() if v is REMOVED]:
                 del found[key]
-        if isinstance(self.cells, TtlCells) and files:
-            self._restore_times(self.cells, found, files[-1].marks)
+        if self._clock is not None and files:
+            self._restore_times(self._clock.duration_ms, found, files[-1].marks)
         if self.table.settled:
             self.table.settled.update(found)
         else:
@@ -167,20 +169,19 @@ class RowStore:
                 if not entries:
                     found.pop(key, None)
 
-    def _restore_times(self, cells: TtlCells, found: Entries, marks: Watermarks | None) -> None:
+    def _restore_times(self, duration_ms: int, found: Entries, marks: Watermarks | None) -> None:
         """Values that had expired in event time stay away; all others will be due one day."""
-        clock = cells.clock
         for key in list(found):
             entries = found[key] if isinstance(self.table, MapTable) else {None: found[key]}
             for map_key, (written, kept) in list(entries.items()):
                 if marks is not None and written == NO_WATERMARK:
                     written = marks.first_ms
                 gone = marks is not None and written != NO_WATERMARK
-                if gone and marks is not None and marks.now_ms >= written + clock.duration_ms:
+                if gone and marks is not None and marks.now_ms >= written + duration_ms:
                     del entries[map_key]
                     continue
                 entries[map_key] = (written, kept)
-                cells.queue.add(key if map_key is None else (key, map_key), written)
+                self.table.expect(key if map_key is None else (key, map_key), written)
             if not entries:
                 del found[key]
             elif not isinstance(self.table, MapTable):

@@ -1,51 +1,28 @@
-"""The generations of one row state: what changed since the last snapshot, what is frozen, what is settled.
+"""The generations of one row state on the heap: what changed since the last snapshot, what is frozen, what is settled.
 
     reads:   changed → frozen, newest first → settled          writes: changed
     snapshot(m): changed becomes the newest frozen generation (no copy), a new dict takes its place
     checkpoint m completed: generations up to m are merged into `settled`, a bounded part at each call
 
-What is not in `changed` is never changed in place: whoever wants another value puts a new object there. The thread that
-writes a snapshot reads frozen generations and `settled` between `hold` and `release`; merging waits as long.
-
-A hot loop may use the table itself instead of a live state, for values that need no `adopt`:
-
-    try:
-        so_far = table.changed[key]
-    except KeyError:
-        so_far = table.load(key)        # REMOVED if the key has none; copy it if its type can change
-    table.changed[key] = result         # `table.changed` is another dict after each snapshot: fetch it per batch
-
-What lies in `changed` belongs to the loop, which may let a function change it in place; what `load` returns may just be
-on its way into a file.
-
-Mailbox thread, except `release`.
+The thread that writes a snapshot reads frozen generations and `settled` between `hold` and `release`; merging waits as
+long. Where there is a time to live, a queue finds what has expired. Mailbox thread, except `release`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar, Final
 
-Entries = dict[Any, Any]
-
-
-class Removed:
-    """The type of `REMOVED`."""
-
-    def __repr__(self) -> str:
-        return "REMOVED"
-
-
-REMOVED: Final = Removed()
-"""In a table: the key has no value (any more). Not in `settled`, where such keys are simply absent."""
-
-CLEARED: Final = Removed()
-"""As a key of a map's changes: entries that are older than these changes are gone."""
+from tidegate.state.generations import REMOVED, Entries, ValueGenerations
+from tidegate.state.ttl import ExpiryQueue, TtlClock
 
 CHUNK: Final = 1 << 16
 _LEAST_MERGED: Final = 1 << 14  # a few milliseconds
 _MOST_ABORTED: Final = 8
+_WRITES_PER_SWEEP: Final = 64
+_SWEPT: Final = 256
+_SWEPT_AT_SNAPSHOT: Final = 10_000
 
 
 class Generation:
@@ -62,33 +39,32 @@ class Generation:
         self.left = len(entries)
 
 
-class HeapTable:
-    """One value per key: the table of value, list, reducing and aggregating states."""
+class HeapTable(ValueGenerations):
+    """One cell per key: the table of value, list, reducing and aggregating states without a time to live."""
 
     settles_whole: ClassVar[bool] = True
     """Whether a generation can become the settled state as it is."""
 
     def __init__(self) -> None:
-        self.changed: Entries = {}
+        super().__init__()
         self.frozen: list[Generation] = []
         self.settled: Entries = {}
+        """Keys that were removed are simply absent."""
         self.has_removals = False
-        """Whether `REMOVED` was put into `changed`: whoever does sets it."""
-        self.on_freeze: Callable[[Entries], None] = lambda changed: None
-        """Called with the new `changed`, for a live state that keeps a reference to it."""
+        """Whether `REMOVED` was put into `changed`."""
         self._holders: set[object] = set()
 
+    @property
+    def has_older(self) -> bool:
+        """Whether something is frozen or settled."""
+        return bool(self.frozen or self.settled)
+
     def load(self, key: Any) -> Any:
-        """The value of a key that is not in `changed`, or `REMOVED`."""
+        """The cell of a key that is not in `changed`, or `REMOVED`."""
         for generation in reversed(self.frozen):
             if key in generation.entries:
                 return generation.entries[key]
         return self.settled.get(key, REMOVED)
-
-    def find(self, key: Any) -> Any:
-        """The value of a key, or `REMOVED`."""
-        changed = self.changed
-        return changed[key] if key in changed else self.load(key)
 
     def known_keys(self) -> Entries:
         """All keys that there may be, each once; some have been removed."""
@@ -106,6 +82,12 @@ class HeapTable:
     def __len__(self) -> int:
         """About how many keys there are: one that is in several generations counts several times."""
         return len(self.changed) + len(self.settled) + sum(len(g.entries) for g in self.frozen)
+
+    def sweep(self) -> None:
+        """Remove what has expired, a bounded part; at each snapshot."""
+
+    def expect(self, item: Hashable, written_ms: int) -> None:
+        """An item was restored that was written then: it may expire one day."""
 
     # ---- snapshots ----
 
@@ -205,3 +187,40 @@ def chunks(entries: Entries) -> Iterator[tuple[list[Any], list[Any]]]:
     keys, values = iter(entries), iter(entries.values())
     while portion := list(islice(keys, CHUNK)):
         yield portion, list(islice(values, CHUNK))
+
+
+class ExpiringTable(HeapTable):
+    """The same with a time to live: a cell is the time of the last write and the kept value."""
+
+    def __init__(self, clock: TtlClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self._queue = ExpiryQueue(clock)
+        self._writes = 0
+        self.expect = self._queue.add  # type: ignore[method-assign]
+
+    def put(self, key: Any, cell: Any) -> None:
+        """Change a cell; it is due one day, and so may be others by now."""
+        self.changed[key] = cell
+        self._wrote(key, cell[0])
+
+    def sweep(self) -> None:
+        """Remove what has expired, a bounded part; at each snapshot."""
+        self._sweep(self.clock.now(), _SWEPT_AT_SNAPSHOT)
+
+    def _wrote(self, item: Hashable, now: int) -> None:
+        self._queue.add(item, now)
+        self._writes += 1
+        if self._writes >= _WRITES_PER_SWEEP:
+            self._writes = 0
+            self._sweep(now, _SWEPT)
+
+    def _sweep(self, now: int, limit: int) -> None:
+        for item in self._queue.take_due(now, limit):
+            self._drop_if_expired(item, now)
+
+    def _drop_if_expired(self, item: Any, now: int) -> None:
+        """Remove an item that is due, unless it was written again."""
+        cell = self.find(item)
+        if cell is not REMOVED and self.clock.is_expired(cell[0], now):
+            self.remove(item)

@@ -1,0 +1,121 @@
+"""What backends with live states over generations have in common: which states there are, and how one is opened.
+
+A backend of this kind provides tables (`Generations` for values, `MapGenerations` for maps), cells of lists, column and
+pane tables, and writes and reads what is durable.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from tidegate.api.state import KeyedState
+from tidegate.core.errors import ProgramError
+from tidegate.snapshot.handles import StateSchema
+from tidegate.state.backend import BackendContext, ColumnArray, ColumnTable, KeyedStateBackend, PaneTable
+from tidegate.state.cells import DeclaredState, ListCells, MapCells, ValueCells
+from tidegate.state.fingerprints import check_compatible, column_schema, pane_schema
+from tidegate.state.live_states import live_state
+
+T = TypeVar("T")
+RowCells = ValueCells | ListCells | MapCells
+
+
+@dataclass(frozen=True)
+class OpenRows:
+    """A row state that is open."""
+
+    live: KeyedState
+    cells: RowCells
+
+
+class LayeredBackend(KeyedStateBackend):
+    """Keyed state in generations."""
+
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
+        self._open: dict[str, tuple[StateSchema, Any]] = {}
+        """The states that were asked for: rows, columns or panes."""
+
+    # ---- what a backend provides ----
+
+    @abstractmethod
+    def _check_keys(self, *, in_memory: bool) -> None:
+        """Refuse keys without a type. `in_memory`: the state needs no files where there are no checkpoints."""
+
+    @abstractmethod
+    def _stored_schema(self, name: str) -> StateSchema | None:
+        """What the checkpoint has under a name."""
+
+    @abstractmethod
+    def _open_rows(self, declared: DeclaredState) -> RowCells:
+        """Cells over a new table, or the restored one."""
+
+    @abstractmethod
+    def _open_columns(self, schema: StateSchema, arrays: Sequence[ColumnArray]) -> ColumnTable:
+        """A new column table, or the restored one."""
+
+    @abstractmethod
+    def _open_panes(self, schema: StateSchema, values: pa.Schema) -> PaneTable:
+        """A new pane table, or the restored one."""
+
+    @abstractmethod
+    def _keys_of(self, cells: RowCells) -> Iterator[Any]:
+        """The keys that have something in a row state."""
+
+    # ---- the contract ----
+
+    def state(self, declaration: KeyedState) -> KeyedState:
+        """The live state of a declaration; the same one for the same name."""
+        return self._rows(declaration).live
+
+    def _rows(self, declaration: KeyedState) -> OpenRows:
+        self.claimed.add(declaration.name)
+        self._check_keys(in_memory=True)
+        declared = DeclaredState(declaration, self)
+
+        def opened() -> OpenRows:
+            cells = self._open_rows(declared)
+            return OpenRows(live_state(declaration, cells), cells)
+
+        return self._opened(declared.schema, opened)
+
+    def keys(self, name: str) -> Iterator[Any]:
+        """The keys that have something in the row state of this name."""
+        _, rows = self._open[name]
+        assert isinstance(rows, OpenRows), f"state {name!r} has no rows"
+        return self._keys_of(rows.cells)
+
+    def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
+        """The column table of this name; the same one for the same name."""
+        self.claimed.add(name)
+        self._check_keys(in_memory=False)
+        schema = column_schema(name, self.context.key_type, [(a.name, a.type_name) for a in arrays])
+        return self._opened(schema, lambda: self._open_columns(schema, arrays))
+
+    def panes(self, name: str, values: pa.Schema) -> PaneTable:
+        """The pane table of this name; the same one for the same name."""
+        self.claimed.add(name)
+        self._check_keys(in_memory=True)
+        schema = pane_schema(name, self.context.key_type, values)
+        return self._opened(schema, lambda: self._open_panes(schema, values))
+
+    def _opened(self, schema: StateSchema, open_it: Callable[[], T]) -> T:
+        operator, name = self.context.operator_name, schema.name
+        if name not in self._open:
+            stored = self._stored_schema(name)
+            if stored is not None:
+                check_compatible(operator, stored, schema)
+            self._open[name] = schema, open_it()
+        known, found = self._open[name]
+        if known.fingerprint != schema.fingerprint:
+            raise ProgramError(
+                f"operator {operator!r} declares two states named {name!r}: {known.kind} of {known.value}, and "
+                f"{schema.kind} of {schema.value}. Give one of them another name="
+            )
+        opened: T = found
+        return opened

@@ -1,0 +1,313 @@
+"""Live states: what a function sees under the names that it declared, on every backend.
+
+`PlainValueState` is the one that counts: for values that are kept as they are, without a time to live, reading is one
+dict look-up and writing is a quick look at the value and one dict store. All others go through cells. Mailbox thread
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tidegate.api.state import (
+    AggregateFunction,
+    AggregatingState,
+    KeyedState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
+from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.words import kind_of
+from tidegate.state.backend import NoKeyError
+from tidegate.state.cells import Cells, ListCells, MapCells, ValueCells
+from tidegate.state.copies import itself
+from tidegate.state.generations import REMOVED, Entries
+
+
+def _take_over(live: KeyedState, declaration: KeyedState) -> None:
+    """Name, types, function and the rest are those of the declaration."""
+    for name, value in vars(declaration).items():
+        setattr(live, name, value)  # touching `live.__dict__` would make every later attribute access slower
+
+
+class CellValueState(ValueState[Any]):
+    """Values that can change, are kept as bytes, or have a time to live."""
+
+    def __init__(self, declaration: ValueState[Any], cells: ValueCells) -> None:
+        _take_over(self, declaration)
+        self._cells = cells
+        self._kept_default = REMOVED if declaration.default is None else self._adopt_default()
+
+    def _adopt_default(self) -> Any:
+        """The default as a value is kept, so that nobody can change it for the next key."""
+        try:
+            return self._cells.form.adopt(self.default)
+        except SchemaError as e:
+            raise ProgramError(
+                f"operator {self._cells.operator!r}: the default of state {self.name!r} is of another type: {e}"
+            ) from e
+
+    def value(self) -> Any:
+        """The key's value, or the default."""
+        kept = self._cells.read()
+        if kept is REMOVED:
+            kept = self._kept_default
+            if kept is REMOVED:
+                return None
+        release = self._cells.release
+        return kept if release is None else release(kept)
+
+    def update(self, value: Any) -> None:
+        """Set the key's value; None is the same as `clear`."""
+        if value is None:
+            self._cells.remove()
+        else:
+            self._cells.store(value)
+
+    def clear(self) -> None:
+        """Forget the key's value."""
+        self._cells.remove()
+
+
+class PlainValueState(CellValueState):
+    """Values that are kept as they are, without a time to live."""
+
+    def __init__(self, declaration: ValueState[Any], cells: ValueCells) -> None:
+        super().__init__(declaration, cells)
+        self._backend = cells.backend
+        self._load = cells.table.load
+        cls = cells.values.exact_class
+        self._class, self._fits = cls, cells.values.fits
+        self._int = int if cls is int else None
+        self._any_of = cls if cls in (float, bool, bytes) else None
+        """Every value of this class fits."""
+        self._follow(cells.table.changed)
+        cells.table.on_freeze = self._follow
+
+    def _follow(self, changed: Entries) -> None:
+        self._changed = changed
+
+    def value(self) -> Any:
+        """The key's value, or the default."""
+        try:
+            kept = self._changed[self._backend.current_key]
+        except (KeyError, NoKeyError):
+            kept = self._load(self._cells.key())
+        return self.default if kept is REMOVED else kept
+
+    def update(self, value: Any) -> None:
+        """Set the key's value; None is the same as `clear`."""
+        cls = type(value)  # a call in name only: the interpreter has an instruction for it
+        if (
+            (cls is not self._int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF)
+            and cls is not self._any_of
+            and (cls is not self._class or not self._fits(value))
+        ):
+            if value is None:
+                self._cells.remove()
+                return
+            value = self._cells.adopt(value)
+        try:
+            self._changed[self._backend.current_key] = value
+        except NoKeyError:
+            self._cells.refuse_without_key()
+
+
+class BoundedValueState(PlainValueState):
+    """The same over a table that looks at the number of its changes."""
+
+    def _follow(self, changed: Entries) -> None:
+        self._changed = changed
+        self._check_at = self._cells.table.check_at
+
+    def update(self, value: Any) -> None:
+        """Set the key's value; None is the same as `clear`."""
+        cls = type(value)
+        if (
+            cls is not self._any_of
+            and (cls is not self._int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF)
+            and (cls is not self._class or not self._fits(value))
+        ):
+            value = REMOVED if value is None else self._cells.adopt(value)
+        changed = self._changed
+        try:
+            changed[self._backend.current_key] = value
+        except NoKeyError:
+            self._cells.refuse_without_key()
+        if len(changed) > self._check_at:
+            self._cells.table.grown()
+            self._check_at = self._cells.table.check_at
+
+
+class LiveReducingState(ReducingState[Any]):
+    """The reduced value, in a cell."""
+
+    def __init__(self, declaration: ReducingState[Any], cells: ValueCells) -> None:
+        _take_over(self, declaration)
+        self._cells = cells
+        self._release = cells.release or itself
+
+    def get(self) -> Any:
+        """What was reduced so far, or None."""
+        kept = self._cells.read()
+        return None if kept is REMOVED else self._release(kept)
+
+    def add(self, value: Any) -> None:
+        """Reduce a value into it."""
+        cells = self._cells
+        kept = cells.read()
+        if kept is not REMOVED:
+            value = self.function(self._release(kept), value)
+        cells.store(value)
+
+    def clear(self) -> None:
+        """Forget the key's value."""
+        self._cells.remove()
+
+
+class LiveAggregatingState(AggregatingState[Any, Any]):
+    """The accumulator, in a cell."""
+
+    function: AggregateFunction[Any, Any, Any]
+
+    def __init__(self, declaration: AggregatingState[Any, Any], cells: ValueCells) -> None:
+        _take_over(self, declaration)
+        self._cells = cells
+        self._release = cells.release or itself
+
+    def get(self) -> Any:
+        """The result of what was added so far, or None."""
+        kept = self._cells.read()
+        return None if kept is REMOVED else self.function.get_result(self._release(kept))
+
+    def add(self, value: Any) -> None:
+        """Add a value."""
+        cells = self._cells
+        kept = cells.read()
+        so_far = self.function.create_accumulator() if kept is REMOVED else self._release(kept)
+        cells.store(self.function.add(value, so_far))
+
+    def clear(self) -> None:
+        """Forget the key's accumulator."""
+        self._cells.remove()
+
+
+class LiveListState(ListState[Any]):
+    """A list of kept elements."""
+
+    def __init__(self, declaration: ListState[Any], cells: ListCells) -> None:
+        _take_over(self, declaration)
+        self._cells = cells
+
+    def get(self) -> list[Any]:
+        """The key's elements, oldest first; empty if there are none."""
+        kept, release = self._cells.read(), self._cells.release
+        return list(kept) if release is None else list(map(release, kept))
+
+    def add(self, value: Any) -> None:
+        """Append an element."""
+        kept = self._cells.adopt(value)
+        self._cells.own_list().append(kept)
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append elements."""
+        kept = [self._cells.adopt(v) for v in values]
+        if kept:
+            self._cells.own_list(len(kept)).extend(kept)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the whole list."""
+        kept = [self._cells.adopt(v) for v in values]
+        if kept:
+            self._cells.write(kept)
+        else:
+            self._cells.remove()
+
+    def clear(self) -> None:
+        """Forget the key's list."""
+        self._cells.remove()
+
+
+class LiveMapState(MapState[Any, Any]):
+    """A map of kept values."""
+
+    def __init__(self, declaration: MapState[Any, Any], cells: MapCells) -> None:
+        _take_over(self, declaration)
+        self._cells = cells
+        form = cells.form.map_keys
+        assert form is not None
+        self._plain_key, self._adopt_key = form.plain_class, form.adopt
+        self._key_fits, self._check_key = form.fits, form.check
+        self._release, self._release_key = cells.release or itself, form.release or itself
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The entry's value, or `default`."""
+        cells = self._cells
+        kept = cells.find(cells.key(), self._map_key(key))
+        return default if kept is REMOVED else self._release(kept)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set an entry."""
+        cells = self._cells
+        kept = cells.adopt(value)
+        map_key = self._map_key(key)
+        if self._key_fits is not None and not self._key_fits(map_key):
+            try:
+                self._check_key(map_key)
+            except SchemaError as e:
+                cells.refuse_value(key, e)
+        cells.put(cells.key(), map_key, kept)
+
+    def remove(self, key: Any) -> None:
+        """Remove an entry; one that does not exist is no error."""
+        self._cells.table.remove_entry(self._cells.key(), self._map_key(key))
+
+    def contains(self, key: Any) -> bool:
+        """Whether there is an entry."""
+        return self._cells.find(self._cells.key(), self._map_key(key)) is not REMOVED
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All entries, of this moment."""
+        of_key, of_value = self._release_key, self._release
+        return ((of_key(k), of_value(v)) for k, v in self._cells.entries(self._cells.key()))
+
+    def keys(self) -> Iterator[Any]:
+        """The entries' keys, of this moment."""
+        return (self._release_key(k) for k, _ in self._cells.entries(self._cells.key()))
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry; that reads none of them."""
+        return not self._cells.holds(self._cells.key())
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._cells.table.remove(self._cells.key())
+
+    def _map_key(self, key: Any) -> Any:
+        if key.__class__ is self._plain_key:
+            return key
+        try:
+            return self._adopt_key(key)
+        except SchemaError as e:
+            self._cells.refuse_value(key, e)
+
+
+def live_state(declaration: KeyedState, cells: Cells) -> KeyedState:
+    """The live state of a declaration over its cells; the faster one where it can do it."""
+    if isinstance(declaration, ListState) and isinstance(cells, ListCells):
+        return LiveListState(declaration, cells)
+    if isinstance(declaration, MapState) and isinstance(cells, MapCells):
+        return LiveMapState(declaration, cells)
+    assert isinstance(cells, ValueCells)
+    if isinstance(declaration, ValueState):
+        if cells.clock is not None or cells.release is not None:
+            return CellValueState(declaration, cells)
+        return (BoundedValueState if cells.table.is_bounded else PlainValueState)(declaration, cells)
+    if isinstance(declaration, ReducingState):
+        return LiveReducingState(declaration, cells)
+    if isinstance(declaration, AggregatingState):
+        return LiveAggregatingState(declaration, cells)
+    raise TypeError(f"{kind_of(declaration)} is no keyed state")
