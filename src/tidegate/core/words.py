@@ -1,6 +1,8 @@
-"""Words in messages: the article of a noun, the plural of a count."""
+"""Words in messages: the article of a noun, the plural of a count, a value on one line."""
 
 from __future__ import annotations
+
+from typing import Any
 
 
 def a_or_an(noun: str) -> str:
@@ -15,6 +17,15 @@ def a_or_an(noun: str) -> str:
 def kind_of(value: object) -> str:
     """What a value is, by its class: "an int"."""
     return a_or_an(type(value).__name__)
+
+
+def brief(value: Any, limit: int = 120) -> str:
+    """A value's repr, cut to a line."""
+    try:
+        text = repr(value)
+    except Exception as e:  # noqa: BLE001 - the user's repr may raise anything; the message must still be made
+        text = f"<{type(value).__name__} whose repr raises {type(e).__name__}>"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def number_of(count: int, noun: str, plural: str = "") -> str:

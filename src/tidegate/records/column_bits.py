@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.records.codecs import key_form
+
 Bits = npt.NDArray[np.uint64]
 
 NAN_BITS: Final = 0x7FF8000000000000
@@ -22,25 +24,14 @@ TAIL_MASKS: Final = np.array([0] + [(1 << 8 * n) - 1 for n in range(1, 9)], dtyp
 
 def is_fixed_width(kind: pa.DataType) -> bool:
     """Whether a key of this type is a number of at most 64 bits: see `fixed_width_bits`."""
-    if pa.types.is_temporal(kind):
-        return not pa.types.is_interval(kind)
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+    form = key_form(kind)
+    return form is not None and form.dtype is not None
 
 
 def is_bytes_like(kind: pa.DataType) -> bool:
     """Whether a key of this type is a string of bytes: text or binary in any of Arrow's layouts."""
-    return any(is_a(kind) for is_a in _BYTES_LIKE)
-
-
-_BYTES_LIKE: Final = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_binary_view,
-    pa.types.is_fixed_size_binary,
-)
+    form = key_form(kind)
+    return form is not None and form.dtype is None
 
 
 def fixed_width_bits(array: pa.Array) -> Bits:
@@ -49,16 +40,10 @@ def fixed_width_bits(array: pa.Array) -> Bits:
     Integers by sign extension, floats as the bits of the double with one zero and one NaN, the rest as the
     integer that Arrow stores.
     """
-    kind = array.type
-    if pa.types.is_boolean(kind):
+    dtype = _dtype(array.type)
+    if dtype.kind == "b":
         flags: npt.NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
         return flags.astype(np.uint64)
-    if pa.types.is_floating(kind):
-        dtype = np.dtype(f"f{kind.bit_width // 8}")
-    elif pa.types.is_unsigned_integer(kind):
-        dtype = np.dtype(f"u{kind.bit_width // 8}")
-    else:
-        dtype = np.dtype(f"i{kind.bit_width // 8}")
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(len(array), np.uint64)
@@ -77,14 +62,19 @@ def from_fixed_width_bits(
     bits: Bits, kind: pa.DataType, null: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
     """The column whose `fixed_width_bits` are these, with nulls where ``null`` says so."""
-    if pa.types.is_boolean(kind):
+    dtype = _dtype(kind)
+    if dtype.kind == "b":
         return pa.array(bits.astype(np.bool_), mask=null)
-    if pa.types.is_floating(kind):
-        values: npt.NDArray[Any] = bits.view(np.float64).astype(f"f{kind.bit_width // 8}")
-    else:
-        values = bits.astype(f"{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
+    values: npt.NDArray[Any] = (bits.view(np.float64) if dtype.kind == "f" else bits).astype(dtype)
     validity = None if null is None or not null.any() else pa.array(~null).buffers()[1]
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(values)])
+
+
+def _dtype(kind: pa.DataType) -> np.dtype[Any]:
+    form = key_form(kind)
+    assert form is not None
+    assert form.dtype is not None
+    return form.dtype
 
 
 def has_nulls(array: pa.Array) -> bool:

@@ -6,18 +6,15 @@ must not depend on whether it crossed an exchange, so `build_column` refuses wha
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-import numbers
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
-from tidegate.core.words import kind_of
+from tidegate.core.words import brief as brief
+from tidegate.records.codecs import check_values, refuse, refuse_none
 
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 _INFERRED_EXACTLY = frozenset((pa.int64(), pa.float64(), pa.string()))
@@ -78,33 +75,8 @@ def build_column(field: pa.Field, values: Sequence[Any], encode: Callable[[Any],
         check_values(field.name, field.type, field.nullable, values)
         array = _converted(field, values)
     if array.null_count and not field.nullable:
-        _refuse_none(field.name, field.type)
+        refuse_none(field.name, field.type)
     return array
-
-
-def check_values(name: str, data_type: pa.DataType, nullable: bool, values: Sequence[Any]) -> None:
-    """Raise `SchemaError` for the first value whose class is not that of the Arrow type, inside lists and maps too."""
-    classes = set(map(type, values))
-    if type(None) in classes:
-        if not nullable:
-            _refuse_none(name, data_type)
-        classes.discard(type(None))
-    for found in classes:
-        if not _fits(found, data_type):
-            _refuse(name, data_type, next(v for v in values if type(v) is found))
-    if pa.types.is_timestamp(data_type) or pa.types.is_time(data_type):
-        _check_time_zones(name, data_type, values)
-    elif pa.types.is_nested(data_type):
-        _check_nested(name, data_type, [v for v in values if v is not None])
-
-
-def brief(value: Any, limit: int = 120) -> str:
-    """A value's repr, cut to a line."""
-    try:
-        text = repr(value)
-    except Exception as e:  # noqa: BLE001 - the user's repr may raise anything; the message must still be made
-        text = f"<{type(value).__name__} whose repr raises {type(e).__name__}>"
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _encoded(field: pa.Field, values: Sequence[Any], encode: Callable[[Any], Any]) -> list[Any]:
@@ -116,7 +88,7 @@ def _encoded(field: pa.Field, values: Sequence[Any], encode: Callable[[Any], Any
                 if value is not None:
                     encode(value)
             except _REFUSALS:
-                _refuse(field.name, field.type, value)
+                refuse(field.name, field.type, value)
         raise
 
 
@@ -152,71 +124,8 @@ def _converted(field: pa.Field, values: Sequence[Any]) -> pa.Array:
             try:
                 pa.array([value], field.type)
             except _REFUSALS:
-                _refuse(field.name, field.type, value)
+                refuse(field.name, field.type, value)
         raise SchemaError(f"column {field.name!r} ({field.type}): {e}") from e
-
-
-def _fits(found: type, t: pa.DataType) -> bool:
-    if pa.types.is_boolean(t):
-        return issubclass(found, (bool, np.bool_))
-    if pa.types.is_integer(t):
-        return found is not bool and issubclass(found, numbers.Integral)
-    if pa.types.is_floating(t):
-        return found is not bool and issubclass(found, (numbers.Real, np.floating))
-    if pa.types.is_string(t) or pa.types.is_large_string(t):
-        return issubclass(found, str)
-    if pa.types.is_binary(t) or pa.types.is_large_binary(t):
-        return issubclass(found, (bytes, bytearray, memoryview))
-    if pa.types.is_date(t):
-        return issubclass(found, dt.date) and not issubclass(found, dt.datetime)
-    if pa.types.is_timestamp(t):
-        return issubclass(found, (dt.datetime, np.datetime64))
-    if pa.types.is_time(t):
-        return issubclass(found, dt.time)
-    if pa.types.is_duration(t):
-        return issubclass(found, (dt.timedelta, np.timedelta64))
-    if pa.types.is_decimal(t):
-        return found is not bool and issubclass(found, (decimal.Decimal, int))
-    if pa.types.is_list(t) or pa.types.is_large_list(t):
-        return issubclass(found, Iterable) and not issubclass(found, (str, bytes, dict))
-    return True
-
-
-def _check_time_zones(name: str, data_type: pa.DataType, values: Sequence[Any]) -> None:
-    zoned = pa.types.is_timestamp(data_type) and data_type.tz is not None
-    for value in values:
-        if value is not None and (getattr(value, "tzinfo", None) is not None) != zoned:
-            if isinstance(value, np.datetime64):
-                continue
-            raise SchemaError(
-                f"column {name!r} is {data_type}, {'with' if zoned else 'without'} a time zone, but got "
-                f"{brief(value)}. Declare Annotated[datetime, pyarrow.timestamp('us', 'UTC')] for times with a zone"
-            )
-
-
-def _check_nested(name: str, t: pa.DataType, values: list[Any]) -> None:
-    if pa.types.is_struct(t):
-        for child in t:
-            inside = [v.get(child.name) if isinstance(v, dict) else None for v in values]
-            if all(isinstance(v, dict) for v in values):
-                check_values(f"{name}.{child.name}", child.type, child.nullable, inside)
-    elif pa.types.is_map(t):
-        pairs = [pair for v in values for pair in (v.items() if isinstance(v, dict) else v)]
-        if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-            check_values(f"{name} key", t.key_type, False, [k for k, _ in pairs])
-            check_values(f"{name} value", t.item_type, t.item_field.nullable, [v for _, v in pairs])
-    elif pa.types.is_list(t) or pa.types.is_large_list(t):
-        check_values(f"{name} item", t.value_type, t.value_field.nullable, [i for v in values for i in v])
-
-
-def _refuse(name: str, data_type: pa.DataType, value: Any) -> NoReturn:
-    raise SchemaError(f"column {name!r} is {data_type} but got {kind_of(value)}: {brief(value)}") from None
-
-
-def _refuse_none(name: str, data_type: pa.DataType) -> NoReturn:
-    raise SchemaError(
-        f"column {name!r} is {data_type} without None, but got None. Declare it Optional if None is meant"
-    )
 
 
 def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from tidegate.core.errors import KeyTypeError
 from tidegate.core.words import kind_of
+from tidegate.records.codecs import key_form
 from tidegate.records.column_bits import (
     NAN_BITS,
     TAIL_MASKS,
@@ -188,14 +189,16 @@ def _hash_dictionary(array: pa.DictionaryArray) -> Hashes:
 
 
 def _hash_fixed_width(array: pa.Array) -> Hashes:
-    kind = array.type
+    form = key_form(array.type)
+    assert form is not None
     bits = fixed_width_bits(array)
-    if pa.types.is_floating(kind):
+    if form.kind == "float":
         bits ^= np.uint64(_FLOAT_SEED)
-    elif pa.types.is_date64(kind):
-        bits = (bits.view(np.int64) // 86_400_000).view(np.uint64)
-    elif pa.types.is_temporal(kind) and not pa.types.is_date32(kind):
-        bits *= np.uint64(_NANOSECONDS[kind.unit])
+    elif form.kind == "date":
+        if pa.types.is_date64(array.type):
+            bits = (bits.view(np.int64) // 86_400_000).view(np.uint64)
+    elif form.kind != "integer":
+        bits *= np.uint64(_NANOSECONDS[array.type.unit])
     return mix_in_place(bits)
 
 

@@ -41,7 +41,7 @@ class FieldCodec(NamedTuple):
     nullable: bool
 
 
-_SCALARS: dict[Any, pa.DataType] = {
+SCALARS: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),
     float: pa.float64(),
@@ -137,8 +137,8 @@ def codec_for_hint(hint: Any) -> ColumnCodec | None:
     if isinstance(hint, pa.DataType):
         return identity_codec(hint)
     hint = literal_type(hint) or hint
-    if isinstance(hint, type) and hint in _SCALARS:
-        return ColumnCodec(_SCALARS[hint])
+    if isinstance(hint, type) and hint in SCALARS:
+        return ColumnCodec(SCALARS[hint])
     converted = conversions_of(hint)
     if converted is not None:
         return ColumnCodec(*converted)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidegate.api.state import KeyedState, MapState
 from tidegate.core.errors import StateCompatibilityError
+from tidegate.records.codecs import codec_of
 from tidegate.records.types import RecordType
 from tidegate.snapshot.handles import StateKind, StateSchema
 from tidegate.state.serializers import KeySerializer, ValueSerializer
@@ -29,11 +30,11 @@ def state_schema(
     """The schema of a declared state."""
     ttl = declaration.ttl
     words = value.describe()
-    stored = _type_text(value.arrow_type)
+    stored = codec_of(value.arrow_type).text
     if isinstance(declaration, MapState):
         assert map_key is not None
         words = f"{map_key.describe()} → {words}"
-        stored = f"{_type_text(map_key.arrow_type)}→{stored}"
+        stored = f"{codec_of(map_key.arrow_type).text}→{stored}"
     kind: Any = declaration.kind
     return StateSchema(
         name=declaration.name,
@@ -69,7 +70,7 @@ def pane_schema(name: str, key_type: RecordType, values: pa.Schema) -> StateSche
         value=", ".join(f"{f.name}: {f.type}" for f in values),
         serializer="arrow",
         ttl_ms=None,
-        fingerprint=fingerprint("pane", key_type, _type_text(pa.struct(list(values))), "arrow", None),
+        fingerprint=fingerprint("pane", key_type, codec_of(pa.struct(list(values))).text, "arrow", None),
     )
 
 
@@ -77,7 +78,7 @@ def fingerprint(
     kind: StateKind, key_type: RecordType, stored: str, serializer: str, ttl_time: str | None
 ) -> str:
     """The hash over what the stored bytes mean; the same in every process and version."""
-    keys = ",".join(_type_text(f.type) for f in key_type.schema)
+    keys = ",".join(codec_of(f.type).text for f in key_type.schema)
     parts = ("1", kind, keys, stored, serializer, ttl_time or "")
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
@@ -114,18 +115,3 @@ def _shown(value: str) -> str:
 
 def _ttl(schema: StateSchema) -> str:
     return "" if schema.ttl_ms is None else "set"
-
-
-def _type_text(t: pa.DataType) -> str:
-    """An Arrow type as text that no version of Arrow changes in passing: nullability inside is part of it."""
-    if pa.types.is_struct(t):
-        return f"struct<{','.join(f'{f.name}:{_type_text(f.type)}{_mark(f)}' for f in t)}>"
-    if pa.types.is_list(t):
-        return f"list<{_type_text(t.value_type)}{_mark(t.value_field)}>"
-    if pa.types.is_map(t):
-        return f"map<{_type_text(t.key_type)},{_type_text(t.item_type)}{_mark(t.item_field)}>"
-    return str(t)
-
-
-def _mark(field: pa.Field) -> str:
-    return "?" if field.nullable else ""

@@ -11,18 +11,14 @@ import dataclasses
 import datetime as dt
 import typing
 from collections.abc import Callable
-from typing import Any, Final
-
-import numpy as np
-import pyarrow as pa
+from typing import Any
 
 from tidegate.records import type_hints
+from tidegate.records.codecs import codec_of
 from tidegate.records.record_classes import record_class_of
-from tidegate.records.types import RecordType, RowType, ScalarType, StructType, TupleType, record_type_of
+from tidegate.records.types import RecordType, RowType, ScalarType, StructType, TupleType
 
 Fits = Callable[[Any], bool]
-INT64_MIN: Final = -(1 << 63)
-INT64_MAX: Final = (1 << 63) - 1
 
 
 def fits_for(hint: Any) -> Fits | None:
@@ -35,43 +31,15 @@ def fits_for(hint: Any) -> Fits | None:
     """
     if isinstance(hint, StructType):
         hint = hint.python_class
-    scope: dict[str, Any] = {"is_text": _is_text, "datetime": dt.datetime, "date": dt.date, "time": dt.time}
+    scope: dict[str, Any] = {"is_text": _is_text, "datetime": dt.datetime, "date": dt.date}
     text = _look_at_columns(hint, scope) if isinstance(hint, RecordType) else _look(hint, "v", scope, 0)
     found: Fits | None = None if text is None else eval(f"lambda v: {text}", scope)
     return found
 
 
-_LEAVES: Final = {
-    bool: "{v}.__class__ is bool",
-    int: f"{{v}}.__class__ is int and {INT64_MIN} <= {{v}} <= {INT64_MAX}",
-    float: "{v}.__class__ is float",
-    str: "{v}.__class__ is str and ({v}.isascii() or is_text({v}))",
-    bytes: "{v}.__class__ is bytes",
-    dt.date: "{v}.__class__ is date",
-    dt.datetime: "{v}.__class__ is datetime and {v}.tzinfo is None",
-}
-
-
-_COLUMNS: Final = {record_type_of(hint).schema.field(0).type: look for hint, look in _LEAVES.items()}
-"""The same for the values of columns."""
-_AWARE: Final = {
-    "us": "{v}.__class__ is datetime and {v}.tzinfo is not None",
-    "ms": "{v}.__class__ is datetime and {v}.tzinfo is not None and not {v}.microsecond % 1000",
-}
-
-
-def _look_at_column(kind: pa.DataType) -> str | None:
-    if pa.types.is_integer(kind):
-        values = np.iinfo(kind.to_pandas_dtype())
-        return f"{{v}}.__class__ is int and {values.min} <= {{v}} <= {values.max}"
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return _AWARE.get(kind.unit)
-    return _COLUMNS.get(kind)
-
-
 def _look_at_columns(record_type: RecordType, scope: dict[str, Any]) -> str | None:
     """The expression for records of a stream whose values are those of their columns."""
-    looks = [_look_at_column(field.type) for field in record_type.schema]
+    looks = [codec_of(field.type).look for field in record_type.schema]
     if isinstance(record_type, ScalarType) and not record_type.coded:
         return looks[0] and looks[0].format(v="v")
     if isinstance(record_type, RowType):
@@ -104,8 +72,9 @@ def _look(hint: Any, value: str, scope: dict[str, Any], depth: int) -> str | Non
 
 
 def _look_inside(hint: Any, value: str, scope: dict[str, Any], depth: int) -> str | None:
-    if isinstance(hint, type) and hint in _LEAVES:
-        return _LEAVES[hint].format(v=value)
+    if isinstance(hint, type) and hint in type_hints.SCALARS:
+        look = codec_of(type_hints.SCALARS[hint]).look
+        return look and look.format(v=value)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     item, key = f"i{depth}", f"k{depth}"
     if origin is list:

@@ -24,27 +24,13 @@ from tidegate.api.state import StateSerializer
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.words import kind_of
 from tidegate.records import type_hints
+from tidegate.records.codecs import bytes_codec, codec_of, struct_bytes_codec
 from tidegate.records.columns import brief
 from tidegate.records.hashing import hash_columns
 from tidegate.records.keying import KeyGroups, key_groups
 from tidegate.records.types import RecordType, RowType, ScalarType, StructType, TupleType, record_type_of
 from tidegate.state.copies import Copier, copier_for
 from tidegate.state.fitting import Fits, fits_for
-from tidegate.state.plain_bytes import bytes_codec, struct_bytes_codec
-
-_EXACT = frozenset(
-    (
-        pa.bool_(),
-        pa.int64(),
-        pa.float64(),
-        pa.string(),
-        pa.binary(),
-        pa.date32(),
-        pa.timestamp("us"),
-        pa.duration("us"),
-    )
-)
-"""Types of which every value of the Python class comes back as it was (or is refused)."""
 
 
 def _look_closer(value: Any) -> bool:
@@ -320,10 +306,9 @@ def map_key_serializer(operator: str, state: str, hint: Any) -> KeySerializer:
 
 def _exact_class(record_type: RecordType) -> type | None:
     if isinstance(record_type, ScalarType):
-        plain = record_type.schema.field(0).type in _EXACT or record_type._codec.encode is not None
-        nested = (
-            pa.types.is_nested(record_type.schema.field(0).type) and record_type.python_type is not object
-        )
+        kind = record_type.schema.field(0).type
+        plain = codec_of(kind).is_exact or record_type._codec.encode is not None
+        nested = pa.types.is_nested(kind) and record_type.python_type is not object
         return record_type.python_type if plain or nested else None
     if isinstance(record_type, StructType):
         return record_type.exact_class

@@ -39,12 +39,23 @@ import pyarrow as pa
 from tidegate.core.errors import KeyTypeError
 from tidegate.core.key_groups import key_group_for_hash
 from tidegate.core.words import kind_of
+from tidegate.records.codecs import key_form
 from tidegate.records.column_bits import fixed_width_bits, is_bytes_like, is_fixed_width, null_mask
 from tidegate.records.hashing import decimal_text, hash_columns, hash_value, hash_values
 from tidegate.records.keying import key_groups
 
 NULL, INTEGER, LARGE_INTEGER, FLOAT, TEXT, BINARY, DATE, TIMESTAMP, DURATION, TIME, DECIMAL, TUPLE = range(12)
 
+_TAGS: Final = {
+    "integer": INTEGER,
+    "float": FLOAT,
+    "text": TEXT,
+    "binary": BINARY,
+    "date": DATE,
+    "timestamp": TIMESTAMP,
+    "duration": DURATION,
+    "time": TIME,
+}
 _BIAS: Final = 1 << 63
 _PREFIX: Final = struct.Struct(">HB")
 _NUMBER: Final = struct.Struct(">BQ")
@@ -221,11 +232,12 @@ def _column_bytes(column: pa.Array) -> list[bytes]:
 
 def _numbers(column: pa.Array) -> npt.NDArray[Any]:
     """Structs of tag and value; anything where the row is null."""
-    kind = column.type
-    bits = fixed_width_bits(column)
-    if pa.types.is_floating(kind):
+    kind, form = column.type, key_form(column.type)
+    assert form is not None
+    tag, bits = _TAGS[form.kind], fixed_width_bits(column)
+    if tag == FLOAT:
         return _structs(FLOAT, bits)
-    if not pa.types.is_temporal(kind):
+    if tag == INTEGER:
         structs = _structs(INTEGER, bits ^ np.uint64(_BIAS))
         if pa.types.is_uint64(kind):
             large = bits >= np.uint64(_BIAS)
@@ -233,10 +245,9 @@ def _numbers(column: pa.Array) -> npt.NDArray[Any]:
             structs["value"][large] = bits[large]
         return structs
     values = bits.view(np.int64)
-    if pa.types.is_date(kind):
+    if tag == DATE:
         days = values // _DAY_MS if pa.types.is_date64(kind) else values
         return _structs(DATE, days.view(np.uint64) ^ np.uint64(_BIAS))
-    tag = TIMESTAMP if pa.types.is_timestamp(kind) else DURATION if pa.types.is_duration(kind) else TIME
     nanos = np.zeros(len(values), np.int64)
     if kind.unit == "ns":
         values, nanos = np.divmod(values, 1000)
@@ -259,10 +270,10 @@ def _structs(tag: int, values: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
 
 
 def _texts(column: pa.Array) -> list[bytes]:
-    kind = column.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    form = key_form(column.type)
+    assert form is not None
     values: list[bytes] = column.cast(pa.large_binary()).fill_null(b"").to_pylist()
     heads = np.empty(len(values), _BYTES_TYPE)
-    heads["tag"] = TEXT if text else BINARY
+    heads["tag"] = _TAGS[form.kind]
     heads["length"] = np.fromiter(map(len, values), np.int64, len(values))
     return [h + v for h, v in zip(_rows(heads), values, strict=True)]

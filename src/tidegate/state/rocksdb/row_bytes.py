@@ -6,7 +6,7 @@
       all others   4 bytes: the length of its bytes, which follow at the end of the row, in the order of the columns
 
 Text and binary are their bytes; a list of fixed-width values without nulls is a 1 and those values one after the other;
-any other list, and every other type, is a 0 and msgpack of its plain form (see `plain_bytes`). Any thread; immutable.
+any other list, and every other type, is a 0 and msgpack of its plain form (`records.codecs`). Any thread; immutable.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.core.errors import StateCompatibilityError
+from tidegate.records.codecs import bytes_codec
 from tidegate.records.column_bits import is_bytes_like
-from tidegate.state.plain_bytes import bytes_codec
 
 VERSION: Final = 1
 _FLAT: Final = b"\x01"
