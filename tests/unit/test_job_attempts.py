@@ -540,11 +540,48 @@ def test_a_damaged_checkpoint_that_a_sink_may_have_committed_ends_the_job_unless
         assert kit.job.status is J.FAILED
         for words in (
             "checkpoint 2 of job 'pv' is damaged and cannot be restored: shared/c2-x has another checksum.",
-            "It is newer than checkpoint 1, and the sinks",
-            "commit with checkpoints: what was committed with the newer one would be written a second time.",
-            "set checkpoint.fallback=repeat-output",
+            "The newest that is whole is checkpoint 1, and the sinks",
+            "commit with checkpoints: what was committed after it would be written a second time.",
+            "set checkpoint.fallback=repeat-output to go on from checkpoint 1",
         ):
             assert words in kit.end.message
+
+
+def test_output_twice_is_advised_only_with_a_checkpoint_that_was_read_and_is_whole():
+    """Checkpoints share files: the one before often needs the file that is damaged."""
+    kit = JobKit(commits=True, checkpoint_retained=3).run()
+    for _ in range(3):
+        kit.checkpoint()
+    kit.damaged = {2, 3}
+    kit.fail()
+    assert kit.job.status is J.FAILED
+    assert (
+        "checkpoint 3 of job 'pv' is damaged and cannot be restored: shared/c3-x has another checksum. "
+        "checkpoint 2 of job 'pv' is damaged and cannot be restored: shared/c2-x has another checksum. "
+        "The newest that is whole is checkpoint 1"
+    ) in kit.end.message
+    assert "to go on from checkpoint 1" in kit.end.message
+
+    kit = JobKit(commits=True).run()
+    kit.checkpoint()
+    kit.checkpoint()
+    kit.damaged = {1, 2}
+    kit.fail()
+    assert "none of its completed checkpoints can be restored" in kit.end.message
+    assert "repeat-output" not in kit.end.message
+
+
+def test_a_checkpoint_that_cannot_be_read_after_a_damaged_one_names_both():
+    kit = JobKit(commits=True, restart_strategy=RestartStrategies.fixed_delay(1, "1 s")).run()
+    kit.checkpoint()
+    kit.checkpoint()
+    kit.verifies = False
+    kit.fail()
+    kit.do(fe.CheckpointDamaged(2, ("shared/c2-x is gone.",)), fe.CheckpointUnavailable(1, "no route"))
+    assert (
+        "is damaged and cannot be restored: shared/c2-x is gone. Before it, checkpoint 1 cannot be read: no"
+        in (kit.end.message)
+    )
 
 
 def test_at_least_once_promises_nothing_that_a_repeated_output_would_break():

@@ -270,6 +270,27 @@ def test_a_job_whose_sink_may_have_committed_the_damaged_checkpoint_is_not_resum
     assert client.overview().restored_checkpoint == older
 
 
+@pytest.mark.parametrize("manifest_too", [False, True])
+def test_output_twice_is_not_advised_where_the_checkpoint_before_needs_the_damaged_file_too(
+    tmp_path, manifest_too
+):
+    keeping(tmp_path).execute("job")
+    older, newest = sorted((tmp_path / "chk").glob("*/chk-*"), key=lambda p: int(p.name[4:]))
+    files = [
+        {f["path"] for f in json.loads((c / "_metadata").read_bytes())["files"]} for c in (older, newest)
+    ]
+    shared = newest.parent / min(files[0] & files[1])
+    data = bytearray(shared.read_bytes())
+    data[len(data) // 2] ^= 1
+    shared.write_bytes(data)
+    if manifest_too:
+        (newest / "_metadata").write_bytes(b"")
+    with pytest.raises((CheckpointError, JobFailedError)) as caught:
+        keeping(tmp_path, resume="latest").execute("job")
+    assert shared.name in str(caught.value)
+    assert "repeat-output" not in str(caught.value)
+
+
 @pytest.mark.parametrize("what", DAMAGES)
 def test_without_a_sink_that_commits_the_checkpoint_before_the_damaged_one_is_taken(tmp_path, what):
     keeping(tmp_path, "print").execute("job")

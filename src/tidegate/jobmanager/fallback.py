@@ -11,22 +11,25 @@ from tidegate.core.options import Options
 from tidegate.graph.job_graph import JobGraph
 
 
-def refusal(job_graph: JobGraph, options: Options, damaged: str, older: str) -> str:
-    """Why a job that promises exactly-once output must not go on from `older`; empty if it may.
+def must_refuse(job_graph: JobGraph, options: Options) -> bool:
+    """Whether the job promises exactly-once output that an older checkpoint would repeat."""
+    return (
+        bool(job_graph.committing_sinks)
+        and options.checkpoint_mode == "exactly_once"
+        and options.checkpoint_fallback != "repeat-output"
+    )
+
+
+def refusal(job_graph: JobGraph, damaged: str, older: str) -> str:
+    """Why such a job does not go on from `older`, the newest checkpoint whose files have all been read and are whole.
 
     `damaged` names the newer checkpoint, or several, and says what is wrong with it.
     """
     sinks = job_graph.committing_sinks
-    if (
-        not sinks
-        or options.checkpoint_mode != "exactly_once"
-        or options.checkpoint_fallback == "repeat-output"
-    ):
-        return ""
     names = ", ".join(map(repr, sinks))
     who = f"sink {names} commits" if len(sinks) == 1 else f"the sinks {names} commit"
     return (
-        f"{damaged.rstrip('.')}. It is newer than {older}, and {who} with checkpoints: what was committed with the "
-        f"newer one would be written a second time. Restore the damaged files and resume; or set "
+        f"{damaged.rstrip('.')}. The newest that is whole is {older}, and {who} with checkpoints: what was committed "
+        f"after it would be written a second time. Restore the damaged files and resume; or set "
         f"checkpoint.fallback=repeat-output to go on from {older} and have that output twice"
     )

@@ -17,7 +17,7 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
 from tidegate.jobmanager.checkpoint.storage_orders import StorageOrders
 from tidegate.jobmanager.claiming import DriverClaim, claim_job, next_driver
-from tidegate.jobmanager.fallback import refusal
+from tidegate.jobmanager.fallback import must_refuse, refusal
 from tidegate.snapshot.assignment import assign
 from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.finding import Found, StoredCheckpoint, find_at, find_latest, read_all
@@ -214,10 +214,14 @@ def _refuse_fallback(options: Options, job_name: str, job_graph: JobGraph | None
     """Refuse to go on from a checkpoint if a newer one is damaged that a sink may have committed."""
     if not found.passed_over or found.checkpoint is None or job_graph is None:
         return
-    damaged = Found(None, found.passed_over).report()
-    refused = refusal(job_graph, options, damaged, older=found.checkpoint.path)
-    if refused:
-        raise CheckpointError(f"job {job_name!r} cannot resume from {path_name(options.resume)}: {refused}")
+    if not must_refuse(job_graph, options):
+        return
+    verified = found.verified()
+    if verified.checkpoint is None:
+        raise CheckpointError(_nothing_to_resume(options, job_name, verified.report()))
+    damaged = Found(None, verified.passed_over).report()
+    refused = refusal(job_graph, damaged, older=verified.checkpoint.path)
+    raise CheckpointError(f"job {job_name!r} cannot resume from {path_name(options.resume)}: {refused}")
 
 
 def _refuse_older(checkpoint: StoredCheckpoint) -> None:

@@ -84,6 +84,15 @@ class Found:
             if u.storage.show("") != one.storage.show("") or u.checkpoint_id > one.manifest.checkpoint_id
         )
 
+    def verified(self) -> Found:
+        """The same after all files have been read: the one that was found, or the newest before it, that is whole."""
+        one = self.checkpoint
+        if one is None:
+            return self
+        ids = [id for id in one.storage.completed() if id <= one.manifest.checkpoint_id]
+        whole = _first_usable([_read(one.storage, id) for id in ids], contents=True)
+        return Found(whole.checkpoint, self.passed_over + whole.unusable)
+
     def report(self) -> str:
         """What was passed over and why, for a log; empty if nothing was."""
         return "\n".join(f"{u.path} cannot be used: {' '.join(u.reasons)}" for u in self.unusable)

@@ -42,7 +42,7 @@ from tidegate.jobmanager.failover.catch_up import CatchUpWatch, sample_of
 from tidegate.jobmanager.failover.diagnosis import Diagnosis, FailedAttempt, FailedStarts, diagnose
 from tidegate.jobmanager.failover.events import JobAction, JobEvent
 from tidegate.jobmanager.failover.restart_strategies import GiveUp, Restart, RestartStrategy, strategy_of
-from tidegate.jobmanager.fallback import refusal
+from tidegate.jobmanager.fallback import must_refuse, refusal
 from tidegate.jobmanager.job_master import DescribeStorage, JobMaster
 from tidegate.metrics.snapshot import CatchUp
 from tidegate.protocol import messages as m
@@ -115,6 +115,8 @@ class Job:
         self._due_ms = 0
         """When the next attempt may begin."""
         self._verifying: int | None = None
+        self._passed_over: dict[int, tuple[str, ...]] = {}
+        """Damaged checkpoints that were found since the last attempt began, and why; newest first."""
         self._is_ready = False
         self._restore: Restore | None = None
         self._catch_up = CatchUpWatch()
@@ -223,7 +225,7 @@ class Job:
                 self._tell_coordinator(event, now_ms)
             case fe.CheckpointVerified(id, restore):
                 if self._is_asked(id):
-                    self._is_ready, self._restore = True, restore
+                    self._on_verified(id, restore, now_ms)
             case fe.CheckpointDamaged(id, reasons):
                 if self._is_asked(id):
                     self._on_damaged(id, reasons, now_ms)
@@ -288,29 +290,37 @@ class Job:
         return True
 
     def _on_damaged(self, id: int, reasons: tuple[str, ...], now_ms: int) -> None:
-        completed = self.coordinator.completed
-        completed.mark_damaged(id, reasons)
-        older = completed.usable()
-        if older is not None:
-            damaged = (
-                f"checkpoint {id} of job {self.job_graph.name!r} is damaged and cannot be restored: "
-                f"{'; '.join(reasons).rstrip('.')}"
-            )
-            refused = refusal(
-                self.job_graph, self._options, damaged, older=f"checkpoint {older.checkpoint_id}"
-            )
-            if refused:
-                self._fail(refused, now_ms)
-                return
-            self._report(
-                f"{damaged}. Falling back to checkpoint {older.checkpoint_id}: what the job did between the two is "
-                f"done again, also by sinks that had committed it"
-            )
+        """Look for an older one. What follows is decided when it is known which of them is whole: they share files."""
+        self.coordinator.completed.mark_damaged(id, reasons)
+        self._passed_over[id] = reasons
         self._choose(now_ms)
+
+    def _on_verified(self, id: int, restore: Restore, now_ms: int) -> None:
+        damaged = self._damaged_words()
+        if damaged and must_refuse(self.job_graph, self._options):
+            self._fail(refusal(self.job_graph, damaged, older=f"checkpoint {id}"), now_ms)
+            return
+        if damaged:
+            self._report(
+                f"{damaged}. Falling back to checkpoint {id}: what the job did between the two is done again, also by "
+                f"sinks that had committed it"
+            )
+        self._passed_over.clear()
+        self._is_ready, self._restore = True, restore
+
+    def _damaged_words(self) -> str:
+        """What is wrong with the checkpoints that were passed over since the last attempt; empty if none was."""
+        return ". ".join(
+            f"checkpoint {id} of job {self.job_graph.name!r} is damaged and cannot be restored: "
+            f"{'; '.join(reasons).rstrip('.')}"
+            for id, reasons in self._passed_over.items()
+        )
 
     def _on_unavailable(self, id: int, reason: str, now_ms: int) -> None:
         """The storage is away. That is no reason to take an older checkpoint; it counts as a failure to restart."""
-        text = f"checkpoint {id} cannot be read: {reason}"
+        damaged = self._damaged_words()
+        before = f"{damaged}. Before it, " if damaged else ""
+        text = f"{before}checkpoint {id} cannot be read: {reason}"
         if not self._last_error:
             self._fail(text, now_ms)
             return
@@ -318,8 +328,8 @@ class Job:
         if isinstance(decision, GiveUp):
             self._fail(f"{text}{_because(decision)}", now_ms)
             return
-        before = f"\nThe failure before it: {self._attempt_error}" if self._attempt_error else ""
-        self._last_error = f"job {self.job_graph.name!r} cannot restart: {text}{before}"
+        failure = f"\nThe failure before it: {self._attempt_error}" if self._attempt_error else ""
+        self._last_error = f"job {self.job_graph.name!r} cannot restart: {text}{failure}"
         self._due_ms = now_ms + decision.delay_ms
         delay = format_duration_ms(decision.delay_ms)
         self._report(f"{text.rstrip('.')}. Trying again in {delay} ({decision.allowance})")
