@@ -233,7 +233,16 @@ class _Targets:
         self._name = graph.name
         self._resumable = begin.is_resumed
         self._sinks = [
-            (sink, SinkJob(begin.job_id, begin.first_attempt, node.parallelism, begin.is_resumed))
+            (
+                sink,
+                SinkJob(
+                    begin.job_id,
+                    begin.first_attempt,
+                    node.parallelism,
+                    begin.is_resumed,
+                    claimed=begin.claim is not None,
+                ),
+            )
             for node, sink in _sinks(graph)
         ]
         self._prepared: list[tuple[Sink, SinkJob]] = []

@@ -646,6 +646,32 @@ def test_a_job_whose_attempts_begin_again_is_refused_where_names_would_be_used_t
         output.prepare(attempt=2_000_000)
 
 
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("ending", ["at work", "stopped", "died"])
+def test_two_drivers_that_go_on_from_copies_of_one_checkpoint_directory_do_not_share_an_output(
+    tmp_path, ending, append
+):
+    """Their drivers are counted in two places, so their attempts have the same numbers, and so would their files."""
+    output = Output(str(tmp_path / "out"), {"append": append})
+    first = output.prepare(attempt=1_000_000, resuming=True)
+    with pytest.raises(OutputDirectoryError, match=r"in use by this job already.* a copy of"):
+        output.prepare(attempt=1_000_000, resuming=True)
+    writer, committer = output.subtask(1_000_000)
+    write(writer, 1)
+    committer.commit(prepared(writer))
+    write(writer, 2)
+    pending = prepared(writer)
+    if ending == "stopped":
+        output.sink.release(first, resumable=True)
+    elif ending == "died":
+        output_owner._let_go(output.files, output_owner.owner_of("job", 1_000_000, append))
+    with pytest.raises(OutputDirectoryError, match=r"names would be used twice\. .* a copy of"):
+        output.prepare(attempt=1_000_000, resuming=True)
+    output.prepare(attempt=2_000_000, resuming=True)
+    output.subtask(2_000_000, pending)[1].commit(pending)
+    assert output.published() == [1, 2], "what the first one wrote is as it was"
+
+
 def test_two_sinks_of_a_job_cannot_have_one_directory_under_two_names(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "out")

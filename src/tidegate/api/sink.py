@@ -32,6 +32,8 @@ class SinkJob:
     parallelism: int = 1
     resuming: bool = False
     """Whether the job goes on from a checkpoint, so that what is there is its own."""
+    claimed: bool = True
+    """Whether drivers are counted; without, as in a job that takes no checkpoints, two may have the same `attempt`."""
 
 
 @dataclass(frozen=True)

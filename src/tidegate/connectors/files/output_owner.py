@@ -76,12 +76,7 @@ def take(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: b
         found = _Found.look(directory, mark)
         if _bury_dead(directory, (*found.owners, mark), found):
             found = _Found.look(directory, mark)
-        if not job.resuming and not overwrite and found.last_attempts.get(mark.job, -1) >= job.attempt:
-            raise OutputDirectoryError(
-                f"{directory.show()} has files of this job's attempt {found.last_attempts[mark.job]}, and it begins "
-                f"with attempt {job.attempt}: names would be used twice. Was the checkpoint directory emptied? Name "
-                f"another directory, or give the job another name"
-            )
+        _refuse_used_names(directory, found.last_attempts.get(mark.job, -1), job, overwrite)
         rivals = found.rivals(mark, job.resuming)
         if rivals and rivals[0].job == mark.job:
             raise OutputDirectoryError(
@@ -221,6 +216,22 @@ def _refuse(
         )
 
 
+def _refuse_used_names(directory: OutputDirectory, last_attempt: int, job: SinkJob, overwrite: bool) -> None:
+    """Raise if the directory has files of an attempt of this job whose number another attempt will have."""
+    if last_attempt < job.attempt or not (job.claimed if job.resuming else not overwrite):
+        return
+    why = (
+        "Another driver has gone on from this job's checkpoints, or from a copy of them, and has written here: this "
+        "one would write the same output again. Resume from the checkpoints of that driver, or name another directory"
+        if job.resuming
+        else "Was the checkpoint directory emptied? Name another directory, or give the job another name"
+    )
+    raise OutputDirectoryError(
+        f"{directory.show()} has files of this job's attempt {last_attempt}, and it begins with attempt "
+        f"{job.attempt}: names would be used twice. {why}"
+    )
+
+
 def _put(directory: OutputDirectory, mark: OwnerName, resuming: bool) -> _Found:
     """Put the mark beside no rival's, and return what is in the directory since."""
     data = msgspec.json.encode(
@@ -234,7 +245,8 @@ def _put(directory: OutputDirectory, mark: OwnerName, resuming: bool) -> _Found:
         except FileExistsError:
             raise OutputDirectoryError(
                 f"{directory.show()} is in use by this job already: {_describe(directory, mark)}. If that is another "
-                f"sink of the job, give each a directory of its own; if it is a driver that died, delete "
+                f"sink of the job, give each a directory of its own; if it is a driver that goes on from a copy of the "
+                f"job's checkpoints, name another directory; if it is one that died, delete "
                 f"{directory.show(str(mark))}"
             ) from None
         found = _Found.look(directory, mark)
