@@ -31,7 +31,7 @@ from tidegate.graph.explain_plan import Plan, plan_of, untyped_records
 from tidegate.graph.guarantees import guarantees
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import StreamGraph, StreamNode, build_stream_graph
-from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.jobmanager.resuming import Beginning, Prospect, prospect
 from tidegate.metrics.event_time import dropped_words
 from tidegate.metrics.snapshot import JobMetrics
 from tidegate.records.types import RecordType
@@ -127,21 +127,20 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
     _warn_of_missing_uids(graph)
     for words in [*event_time_warnings(graph), *untyped_records(graph)]:
         _LOG.warning("job %r: %s", graph.name, words)
-    begin = beginning(program.options, job_graph.name, job_graph)
-    targets = _Targets(graph, begin)
     printers = {
         node.operator_id: _Printer(sink, node.output_type)
         for node, sink in _sinks(graph)
         if isinstance(sink, PrintSink)
     }
-    try:
-        if program.options.runtime == "in-process":
-            with targets:
-                return _start_in_process(job_graph, plan_of(graph), program, printers, begin, targets)
-        client = _start_on_spark(job_graph, plan_of(graph), program, spark, begin, targets)
-    except BaseException:
-        begin.abandon()
-        raise
+    ahead = prospect(program.options, job_graph.name, job_graph)
+    targets = _Targets(graph)
+    if ahead.may_fence:
+        targets.check(ahead)
+    if program.options.runtime == "in-process":
+        begin = ahead.take()
+        with _abandoning(begin), targets.of(begin):
+            return _start_in_process(job_graph, plan_of(graph), program, printers, begin, targets)
+    client = _start_on_spark(job_graph, plan_of(graph), program, spark, ahead, targets)
     for id, printer in printers.items():
         batches = client.collected_batches(id)
         thread = threading.Thread(
@@ -173,8 +172,17 @@ def _warn_of_missing_uids(graph: StreamGraph) -> None:
         )
 
 
+@contextlib.contextmanager
+def _abandoning(begin: Beginning) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        begin.abandon()
+        raise
+
+
 def _start_on_spark(
-    job_graph: JobGraph, plan: Plan, program: Program, spark: Any, begin: Beginning, targets: _Targets
+    job_graph: JobGraph, plan: Plan, program: Program, spark: Any, ahead: Prospect, targets: _Targets
 ) -> Any:
     from tidegate.runtime.job_client import run_job
     from tidegate.runtime.job_runner import JobRunner
@@ -185,14 +193,19 @@ def _start_on_spark(
     use = SessionUse()
     session = obtain_session(spark, options, job_graph.slots_needed, use)
     gang = SparkGang(session, options, use)
-    runner = JobRunner(job_graph, options, gang, begin=begin, keeps=program, on_end=targets.release)
-    try:
-        # Last, when nothing else can be refused any more: a sink may delete what an earlier run has left.
-        with targets:
-            return run_job(runner, plan)
-    except BaseException:
-        runner.close_unstarted()
-        raise
+    if ahead.may_fence:
+        # A program that cannot run must not end a driver that can.
+        gang.check_start(job_graph.slots_needed)
+    begin = ahead.take()
+    with _abandoning(begin):
+        runner = JobRunner(job_graph, options, gang, begin=begin, keeps=program, on_end=targets.release)
+        try:
+            # Last, when nothing else can be refused any more: a sink may delete what an earlier run has left.
+            with targets.of(begin):
+                return run_job(runner, plan)
+        except BaseException:
+            runner.close_unstarted()
+            raise
 
 
 def _start_in_process(
@@ -229,27 +242,32 @@ def _result(client: Any) -> JobMetrics:
 class _Targets:
     """What the sinks of a job write to: prepared on entry, released at the job's end or if it does not start."""
 
-    def __init__(self, graph: StreamGraph, begin: Beginning) -> None:
+    def __init__(self, graph: StreamGraph) -> None:
         self._name = graph.name
-        self._resumable = begin.is_resumed
-        self._sinks = [
-            (
-                sink,
-                SinkJob(
-                    begin.job_id,
-                    begin.first_attempt,
-                    node.parallelism,
-                    begin.is_resumed,
-                    claimed=begin.claim is not None,
-                ),
-            )
-            for node, sink in _sinks(graph)
-        ]
+        self._resumable = False
+        self._sinks = [(sink, node.parallelism) for node, sink in _sinks(graph)]
+        self._jobs: list[tuple[Sink, SinkJob]] = []
         self._prepared: list[tuple[Sink, SinkJob]] = []
+
+    def check(self, ahead: Prospect) -> None:
+        """Refuse what cannot be written to, and change nothing."""
+        attempt = ahead.next_attempt
+        for sink, parallelism in self._sinks:
+            sink.check_target(SinkJob(ahead.job_id, attempt, parallelism, ahead.is_resumed))
+
+    def of(self, begin: Beginning) -> _Targets:
+        """The same, of the job that begins."""
+        self._resumable = begin.is_resumed
+        claimed = begin.claim is not None
+        self._jobs = [
+            (sink, SinkJob(begin.job_id, begin.first_attempt, parallelism, begin.is_resumed, claimed))
+            for sink, parallelism in self._sinks
+        ]
+        return self
 
     def __enter__(self) -> None:
         try:
-            for sink, job in self._sinks:
+            for sink, job in self._jobs:
                 sink.prepare(job)
                 self._prepared.append((sink, job))
         except BaseException:

@@ -327,9 +327,11 @@ def test_a_recovery_with_another_parallelism_commits_once_what_the_checkpoint_ho
 
 @pytest.mark.parametrize("case", TRANSACTIONAL, indirect=True)
 def test_a_target_that_a_job_has_prepared_is_refused_to_another_until_it_is_released(case, job):
-    with pytest.raises(TidegateError, match="job job"):
-        job.sink.prepare(SinkJob("other"))
+    for refuse in (job.sink.check_target, job.sink.prepare):
+        with pytest.raises(TidegateError, match="job job"):
+            refuse(SinkJob("other"))
     job.end()
+    job.sink.check_target(SinkJob("another"))  # which takes nothing
     job.sink.prepare(SinkJob("other"))
 
 

@@ -24,6 +24,7 @@ from tidegate import (
     ValueState,
     WatermarkStrategy,
 )
+from tidegate.connectors.files import OutputDirectoryError
 from tidegate.core.errors import CheckpointError, JobFailedError
 from tidegate.core.options import Options
 from tidegate.jobmanager.resuming import Beginning, beginning
@@ -103,6 +104,26 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_claimed_or
     assert sorted((tmp_path / "chk").glob("*/claims/*")) == claims
     program(tmp_path, resume="latest").execute("job")
     assert sorted((tmp_path / "chk").glob("*/claims/*")) != claims
+
+
+def test_an_output_that_is_refused_is_refused_before_another_driver_of_the_job_is_fenced(tmp_path):
+    """Else a program that cannot start ends the one that runs."""
+    program(tmp_path).execute("job")
+    claims = sorted((tmp_path / "chk").glob("*/claims/*"))
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    (tmp_path / "out").write_text("")
+    with pytest.raises(OutputDirectoryError, match=r"out is a file"):
+        program(tmp_path, resume="latest").execute("job")
+    (tmp_path / "out").unlink()
+    (tmp_path / "out").mkdir()
+    later = next(p.name for p in (tmp_path / "elsewhere").glob("part-*")).replace(
+        "-000000000-", "-002000000-"
+    )
+    (tmp_path / "out" / later).write_text("")
+    with pytest.raises(OutputDirectoryError, match="names would be used twice"):
+        program(tmp_path, resume="latest").execute("job")
+    assert sorted((tmp_path / "chk").glob("*/claims/*")) == claims
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [later]
 
 
 # ---- there is nothing, or nobody can know ----

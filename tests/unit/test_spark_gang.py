@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tidegate.core.errors import ConfigurationError
+from tidegate.core.errors import ConfigurationError, SlotsUnavailableError
 from tidegate.core.options import Options
 from tidegate.spark.artifacts import write_archive
 from tidegate.spark.gang import SparkGang, use_python_of_driver
@@ -27,9 +28,10 @@ def context(master: str, **settings: str) -> SimpleNamespace:
     return SimpleNamespace(master=master, getConf=lambda: conf, pythonExec="python3")
 
 
-def gang(master: str, bind_host: str = "", **settings: str) -> SparkGang:
+def gang(master: str, bind_host: str = "", spark__driver__host: str = "", **options: str) -> SparkGang:
+    settings = {"spark__driver__host": spark__driver__host} if spark__driver__host else {}
     session = SimpleNamespace(_jsparkSession=None, sparkContext=context(master, **settings))
-    return SparkGang(session, Options().with_keywords(bind_host=bind_host))
+    return SparkGang(session, Options().with_keywords(bind_host=bind_host, **options))
 
 
 def connect_gang(server: str, bind_host: str = "") -> SparkGang:
@@ -72,6 +74,22 @@ def test_a_connect_server_elsewhere_needs_an_address_that_its_executors_reach(bi
         connect_gang("10.0.0.9", bind_host).control_host()
     assert connect_gang("localhost", bind_host).control_host() == ("127.0.0.1", "127.0.0.1")
     assert connect_gang("10.0.0.9", "10.0.0.1").control_host() == ("10.0.0.1", "10.0.0.1")
+
+
+def test_a_start_that_is_sure_to_fail_is_refused_before_the_job_is_claimed(monkeypatch):
+    monkeypatch.setattr(SparkGang, "count_slots", lambda self: 2)
+    gang("local[2]").check_start(2)
+    gang("local-cluster[2,1,512]").check_start(5)  # where more may come
+    for master in ("local", "local[*]", "local[2]", "local[2,4]"):
+        with pytest.raises(SlotsUnavailableError, match=r"needs 5 slots, and the master local.* more than 2"):
+            gang(master).check_start(5)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        made = gang("local[2]", control_port=str(taken.getsockname()[1]))
+        with pytest.raises(ConfigurationError, match=r"no port of network\.control_port"):
+            made.check_start(1)
+    made = gang("local[2]", tls="on", tls_certificate="there.pem")
+    with pytest.raises(ConfigurationError, match="tls_key is missing"):
+        made.check_start(1)
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local-cluster[2,1,512]"])

@@ -118,6 +118,13 @@ class Sink(ABC):
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """Make the writer of one subtask."""
 
+    def check_target(self, job: SinkJob) -> None:
+        """Called in the driver before `prepare`: refuse what that would refuse, and change nothing.
+
+        Another driver may still run the job. It is fenced, and `prepare` called, when nothing else can be refused any
+        more. `job.attempt` is only the lowest that the job may get.
+        """
+
     def prepare(self, job: SinkJob) -> None:
         """Called once in the driver before the job starts: create, check and claim the target. May raise."""
 

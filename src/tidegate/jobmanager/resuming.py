@@ -67,12 +67,55 @@ class Beginning:
                 logger.debug("the directory of job %s stays: %s", self.job_id, e)
 
 
+@dataclass(frozen=True)
+class Prospect:
+    """What a job will begin with if nothing changes until it is claimed. Other drivers of it do not notice yet."""
+
+    options: Options
+    job_name: str
+    job_graph: JobGraph | None
+    job_id: JobId
+    storage: CheckpointStorage | None = None
+    found: StoredCheckpoint | None = None
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self.found is not None
+
+    @property
+    def may_fence(self) -> bool:
+        """Whether another driver has claimed the job, which may be at work and ends when the job is taken."""
+        if not isinstance(self.storage, FilesystemStorage) or not self.options.checkpoint_interval:
+            return False
+        return bool(self.storage.claims())
+
+    @property
+    def next_attempt(self) -> AttemptNumber:
+        """The lowest number that no attempt of the job has had."""
+        if not isinstance(self.storage, FilesystemStorage):
+            return AttemptNumber(0)
+        last = -1 if self.found is None else self.found.manifest.attempt
+        return AttemptNumber(next_driver(max(self.storage.last_used()[1], last)))
+
+    def take(self) -> Beginning:
+        """Claim the job, and begin with what was complete then: also with what was completed since it was looked at."""
+        if not isinstance(self.storage, FilesystemStorage):
+            return Beginning(self.job_id, self.storage)
+        return _take(self, self.storage)
+
+
 def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None) -> Beginning:
-    """Find what the options ask for. Reads the checkpoint storage; called in the driver before a job starts.
+    """Find what the options ask for and take it; called in the driver before a job starts."""
+    return prospect(options, job_name, job_graph).take()
+
+
+def prospect(options: Options, job_name: str, job_graph: JobGraph | None = None) -> Prospect:
+    """Find what the options ask for. Reads the checkpoint storage and changes nothing.
 
     Only `resume="latest-or-new"` makes a new job of one that has no checkpoint, and only where the storage could be
     looked at; else that is a `CheckpointError`, or the `StorageError` that says why nobody could look. A checkpoint
-    that does not fit `job_graph` is a `StateCompatibilityError`, before anything is claimed or started.
+    that does not fit `job_graph` is a `StateCompatibilityError`.
     """
     if not options.resume:
         return _new_job(options, job_name, job_graph, new_job_id())
@@ -90,36 +133,30 @@ def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None
     _refuse_other_programs(found.checkpoint, job_graph, options)
     storage = found.checkpoint.storage
     assert isinstance(storage, FilesystemStorage), "only that is found by a path"
-    return _take(options, job_name, job_graph, storage, found.checkpoint)
+    # A directory that was copied under another name is still that job's.
+    job_id = found.checkpoint.manifest.job_id
+    return Prospect(options, job_name, job_graph, job_id, storage, found.checkpoint)
 
 
-def _new_job(options: Options, job_name: str, job_graph: JobGraph | None, job_id: JobId) -> Beginning:
+def _new_job(options: Options, job_name: str, job_graph: JobGraph | None, job_id: JobId) -> Prospect:
     """A job that has no checkpoint; but one whose id other drivers have too may get one before it is ours."""
     if not options.checkpoint_interval:
-        return Beginning(new_job_id())
-    storage = make_storage(options, job_id)
-    if not isinstance(storage, FilesystemStorage):
-        return Beginning(job_id, storage)
-    return _take(options, job_name, job_graph, storage)
+        return Prospect(options, job_name, job_graph, new_job_id())
+    return Prospect(options, job_name, job_graph, job_id, make_storage(options, job_id))
 
 
-def _take(
-    options: Options,
-    job_name: str,
-    job_graph: JobGraph | None,
-    storage: FilesystemStorage,
-    found: StoredCheckpoint | None = None,
-) -> Beginning:
-    """Claim the job, and begin with what was complete then: also with what was completed after it was `found`."""
+def _take(prospect: Prospect, storage: FilesystemStorage) -> Beginning:
+    options, job_name, job_graph = prospect.options, prospect.job_name, prospect.job_graph
     if options.checkpoint_interval:
         storage.prepare()
-    attempt = next_driver(max(storage.last_used()[1], -1 if found is None else found.manifest.attempt))
+    attempt = prospect.next_attempt
     claim = None
     if options.checkpoint_interval:
         is_permanent = storage.job_id == _id_of_name(options, job_name)
         claim = claim_job(storage, job_name, attempt, is_permanent=is_permanent)
-        attempt = claim.first_attempt
+        attempt = AttemptNumber(claim.first_attempt)
     completed = storage.completed() if claim is None else claim.inherited
+    found = prospect.found
     if found is not None and found.manifest.checkpoint_id not in completed:
         raise CheckpointError(
             f"{found.path} was there a moment ago and is gone. Is the storage mounted? Has another driver of the job "
@@ -149,13 +186,12 @@ def _take(
             before if attempt else "",
         )
     return Beginning(
-        # A directory that was copied under another name is still that job's.
-        checkpoints[-1].manifest.job_id if checkpoints else JobId(storage.job_id),
+        checkpoints[-1].manifest.job_id if checkpoints else prospect.job_id,
         storage,
         # A job that takes no checkpoints itself must not delete these.
         tuple(checkpoint_of(c.manifest, c.manifest_path, external=claim is None) for c in checkpoints),
         1 if claim is None else claim.first_checkpoint_id,
-        AttemptNumber(attempt),
+        attempt,
         claim,
     )
 

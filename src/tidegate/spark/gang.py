@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import socket
 import sys
 import threading
@@ -19,13 +20,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark import InheritableThread
 
-from tidegate.core.errors import ConfigurationError
+from tidegate.core.errors import ConfigurationError, SlotsUnavailableError
 from tidegate.core.ids import SlotId
 from tidegate.core.options import Options
 from tidegate.core.words import number_of
 from tidegate.jobmanager.events import GangEnded
 from tidegate.protocol.bootstrap import SlotBootstrap
-from tidegate.protocol.ports import is_loopback
+from tidegate.protocol.ports import is_loopback, listen
+from tidegate.protocol.tls import identity_for
 from tidegate.spark.artifacts import ship_package
 from tidegate.spark.errors import explain_end
 from tidegate.spark.session import SessionUse
@@ -85,6 +87,24 @@ class SparkGang:
                     busy += entry.runningTasks()
                     own += entry.runningTasks() if tag in self._tags else 0
         return busy, own
+
+    def check_start(self, slots_needed: int) -> None:
+        """Raise what is sure to fail the job before its first attempt: the control port, or slots that cannot come.
+
+        Called before the job is claimed. Slots of a cluster may come later, when another driver of the job has ended.
+        """
+        options = self._options
+        host, _ = self.control_host()
+        identity_for(options, "", host)
+        listen(host, options.control_port, "network.control_port").close()
+        if not self.is_connect and re.fullmatch(r"local(\[[^]]*\])?", self._spark.sparkContext.master):
+            slots = self.count_slots()
+            if slots is not None and slots < slots_needed:
+                raise SlotsUnavailableError(
+                    f"the job needs {number_of(slots_needed, 'slot')}, and the master "
+                    f"{self._spark.sparkContext.master} will never have more than {slots}. Start Spark with "
+                    f"local[{slots_needed}], or set parallelism={slots}. A driver that runs the job goes on"
+                )
 
     def control_host(self) -> tuple[str, str]:
         """Where the JobManager listens, and the name under which executors reach it.

@@ -67,24 +67,13 @@ def owner_of(job_id: str, attempt: int, append: bool) -> OwnerName:
 def take(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: bool) -> None:
     """Make the directory this driver's, or refuse; in the driver, before the job starts."""
     with named_errors(lambda: f"cannot write to {directory.show()}"):
-        kind = directory.kind()
-        if kind == pa_fs.FileType.File:
-            raise OutputDirectoryError(f"{directory.show()} is a file. Name a directory to write to.")
-        if kind == pa_fs.FileType.NotFound:
-            directory.create()
         mark = owner_of(job.job_id, job.attempt, append)
+        if not _exists(directory):
+            directory.create()
         found = _Found.look(directory, mark)
         if _bury_dead(directory, (*found.owners, mark), found):
             found = _Found.look(directory, mark)
-        _refuse_used_names(directory, found.last_attempts.get(mark.job, -1), job, overwrite)
-        rivals = found.rivals(mark, job.resuming)
-        if rivals and rivals[0].job == mark.job:
-            raise OutputDirectoryError(
-                f"{directory.show()} belongs to a later driver of this job: {_describe(directory, rivals[0])}. Leave "
-                f"the job to that one, or stop it and start this program again"
-            )
-        if not append:
-            _refuse(directory, found, rivals, job.resuming, overwrite)
+        _refuse(directory, found, mark, job, overwrite)
         for other in found.owners if overwrite and not job.resuming else ():
             directory.delete(str(other))  # from now on its committers publish nothing
         found = _put(directory, mark, job.resuming)
@@ -94,6 +83,26 @@ def take(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: b
         if overwrite and not job.resuming:
             for name in (*found.parts, *found.hidden, *found.published):
                 directory.delete(name)
+
+
+def check(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: bool) -> None:
+    """Refuse what `take` would refuse, and change nothing."""
+    with named_errors(lambda: f"cannot write to {directory.show()}"):
+        if not _exists(directory):
+            return
+        mark = owner_of(job.job_id, job.attempt, append)
+        found = _Found.look(directory, mark)
+        left = {name for names in _left_by_dead(directory, found.owners, found).values() for name in names}
+        if left:
+            found = _Found([name for name in directory.names() if name not in left], mark)
+        _refuse(directory, found, mark, job, overwrite)
+
+
+def _exists(directory: OutputDirectory) -> bool:
+    kind = directory.kind()
+    if kind == pa_fs.FileType.File:
+        raise OutputDirectoryError(f"{directory.show()} is a file. Name a directory to write to.")
+    return bool(kind != pa_fs.FileType.NotFound)
 
 
 def leave(directory: OutputDirectory, job: SinkJob, *, append: bool, resumable: bool) -> None:
@@ -174,10 +183,19 @@ class _Found:
 
 
 def _refuse(
-    directory: OutputDirectory, found: _Found, rivals: list[OwnerName], resuming: bool, overwrite: bool
+    directory: OutputDirectory, found: _Found, mark: OwnerName, job: SinkJob, overwrite: bool
 ) -> None:
     """Raise unless the directory may be taken."""
-    if resuming:
+    _refuse_used_names(directory, found.last_attempts.get(mark.job, -1), job, overwrite)
+    rivals = found.rivals(mark, job.resuming)
+    if rivals and rivals[0].job == mark.job:
+        raise OutputDirectoryError(
+            f"{directory.show()} belongs to a later driver of this job: {_describe(directory, rivals[0])}. Leave "
+            f"the job to that one, or stop it and start this program again"
+        )
+    if not mark.is_exclusive:
+        return
+    if job.resuming:
         # What is there is the job's own, or was added by jobs that append; but it may have lost the directory.
         if rivals:
             raise OutputDirectoryError(
@@ -310,21 +328,31 @@ def _life(directory: OutputDirectory, mark: OwnerName) -> Literal["alive", "dead
     return "dead"
 
 
-def _bury_dead(directory: OutputDirectory, marks: Iterable[OwnerName], found: _Found) -> int:
-    """Take away the marks of drivers that died, with what they left half-written; returns how many.
+def _left_by_dead(
+    directory: OutputDirectory, marks: Iterable[OwnerName], found: _Found
+) -> dict[OwnerName, list[str]]:
+    """Marks of drivers that died, each with the names of it and of what the driver left half-written.
 
-    Their pending files stay: a checkpoint may cover them.
+    Their pending files are not among them: a checkpoint may cover those.
     """
-    dead = [mark for mark in marks if _life(directory, mark) == "dead"]
-    for mark in dead:
-        unfinished = found.unfinished.get(mark.job, [])
-        for name in (str(mark), *unfinished):
+    return {
+        mark: [str(mark), *found.unfinished.get(mark.job, [])]
+        for mark in marks
+        if _life(directory, mark) == "dead"
+    }
+
+
+def _bury_dead(directory: OutputDirectory, marks: Iterable[OwnerName], found: _Found) -> int:
+    """Take away what drivers that died left; returns how many such drivers there were."""
+    dead = _left_by_dead(directory, marks, found)
+    for mark, names in dead.items():
+        for name in names:
             directory.delete(name)
         _LOG.warning(
             "the driver of job %s died without a word to %s: its mark and %d unfinished files are removed",
             mark.job,
             directory.show(),
-            len(unfinished),
+            len(names) - 1,
         )
     return len(dead)
 

@@ -14,7 +14,7 @@ from tidegate.api.sink import Committer, Sink, SinkJob, SinkWriter, WriterContex
 from tidegate.connectors.files.format_names import format_of
 from tidegate.connectors.files.output_directory import FAILED, OutputDirectory, OutputDirectoryError
 from tidegate.connectors.files.output_names import OwnerName, PartName, parse_hidden
-from tidegate.connectors.files.output_owner import leave, owner_of, take
+from tidegate.connectors.files.output_owner import check, leave, owner_of, take
 from tidegate.connectors.files.paths import absolute, locate, path_name
 from tidegate.connectors.files.publishing import FileCommitter, PendingFile, check_owner
 from tidegate.core.durations import parse_size_bytes
@@ -86,6 +86,10 @@ class FileSink(Sink):
         self.format.check_schema(record_type.schema)
 
     committable_type = PendingFile
+
+    def check_target(self, job: SinkJob) -> None:
+        """Refuse a directory that may not be used; runs in the driver."""
+        check(self._directory(), job, overwrite=self.overwrite, append=self.append)
 
     def prepare(self, job: SinkJob) -> None:
         """Create the directory, or check that it may be used, and take it; runs in the driver, once."""
