@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ import pytest
 
 from tidegate import Environment, ProgramError
 from tidegate.connectors.files import FileSink
+from tidegate.records.object_copies import copy_objects
+from tidegate.records.types import record_type_of
+from tidegate.state.copies import row_copier
 
 
 @dataclass
@@ -74,8 +78,16 @@ def add_to_list(record: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("hint", "record"),
-    [(Named, Named([1])), (tuple[list[int], str], ([1], "a")), (list[int], [1]), (None, {"values": [1]})],
-    ids=["NamedTuple", "tuple", "list", "Row"],
+    [
+        (Named, Named([1])),
+        (tuple[list[int], str], ([1], "a")),
+        (list[int], [1]),
+        (None, {"values": [1]}),
+        (object, ([1], "a")),
+        (object, Named([1])),
+        (object, [1]),
+    ],
+    ids=["NamedTuple", "tuple", "list", "Row", "object: tuple", "object: NamedTuple", "object: list"],
 )
 def test_branches_do_not_see_what_the_other_does_to_a_list_inside_a_record(hint: Any, record: Any) -> None:
     env = Environment(runtime="in-process")
@@ -84,6 +96,35 @@ def test_branches_do_not_see_what_the_other_does_to_a_list_inside_a_record(hint:
     changed, untouched = source.map(add_to_list, returns=kind), source.map(lambda r: r, returns=kind)
     both = list(changed.union(untouched).execute_and_collect())
     assert sorted(row if isinstance(row, list) else row[0] for row in both) == [[1], [1, 99]]
+
+
+@pytest.mark.parametrize("row", [("a", [1]), {"a": [1]}, [[1]], Named([1])], ids=repr)
+def test_what_an_operator_keeps_of_an_object_is_another_one_inside_too(row: Any) -> None:
+    """A reduce and a join emit what they keep, or keep what they were given."""
+    copier = row_copier(record_type_of(object))
+    assert copier is not None
+    kept = copier(row)
+    (kept["a"] if isinstance(kept, dict) else kept[-1]).append(99)
+    assert row in (("a", [1]), {"a": [1]}, [[1]], ([1],))
+
+
+class Handle:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_an_object_that_cannot_be_copied_whole_passes_to_both_branches() -> None:
+    copied = copy_objects([Handle(), {"n": [1]}, Handle()])
+    assert isinstance(copied[0], Handle)
+    assert copied[1] == {"n": [1]}
+
+
+def test_what_several_records_refer_to_is_copied_once_and_what_cannot_change_not_at_all() -> None:
+    shared, fixed = [1], ("a", 1, None)
+    one, two, three = copy_objects([{"v": shared}, {"v": shared}, fixed])
+    assert one["v"] is two["v"]
+    assert one["v"] is not shared
+    assert three is fixed
 
 
 def test_two_sinks_into_one_directory_are_refused(tmp_path: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tidegate.records.object_copies import copy_objects
 from tidegate.records.packed_rows import PackedRows
 from tidegate.records.types import RecordType
 
@@ -137,8 +138,7 @@ class Batch:
         if not self.has_rows or self.type.can_be_shared:
             return self
         if self.type.is_object:
-            rows = [self.type.copy_row(row) for row in self.rows]
-            return Batch(self.type, self._columns, rows, self.origin, self.timestamps)
+            return Batch(self.type, self._columns, copy_objects(self.rows), self.origin, self.timestamps)
         return Batch(self.type, self.columns, None, self.origin, self.timestamps)
 
     def portion(self, start: int, most: int) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from difflib import get_close_matches
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -43,9 +42,6 @@ from tidegate.records.value_codecs import Canonical, conversions_of
 
 VALUE = "value"
 OBJECT = "object"
-
-
-_IMMUTABLE = frozenset((int, float, complex, bool, str, bytes, tuple, frozenset, type(None)))
 
 
 class RecordType(ABC):
@@ -81,10 +77,6 @@ class RecordType(ABC):
     def can_be_shared(self) -> bool:
         """Whether two may hold one record: nobody can change it, nor a list, dict or instance inside it."""
         return not self.is_mutable and not any(pa.types.is_nested(field.type) for field in self.schema)
-
-    def copy_row(self, row: Any) -> Any:
-        """A record that can be changed without changing `row` (what its fields refer to stays shared)."""
-        return copy(row) if self.is_mutable and type(row) not in _IMMUTABLE else row
 
     @property
     def in_columns(self) -> RecordType:

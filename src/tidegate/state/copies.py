@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from tidegate.records import type_hints
+from tidegate.records.object_copies import copy_object
 from tidegate.records.record_classes import record_class_of
 from tidegate.records.types import RecordType, StructType
 
@@ -55,12 +56,9 @@ def copier_for(hint: Any) -> Copier | None:
 
 
 def row_copier(record_type: RecordType) -> Copier | None:
-    """A function that copies records of a stream for an operator that keeps them; None if they are immutable.
-
-    Of Python objects without a type only the outermost is copied.
-    """
+    """A function that copies records of a stream for an operator that keeps them; None if they are immutable."""
     if record_type.is_object:
-        return record_type.copy_row
+        return copy_object
     copier = copier_for(record_type)
     if copier is None or not record_type.schema.field(0).nullable:  # only a bare value is None as a whole
         return copier
