@@ -242,6 +242,20 @@ def test_a_job_warns_of_timestamps_that_are_assigned_again_and_far_from_the_sour
     assert "Assign them at the source: from_source(source, strategy)" in behind_an_exchange
 
 
+def test_what_a_slot_warns_of_is_in_the_log_of_the_driver_with_its_name(
+    make_env: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+):
+    env = make_env(parallelism=1)
+    strategy = WatermarkStrategy.monotonous("value")
+    seconds = env.from_collection([1_750_000_000, 1_750_000_001], type=int)
+    seconds.assign_timestamps_and_watermarks(strategy, name="stamps").sink_to(lambda n: None)
+    env.execute("seconds")
+    (words,) = [r.getMessage() for r in caplog.records if "looks like seconds" in r.getMessage()]
+    assert words.startswith("job 'seconds': slot 0 (pid ")
+    assert "(subtask 0 of 1): operator 'stamps': timestamp 1750000000 of " in words
+    assert "looks like seconds" not in capfd.readouterr().err, "said once"
+
+
 @pytest.mark.spec("S3-21")
 def test_sources_of_an_alignment_group_stay_near_the_slowest(make_env: Any, tmp_path: Path):
     slow = ScriptedSource([[Mark("s", 100), Pause("s"), Mark("s", 10_000)]], tmp_path / "slow", type=Mark)

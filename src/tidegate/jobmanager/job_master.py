@@ -38,9 +38,10 @@ from tidegate.jobmanager import failures
 from tidegate.jobmanager.events import AttemptResult, Event
 from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.failures import Failure, FailureCollector
-from tidegate.jobmanager.late_records import DroppedRecords
+from tidegate.jobmanager.growing_counts import GrowingCounts
 from tidegate.jobmanager.slots import Slot, SlotDescription, SlotState, SlotTable
 from tidegate.jobmanager.watermark_alignment import WatermarkGroups
+from tidegate.metrics.event_time import drop_words
 from tidegate.protocol import messages as m
 from tidegate.snapshot.assignment import Restore, SubtaskRestore, encode_restore
 from tidegate.snapshot.handles import StateFile
@@ -113,7 +114,7 @@ class JobMaster:
         self._early: list[tuple[SlotId, m.MasterMessage]] = []
         self._collected: dict[tuple[OperatorId, int], int] = {}
         self._watermarks = WatermarkGroups.of(job_graph)
-        self._dropped = DroppedRecords()
+        self._counts = GrowingCounts()
 
     # ---- what others may read, from any thread ----
 
@@ -325,9 +326,14 @@ class JobMaster:
                         self._send(other, m.AlignWatermarks(group, least_ms))
             case m.LateRecordsDropped(operator, subtask):
                 if self._runs(slot, operator, subtask, "drops late records of", now_ms):
-                    words = self._dropped.reported(message, self.graph.operator_name(operator))
-                    if words:
-                        self._do(ev.ReportTrouble(f"job {self.job_graph.name!r}: {words}"))
+                    grown = self._counts.reported(operator, subtask, message.dropped)
+                    if grown:
+                        name = self.graph.operator_name(operator)
+                        self._report(drop_words(name, message.watermark_ms, message.late_by_ms, *grown))
+            case m.SlotWarned(words, count):
+                grown = self._counts.reported(words, slot, count)
+                if grown:
+                    self._report(self._warning_words(slot, message, *grown))
             case m.SlotHeartbeat():
                 record.beat(message)
             case m.TaskStateChanged(vertex, subtask, state):
@@ -350,6 +356,17 @@ class JobMaster:
                 pass  # it said so after it had registered
             case _:
                 assert_never(message)
+
+    def _report(self, words: str) -> None:
+        self._do(ev.ReportTrouble(f"job {self.job_graph.name!r}: {words}"))
+
+    def _warning_words(self, slot: SlotId, warned: m.SlotWarned, total: int, next_at: int) -> str:
+        vertices, where = self.job_graph.vertices, ""
+        if warned.vertex is not None and 0 <= warned.vertex < len(vertices):
+            vertex = vertices[warned.vertex]
+            where = f", {vertex.name!r} (subtask {warned.subtask} of {vertex.parallelism})"
+        often = f" ({total:,} times in all slots; said again at {next_at:,})" if total > 1 else ""
+        return f"{self._name(slot)}{where}: {warned.words}{often}"
 
     def _on_task_state(
         self, slot: SlotId, vertex: int, subtask: int, state: ExecutionState, now_ms: int

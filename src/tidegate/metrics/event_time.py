@@ -138,10 +138,10 @@ def dropped_words(metrics: JobMetrics) -> list[str]:
     return found
 
 
-def drop_words(operator: str, dropped: int, watermark_ms: int, late_by_ms: int, next_at: int) -> str:
+def drop_words(operator: str, watermark_ms: int, late_by_ms: int, dropped: int, next_at: int) -> str:
     """What to say while a job runs about late records that an operator has dropped, when they are so many.
 
-    >>> words = drop_words("count", 12, 43_203_000, 2_500, 100)
+    >>> words = drop_words("count", 43_203_000, 2_500, 12, 100)
     >>> words[:94]
     "operator 'count' has dropped 12 late records so far, about 2.5 s behind the watermark 1970-01-"
     >>> words[105:143]

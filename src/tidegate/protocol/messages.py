@@ -112,6 +112,18 @@ class LateRecordsDropped(msgspec.Struct, frozen=True, tag=True):
     late_by_ms: int
 
 
+class SlotWarned(msgspec.Struct, frozen=True, tag=True):
+    """The engine warns of something in a slot, so many times with these words; sent when that has doubled.
+
+    `vertex` and `subtask` are those whose code said it; None where it was nobody's.
+    """
+
+    words: str
+    count: int = 1
+    vertex: VertexId | None = None
+    subtask: int = 0
+
+
 class CollectedBatch(msgspec.Struct, frozen=True, tag=True):
     """Records for the driver (print, collect), as an Arrow stream; acknowledged with `CollectedTaken`."""
 
@@ -263,6 +275,7 @@ SlotMessage = (
     | RequestSplit
     | ReportWatermark
     | LateRecordsDropped
+    | SlotWarned
     | CollectedBatch
     | AcknowledgeCheckpoint
     | DeclineCheckpoint

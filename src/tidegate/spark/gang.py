@@ -227,7 +227,8 @@ def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[
     context = BarrierTaskContext.get()
     slot = SlotId(context.partitionId())
     # Python workers are not told the id of their executor; its address is as good a name.
-    run_slot(SlotBootstrap.decode(bootstrap), slot, context.getTaskInfos()[slot].address)
+    address = context.getTaskInfos()[slot].address
+    run_slot(SlotBootstrap.decode(bootstrap), slot, address, own_process=True)
     yield pa.RecordBatch.from_pydict({"slot": pa.array([slot], pa.int64())})
 
 

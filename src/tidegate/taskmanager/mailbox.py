@@ -14,13 +14,14 @@ import pyarrow as pa
 from tidegate.core.allocator import keep_freed_memory
 from tidegate.core.clock import SystemClock
 from tidegate.core.errors import ConfigurationError
-from tidegate.core.ids import SlotId
+from tidegate.core.ids import SlotId, SubtaskId
 from tidegate.core.options import Options
 from tidegate.protocol import messages as m
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.frames import DataHeader
 from tidegate.protocol.handshake import Hello
 from tidegate.taskmanager.control import ControlClient, ControlLost
+from tidegate.taskmanager.driver_log import DriverLog
 from tidegate.taskmanager.network.data_plane import DataPlane, PeerUnreachable
 from tidegate.taskmanager.slot import Slot
 from tidegate.taskmanager.slot_process import SlotProcess
@@ -32,8 +33,10 @@ _LONGEST_WAIT_S = 1.0
 _GOODBYE_S = 10.0
 
 
-def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
+def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str, *, own_process: bool = False) -> None:
     """Be a slot of one job attempt until it ends. Called in the Spark task's own thread.
+
+    `own_process`: nobody else logs here, so warnings are the slot's, and told to the driver.
 
     Returns normally when the job finished, failed or was cancelled (the JobManager knows which); raises only if there
     is no JobManager to tell, so that Spark ends the task.
@@ -69,7 +72,7 @@ def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str) -> None:
         return
     try:
         address = m.SlotAddress(slot_id, control.local_host, data.port, os.getpid())
-        _Mailbox(bootstrap, slot_id, options, control, data).run(address, executor)
+        _Mailbox(bootstrap, slot_id, options, control, data).run(address, executor, own_process)
     finally:
         control.close()
         data.close()
@@ -105,9 +108,15 @@ class _Mailbox:
         data.on_frame = self._on_frame
         data.on_lost = self._on_lost
 
-    def run(self, address: m.SlotAddress, executor: str) -> None:
+    def run(self, address: m.SlotAddress, executor: str, own_process: bool) -> None:
         self._control.start()
         self._control.send(m.RegisterSlot(address, executor))
+        log_to_driver = DriverLog(self._control.send, self._current, self._clock)
+        with log_to_driver if own_process else contextlib.nullcontext():
+            self._run()
+        self._process.say_goodbye()
+
+    def _run(self) -> None:
         try:
             deploy = self._wait_for_deploy()
             slot = self._process.slot
@@ -129,7 +138,6 @@ class _Mailbox:
             self._process.close()
         if self._process.slot is not None and self._process.slot.failure is not None:
             self._wait_for_cancel()
-        self._process.say_goodbye()
 
     def _connect(self, slot: Slot, deploy: m.Deploy) -> bool:
         """Connect with all peers before the first record; one that cannot be reached is the JobManager's to judge.
@@ -213,6 +221,10 @@ class _Mailbox:
             raise ControlLost(
                 f"slot {self._slot_id} of job {self._bootstrap.job_id} ends itself: {self._control.lost}"
             )
+
+    def _current(self) -> SubtaskId | None:
+        slot = self._process.slot
+        return None if slot is None or slot.current is None else slot.current.id
 
     def _activity(self) -> tuple[int, str]:
         since, slot = self._step_since, self._process.slot
