@@ -156,12 +156,22 @@ def test_an_attempt_of_a_driver_that_resumed_is_told_with_its_driver(stored):
 def test_nothing_there_is_said(tmp_path, stored):
     (tmp_path / "empty").mkdir()
     assert "No completed checkpoint" in run(tmp_path / "empty").output
-    verified = run(tmp_path / "empty", "--verify")
-    assert (verified.exit_code, "there is nothing to verify" in verified.output) == (1, True)
-    missing = run(tmp_path / "nowhere")
-    assert (missing.exit_code, "there is no checkpoint directory" in missing.output) == (1, True)
-    unknown = run(stored, "--id", 5)
-    assert (unknown.exit_code, "there is no completed checkpoint 5" in unknown.output) == (1, True)
+    for words in ([tmp_path / "empty", "--verify"], ["verify", tmp_path / "empty"]):
+        verified = run(*words)
+        assert verified.exit_code == 0, "nothing is damaged"
+        assert text(verified) == "No completed checkpoint is stored there. There is nothing to verify."
+    assert json.loads(run("verify", tmp_path / "empty", "--json").stdout) == []
+    for words in ([tmp_path / "nowhere"], ["verify", tmp_path / "nowhere"]):
+        missing = run(*words)
+        assert (missing.exit_code, "there is no checkpoint directory" in missing.output) == (1, True)
+    for words in ([stored], ["verify", stored]):
+        unknown = run(*words, "--id", 5)
+        assert (unknown.exit_code, "there is no completed checkpoint 5" in unknown.output) == (1, True)
+        unknown = run(*words, "--job", "pvcount")
+        assert (unknown.exit_code, "no completed checkpoint of a job 'pvcount'" in unknown.output) == (
+            1,
+            True,
+        )
 
 
 def test_verify_reads_every_file_and_says_that_all_can_be_restored(stored):
@@ -186,7 +196,7 @@ def test_verify_names_a_damaged_file_who_needs_it_and_what_can_still_be_restored
     assert run(stored).exit_code == 0, "the size is the same: only reading shows it"
 
 
-def test_verify_of_one_checkpoint_and_of_nothing(stored, tmp_path):
+def test_verify_of_one_checkpoint(stored):
     manifest_of_43 = stored / JOB / "chk-43" / "_metadata"
     manifest_of_43.write_bytes(b"{")
     sound = run("verify", stored, "--id", 42, "--job", JOB)
@@ -195,10 +205,6 @@ def test_verify_of_one_checkpoint_and_of_nothing(stored, tmp_path):
     broken = run("verify", stored, "--id", 43)
     assert broken.exit_code == 1
     assert "chk-43/_metadata is truncated" in text(broken)
-    (tmp_path / "empty").mkdir()
-    nothing = run("verify", tmp_path / "empty")
-    assert nothing.exit_code == 1
-    assert "there is nothing to verify" in text(nothing)
 
 
 def test_two_directories_are_refused_and_one_of_the_name_verify_is_a_directory(stored, monkeypatch):

@@ -53,6 +53,11 @@ class Findings:
     verified: bool
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is none."""
+        return not self.checkpoints and not self.unusable
+
+    @property
     def is_damaged(self) -> bool:
         """Whether anything cannot be restored."""
         return bool(self.unusable) or any(c.damage for c in self.checkpoints)
@@ -283,7 +288,7 @@ def show(findings: Findings, what: Iterable[RenderableType], *, asked_for_one: b
     console = Console()
     for part in what:
         console.print(part)
-    if not asked_for_one and not findings.checkpoints and not findings.unusable:
+    if not asked_for_one and findings.is_empty:
         console.print("No completed checkpoint is stored there.")
 
 

@@ -179,7 +179,8 @@ def checkpoints(
 ) -> None:
     """List, inspect and verify the checkpoints that are stored in a directory.
 
-    The exit code is 1 if something is damaged or missing. Without `verify` manifests are checked, and that every file
+    The exit code is 1 if something is damaged, or if what is asked for (the directory, the checkpoint, the job) is not
+    there; a directory without a checkpoint is fine. Without `verify` manifests are checked, and that every file
     is there with its size. `verify` reads every file once, says which are damaged, who needs them and what can still be
     restored.
 
@@ -199,7 +200,7 @@ def checkpoints(
         print(stored.as_json(findings, whole=id is not None))
     elif plot:
         stored.show(findings, [stored.plot(findings)])
-    elif asked_to_verify:
+    elif asked_to_verify and not findings.is_empty:
         stored.show(findings, [stored.verification(findings)], asked_for_one=id is not None)
     elif id is None:
         stored.show(findings, [stored.overview(findings)])
@@ -208,14 +209,14 @@ def checkpoints(
         stored.show(findings, found, asked_for_one=True)
         for reason in findings.reasons():
             _complain(reason)
-    if id is not None and not findings.checkpoints and not findings.unusable:
+    if findings.is_empty and (job or id is not None):
+        which, flag = (f" {id}", "--id") if id is not None else (f" of a job {job!r}", "--job")
         _complain(
-            f"there is no completed checkpoint {id} in it. Without --id, all that are there are listed."
+            f"there is no completed checkpoint{which} in it. Without {flag}, all that are there are listed."
         )
         raise typer.Exit(FAILED)
-    if verify and not findings.checkpoints and not findings.unusable:
-        _complain("there is nothing to verify.")
-        raise typer.Exit(FAILED)
+    if findings.is_empty and verify and not as_json:
+        print("There is nothing to verify.")
     raise typer.Exit(FAILED if findings.is_damaged else 0)
 
 
