@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -227,6 +227,74 @@ REFUSED: list[tuple[str, Callable[[Environment], Any], str]] = [
         "state 'total' of Reduces: its function is called with (so_far, value), but takes (n)",
     ),
 ]
+
+
+async def asks(value: Any, more: Any = None) -> Pair:
+    return ("a", 1)
+
+
+async def asks_for_many(value: Any) -> AsyncIterator[Pair]:
+    yield ("a", 1)
+
+
+def yields(value: Any, more: Any = None) -> Iterator[Pair]:
+    yield ("a", 1)
+
+
+class YieldsInMap(MapFunction):
+    def map(self, value: Pair) -> Iterator[Pair]:
+        yield value
+
+
+class OpensLater(MapFunction):
+    async def open(self, context: Any) -> None: ...
+
+    def map(self, value: Pair) -> Pair:
+        return value
+
+
+class CalledLater:
+    async def __call__(self, value: Pair) -> Pair:
+        return value
+
+
+WRITTEN: list[Callable[[Environment, Any], Any]] = [
+    lambda env, f: keyed(env).map(f),
+    lambda env, f: keyed(env).filter(f),
+    lambda env, f: keyed(env).reduce(f),
+    lambda env, f: keyed(env).key_by(f),
+    lambda env, f: keyed(env).sink_to(f),
+    lambda env, f: keyed(env).map_batches(f),
+    lambda env, f: keyed(env).partition_custom(f, "f0"),
+    lambda env, f: timed(env).interval_join(timed(env)).between(0, 1).apply(f),
+    lambda env, f: timed(env).window(TumblingEventTimeWindows("1 s")).reduce(f),
+    lambda env, f: WatermarkStrategy.monotonous(f),
+    lambda env, f: WatermarkStrategy.punctuated(f, "f1"),
+]
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=map(str, range(len(WRITTEN))))
+def test_what_nobody_would_await_or_iterate_over_is_refused_where_it_is_written(
+    env: Environment, written: Callable[[Environment, Any], Any]
+) -> None:
+    for function in (asks, asks_for_many, functools.partial(asks), CalledLater()):
+        with pytest.raises(ProgramError, match=r"is `async def`, and nobody awaits it here.*map_async"):
+            written(env, function)
+    with pytest.raises(ProgramError, match=r"yields yields, but must return one value\. "):
+        written(env, yields)
+
+
+def test_where_many_records_are_meant_it_is_said_what_takes_them(env: Environment) -> None:
+    for function, where in ((yields, "'map yields': yields"), (YieldsInMap(), "YieldsInMap.map")):
+        with pytest.raises(ProgramError, match=rf"{where} yields.* For any number of records use flat_map"):
+            keyed(env).map(function)
+    with pytest.raises(ProgramError, match=r"OpensLater\.open is `async def`"):
+        keyed(env).map(OpensLater())
+    with pytest.raises(ProgramError, match=r"flat_map asks_for_many.* is `async def`"):
+        keyed(env).flat_map(asks_for_many)
+    keyed(env).flat_map(yields)
+    keyed(env).process(yields)
+    keyed(env).map_async(asks)
 
 
 @pytest.mark.parametrize(("written", "said"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidegate.api.functions import (
@@ -21,6 +21,11 @@ from tidegate.core.errors import ProgramError
 
 _ALIASES: Final = {"ctx": "context", "acc": "accumulator"}
 _KEEP_THEIR_PLACE: Final = ("context", "accumulator")
+_TAKES_MANY: Final = {
+    "map": "flat_map",
+    "map1": "a CoFlatMapFunction",
+    "map2": "a CoFlatMapFunction",
+}
 _BY_POSITION: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -37,8 +42,9 @@ def check_function(function: Any, cls: type[Function], operator: str) -> None:
         check_methods(function, operator)
         return
     (method,) = cls.__abstractmethods__
-    names = tuple(inspect.signature(getattr(cls, method)).parameters)[1:]
-    check_arguments(function, names, f"operator {operator!r}: {function_name(function)}")
+    ours = getattr(cls, method)
+    names = tuple(inspect.signature(ours).parameters)[1:]
+    check_arguments(function, names, f"operator {operator!r}: {function_name(function)}", ours=ours)
 
 
 def check_methods(owner: Any, operator: str) -> None:
@@ -51,14 +57,21 @@ def check_methods(owner: Any, operator: str) -> None:
                 continue
             names = tuple(inspect.signature(ours).parameters)[1:]
             where = f"operator {operator!r}: {type(owner).__name__}.{name}"
-            check_arguments(getattr(owner, name), names, where, f"{name}({', '.join(('self', *names))})")
+            form = f"{name}({', '.join(('self', *names))})"
+            check_arguments(getattr(owner, name), names, where, form, ours)
 
 
-def check_arguments(function: Any, names: Sequence[str], where: str, form: str = "") -> None:
-    """Refuse a callable that cannot take arguments of these names, by position."""
+def check_arguments(
+    function: Any, names: Sequence[str], where: str, form: str = "", ours: Callable[..., Any] | None = None
+) -> None:
+    """Refuse a callable that cannot take arguments of these names, by position, or does not return what is needed.
+
+    `ours` is the method of tidegate's class that it stands for; without one it must return a value.
+    """
     if not inspect.isroutine(function) and not isinstance(function, (type, functools.partial)):
         # Of an object, its bound method: Python takes a parameter away from a `__call__` that is static, too.
         function = getattr(function, "__call__", None)  # noqa: B004 - not whether it can be called, but how
+    _refuse_what_runs_later(function, where, ours)
     try:
         # Not what a decorator says that it wraps: the wrapper is what is called.
         signature = inspect.signature(function, follow_wrapped=False)
@@ -81,6 +94,22 @@ def check_arguments(function: Any, names: Sequence[str], where: str, form: str =
                 f"{where} is called with {called}, but its {name} is argument {theirs.index(name) + 1} of "
                 f"({', '.join(theirs)}). Put its parameters in the order {called}"
             )
+
+
+def _refuse_what_runs_later(function: Any, where: str, ours: Callable[..., Any] | None) -> None:
+    """Refuse what returns at once, and does its work when somebody awaits it or iterates over it: nobody would."""
+    if inspect.isasyncgenfunction(function) or (
+        inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(ours)
+    ):
+        raise ProgramError(
+            f"{where} is `async def`, and nobody awaits it here. To ask the outside, use map_async with a coroutine "
+            f"(or an AsyncFunction, which returns any number of records); else define it with `def`"
+        )
+    returned = "" if ours is None else str(ours.__annotations__.get("return"))
+    if inspect.isgeneratorfunction(function) and "Iterable" not in returned:
+        many = _TAKES_MANY.get(getattr(ours, "__name__", ""))
+        advice = f"For any number of records use {many}" if many else "Return it instead"
+        raise ProgramError(f"{where} yields, but must return one value. {advice}")
 
 
 def _refuse_idle_on_timer(function: Function, operator: str) -> None:
