@@ -132,6 +132,39 @@ def test_options_that_do_not_fit_each_other_are_refused() -> None:
     )
 
 
+def test_an_error_names_what_the_user_wrote() -> None:
+    """A keyword argument in code, a key or an alias in a file."""
+    for values, said in (
+        ({"checkpoint_interval": "soon"}, r"option checkpoint_interval cannot be 'soon' \(set in code\)"),
+        ({"restart_attempts": -1}, r"option restart_attempts cannot be -1"),
+        ({"chekpoint_interval": 1}, r"no option 'chekpoint_interval' .* mean checkpoint_interval\?"),
+        ({"qqqq": 1}, r"The options are: .*, checkpoint_dir, "),
+        (
+            {"heartbeat_timeout": 100},
+            r"heartbeat_timeout \(100 ms.* than heartbeat_interval \(500 ms, set in def",
+        ),
+        ({"resume": "latest"}, r"option resume \(latest, set in code\) needs checkpoint_dir: "),
+        (
+            {"checkpoint_interval": "1 s", "checkpoint_mode": "at_most_once"},
+            r"option checkpoint_interval \(1 s, set in code\) does not go with checkpoint_mode \(at_most_once",
+        ),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            Options().with_keywords(**values).checked()
+    for values, said in (
+        ({"checkpoint.interval": "soon"}, r"option checkpoint\.interval cannot be 'soon' \(set in x\.toml\)"),
+        ({"checkpoint": {"interval": "soon"}}, r"option checkpoint\.interval cannot be 'soon'"),
+        (
+            {"execution.checkpointing.interval": "soon"},
+            r"option execution\.checkpointing\.interval cannot be",
+        ),
+        ({"heartbeat.timeout": 100}, r"heartbeat\.timeout \(100 ms.* than heartbeat\.interval "),
+        ({"resume": "latest"}, r"needs checkpoint\.dir: "),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            Options().with_values(values, "x.toml").checked()
+
+
 def test_a_keyword_of_none_is_not_given() -> None:
     assert Options().with_keywords(parallelism=None).parallelism == 1
 

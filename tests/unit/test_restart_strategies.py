@@ -188,7 +188,7 @@ def test_what_the_program_says_goes_over_what_the_file_says(tmp_path):
             RestartStrategies.exponential_delay("10 s", "1 s"),
             r"max_backoff \(1 s, set in code\) must be at least",
         ),
-        ("sometimes", "restart_strategy.type cannot be 'sometimes'"),
+        ("sometimes", "option restart_strategy cannot be 'sometimes'"),
     ],
 )
 def test_absurd_strategies_are_refused_by_key_value_and_place(settings, said):

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CODE: Final = "code"
+"""The origin of what a program passes to `Environment` as keyword arguments."""
+
 
 class Option(Generic[T]):
     """One thing that can be set. `Options.<name>` is the option itself, ``options.<name>`` its value."""
@@ -59,14 +62,19 @@ class Option(Generic[T]):
     def __set__(self, options: Options, value: object) -> NoReturn:
         raise AttributeError(f"options are immutable: cannot set {self.name}")
 
-    def parse(self, value: object, origin: str) -> T:
-        """The value in its own type, or a `ConfigurationError` with key, value, place and expected form."""
+    def written(self, origin: str) -> str:
+        """How it is written there: as a keyword argument in code, else as the key."""
+        return self.name if origin == CODE else self.key
+
+    def parse(self, value: object, origin: str, spelling: str = "") -> T:
+        """The value in its own type, or a `ConfigurationError` with what was written, and the expected form."""
         try:
             return self.type.parse(value)
         except ValueError as reason:
             why = f": {reason}" if str(reason) else ""
+            name = spelling if plain(spelling or self.key) != self.key else self.key
             raise ConfigurationError(
-                f"option {self.key} cannot be {value!r} (set in {origin}){why}. Expected {self.type.form}."
+                f"option {name} cannot be {value!r} (set in {origin}){why}. Expected {self.type.form}."
             ) from None
 
 
@@ -103,8 +111,9 @@ def find_option(spelling: str, origin: str = "") -> Option[Any]:
     option = SPELLINGS.get(plain(spelling))
     if option is not None:
         return option
-    near = difflib.get_close_matches(plain(spelling), SPELLINGS, n=1, cutoff=0.6)
-    hint = f"Did you mean {near[0]}?" if near else "The options are: " + ", ".join(sorted(REGISTRY)) + "."
+    known = sorted(option.written(origin) for option in REGISTRY.values())
+    near = difflib.get_close_matches(plain(spelling), known if origin == CODE else SPELLINGS, n=1, cutoff=0.6)
+    hint = f"Did you mean {near[0]}?" if near else f"The options are: {', '.join(known)}."
     place = f" (set in {origin})" if origin else ""
     raise ConfigurationError(f"there is no option {spelling!r}{place}. {hint}")
 

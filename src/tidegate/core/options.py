@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.network_options import NetworkOptions
-from tidegate.core.option import REGISTRY, SPELLINGS, Option, describe, find_option, plain, register
+from tidegate.core.option import CODE, REGISTRY, SPELLINGS, Option, describe, find_option, plain, register
 from tidegate.core.option_types import BOOLEAN, DURATION, LOCATION, SIZE, TEXT, at_least, choice, integer
 from tidegate.core.recovery_options import LATEST, LATEST_OR_NEW, RecoveryOptions
 
@@ -199,7 +199,7 @@ class Options(NetworkOptions, RecoveryOptions):
                     f"as {given[option.key]} and as {spelling}. Keep one."
                 )
             given[option.key] = spelling
-            merged[option.key] = option.parse(value, origin)
+            merged[option.key] = option.parse(value, origin, spelling)
             origins[option.key] = origin
         layered = Options.__new__(Options)
         layered._keep(merged, origins)
@@ -208,7 +208,7 @@ class Options(NetworkOptions, RecoveryOptions):
     def with_keywords(self, **keywords: object) -> Options:
         """The layer of code: the keyword arguments of ``Environment``. ``None`` means not given."""
         given = {name: value for name, value in keywords.items() if value is not None}
-        return self.with_values(given, "code")
+        return self.with_values(given, CODE)
 
     def with_arguments(self, arguments: Sequence[str]) -> Options:
         """The layer of the command line; for words that are no option see `split_arguments`."""
@@ -245,21 +245,27 @@ class Options(NetworkOptions, RecoveryOptions):
             if self.checkpoint_alignment_timeout:
                 self._exclude(cls.checkpoint_alignment_timeout, cls.checkpoint_max_concurrent, reason)
         if self.resume in (LATEST, LATEST_OR_NEW) and not self.checkpoint_dir:
+            needed = cls.checkpoint_dir.written(self.origin(cls.resume))
             raise ConfigurationError(
-                f"option resume ({self.resume}, set in {self.origin(cls.resume)}) needs checkpoint.dir: the directory "
-                f"in which the job's checkpoints are stored."
+                f"option {self._side(cls.resume)} needs {needed}: the directory of the job's checkpoints."
             )
         return self
 
     def _conflict(self, one: Option[Any], relation: str, other: Option[Any]) -> NoReturn:
-        sides = [f"{o.key} ({o.type.show(self.get(o))}, set in {self.origin(o)})" for o in (one, other)]
-        raise ConfigurationError(f"option {sides[0]} must be {relation} {sides[1]}. Change one of them.")
+        raise ConfigurationError(
+            f"option {self._side(one)} must be {relation} {self._side(other, one)}. Change one of them."
+        )
 
     def _exclude(self, one: Option[Any], other: Option[Any], reason: str) -> NoReturn:
-        sides = [f"{o.key} ({o.type.show(self.get(o))}, set in {self.origin(o)})" for o in (one, other)]
         raise ConfigurationError(
-            f"option {sides[0]} does not go with {sides[1]}: {reason}. Leave out one of them."
+            f"option {self._side(one)} does not go with {self._side(other, one)}: {reason}. Leave out one of them."
         )
+
+    def _side(self, option: Option[Any], beside: Option[Any] | None = None) -> str:
+        """An option with its value, as it was written; one that was not, as the other one."""
+        origin = self.origin(option)
+        name = option.written(origin if beside is None or origin != DEFAULT_ORIGIN else self.origin(beside))
+        return f"{name} ({option.type.show(self.get(option))}, set in {origin})"
 
     def as_dict(self) -> dict[str, object]:
         """Plain values (int, bool, str) of what was set, without the defaults: for messages and manifests."""
