@@ -7,7 +7,7 @@ import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -108,6 +108,57 @@ def test_a_value_that_is_none_fails_a_job_over_parquet_with_the_file(
         JobFailedError, match=rf"in\.parquet, in or after row 1: field .*{reason.split(': ')[-1]}"
     ):
         list(events.key_by("id", "kind").count().execute_and_collect())
+
+
+@dataclass
+class Reading:
+    level: Literal["low", "high"]
+    step: Literal[1, 2] | None
+    kind: Literal[Kind.BUY, None]
+    tags: list[Literal["a", "b"]]
+    n: int
+
+
+GOOD_READING = {"level": "low", "step": 2, "kind": "bought", "tags": ["a"], "n": 0}
+BAD_LITERALS = [
+    ({"level": "Low"}, "field 'level': 'Low' is none of 'low', 'high'"),
+    ({"step": 3}, "field 'step': 3 is none of 1, 2"),
+    ({"kind": "return"}, "field 'kind': 'return' is none of <Kind.BUY: 'buy'>"),
+    ({"tags": ["a", "c"]}, "field 'tags': 'c' is none of 'a', 'b'"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BAD_LITERALS, ids=["text", "number", "Enum", "in a list"])
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_a_value_that_a_literal_does_not_have_is_a_bad_record(
+    tmp_path: Path, form: str, change: dict[str, Any], reason: str
+):
+    if form == "csv" and "tags" in change:
+        return  # there are no lists in CSV
+    cls = Reading if form != "csv" else Flat
+    good = {k: v for k, v in GOOD_READING.items() if form != "csv" or k != "tags"}
+    nothing = good | ({"step": "", "kind": ""} if form == "csv" else {"step": None, "kind": None})
+    env = Environment(runtime="in-process")
+    sound = env.from_source(FileSource(write(tmp_path, form, [good, nothing]), form, cls))
+    assert [(r.level, r.step, r.kind) for r in sound.execute_and_collect()] == [
+        ("low", 2, Kind.BUY),
+        ("low", None, None),
+    ]
+    bad = write(tmp_path, form, [good, good | change, nothing | {"n": 1}])
+    if form != "parquet":
+        skipped = env.from_source(FileSource(bad, form, cls, on_bad_record="skip"))
+        assert [r.n for r in skipped.execute_and_collect()] == [0, 1]
+    with pytest.raises(JobFailedError) as failed:
+        list(env.from_source(FileSource(bad, form, cls)).execute_and_collect())
+    assert reason in str(failed.value)
+
+
+@dataclass
+class Flat:
+    level: Literal["low", "high"]
+    step: Literal[1, 2] | None
+    kind: Literal[Kind.BUY, None]
+    n: int
 
 
 def test_values_inside_others_are_looked_at_too(tmp_path: Path):

@@ -8,9 +8,10 @@ import decimal
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.core.errors import SchemaError
 from tidegate.records.columns import brief
@@ -62,7 +63,15 @@ def identity_codec(arrow_type: pa.DataType) -> ColumnCodec:
 
 def strip_optional(hint: Any) -> tuple[Any, bool]:
     """`T | None` gives (T, True); anything else itself and False. A `Literal` is the type of its values."""
-    hint = literal_type(hint) or hint
+    inner, nullable = split_optional(hint)
+    return literal_type(inner) or inner, nullable
+
+
+def split_optional(hint: Any) -> tuple[Any, bool]:
+    """The same, but a `Literal` stays one, of the values that are not None."""
+    values = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    if None in values and len(values) > 1:
+        return Literal[tuple(value for value in values if value is not None)], True
     if typing.get_origin(hint) in (Union, types.UnionType):
         rest = [a for a in typing.get_args(hint) if a is not type(None)]
         if len(rest) == 1 and len(typing.get_args(hint)) == 2:
@@ -89,7 +98,7 @@ def is_struct_class(hint: Any) -> bool:
         return False
     token = _being_looked_at.set(_being_looked_at.get() | {hint})
     try:
-        return all(codec_for_hint(strip_optional(h)[0]) is not None for h in found.hints.values())
+        return all(codec_for_hint(split_optional(h)[0]) is not None for h in found.hints.values())
     finally:
         _being_looked_at.reset(token)
 
@@ -103,7 +112,7 @@ def fields_of_class(record_class: RecordClass) -> list[FieldCodec]:
     """The field codecs of a class for which `is_struct_class` holds."""
     result = []
     for name, hint in record_class.hints.items():
-        inner, nullable = strip_optional(hint)
+        inner, nullable = split_optional(hint)
         codec = codec_for_hint(inner)
         assert codec is not None
         result.append(FieldCodec(name, codec, nullable or name in record_class.absent))
@@ -122,6 +131,7 @@ def runtime_class(hint: Any) -> type:
     """The class that `isinstance` knows for a hint."""
     if typing.get_origin(hint) is Annotated:
         hint = typing.get_args(hint)[0]
+    hint = literal_type(hint) or hint
     origin = typing.get_origin(hint) or hint
     return origin if isinstance(origin, type) else object
 
@@ -136,7 +146,10 @@ def codec_for_hint(hint: Any) -> ColumnCodec | None:
         return codec_for_hint(typing.get_args(hint)[0])
     if isinstance(hint, pa.DataType):
         return identity_codec(hint)
-    hint = literal_type(hint) or hint
+    literal = literal_type(hint)
+    if literal is not None:
+        of_class = codec_for_hint(literal)
+        return None if of_class is None else of_class._replace(canonical=_literal_form(hint, of_class))
     if isinstance(hint, type) and hint in SCALARS:
         return ColumnCodec(SCALARS[hint])
     converted = conversions_of(hint)
@@ -157,13 +170,13 @@ def codec_for_hint(hint: Any) -> ColumnCodec | None:
 
 def why_no_column(hint: Any) -> str:
     """Why a hint has no Arrow type, for who declared it; empty where no type is asked for (`object`, `Any`, None)."""
-    hint, _ = strip_optional(resolve_alias(hint))
+    hint, _ = split_optional(resolve_alias(hint))
     if hint in (object, Any, None, type(None)):
         return ""
     found = record_class_of(hint)
     for name, field in () if found is None else found.hints.items():
-        if codec_for_hint(strip_optional(field)[0]) is None:
-            inner = strip_optional(field)[0]
+        if codec_for_hint(split_optional(field)[0]) is None:
+            inner = split_optional(field)[0]
             contains = "contains itself" if inner is hint else f"is {_shown(field)}, which has no Arrow type"
             return f"field {name!r} of {hint.__name__} {contains}"
     return f"{_shown(hint)} has no Arrow type"
@@ -174,8 +187,23 @@ def _shown(hint: Any) -> str:
     return hint.__name__ if plain else str(hint).replace("typing.", "")
 
 
+def _literal_form(hint: Any, codec: ColumnCodec) -> Canonical:
+    """What a column of others is held to: the values of a `Literal`, as they are in a column."""
+    values = typing.get_args(hint)
+    stored = [value if codec.encode is None else codec.encode(value) for value in values]
+    of_class, allowed, quick = _of_value(codec), frozenset(stored), pa.array(stored, codec.arrow_type)
+
+    def of_value(value: Any) -> Any:
+        found = of_class(value)
+        if found not in allowed:
+            raise SchemaError(f"{value!r} is none of {', '.join(map(repr, values[:10]))}")
+        return found
+
+    return Canonical(of_value, lambda array: pc.is_in(array, quick))
+
+
 def _list_codec(item_hint: Any) -> ColumnCodec | None:
-    inner, nullable = strip_optional(item_hint)
+    inner, nullable = split_optional(item_hint)
     item = codec_for_hint(inner)
     if item is None:
         return None
@@ -187,7 +215,7 @@ def _list_codec(item_hint: Any) -> ColumnCodec | None:
 
 
 def _map_codec(key_hint: Any, value_hint: Any) -> ColumnCodec | None:
-    inner, nullable = strip_optional(value_hint)
+    inner, nullable = split_optional(value_hint)
     key, value = codec_for_hint(key_hint), codec_for_hint(inner)
     if key is None or value is None:
         return None
@@ -212,7 +240,7 @@ def _map_codec(key_hint: Any, value_hint: Any) -> ColumnCodec | None:
 
 def _tuple_codec(item_hints: tuple[Any, ...]) -> ColumnCodec | None:
     """A tuple inside a value: a struct whose fields are named as the columns of a stream of tuples are."""
-    parts = [strip_optional(hint) for hint in item_hints]
+    parts = [split_optional(hint) for hint in item_hints]
     codecs = [codec for hint, _ in parts if (codec := codec_for_hint(hint)) is not None]
     if len(codecs) < len(parts):
         return None

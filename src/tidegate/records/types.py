@@ -427,13 +427,13 @@ def record_type_of(hint: Any) -> RecordType:
         return RowType(hint)
     if isinstance(hint, pa.DataType):
         return ScalarType(object, identity_codec(plain_type(hint)), nullable=True)
-    inner, nullable = type_hints.strip_optional(type_hints.resolve_alias(hint))
+    inner, nullable = type_hints.split_optional(type_hints.resolve_alias(hint))
     inner = type_hints.resolve_alias(inner)
     if type_hints.is_struct_class(inner) and not nullable:
         return StructType(inner)
     args = type_hints.fixed_tuple_args(inner)
     if args is not None and not nullable:
-        parts = [type_hints.strip_optional(a) for a in args]
+        parts = [type_hints.split_optional(a) for a in args]
         codecs = [codec_for_hint(a) for a, _ in parts]
         if all(c is not None for c in codecs):
             return TupleType([(c, n) for c, (_, n) in zip(codecs, parts, strict=True) if c is not None])
