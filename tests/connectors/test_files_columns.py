@@ -15,7 +15,8 @@ import pytest
 
 from tests.connectors.reader_harness import ReaderHarness, all_splits, read_all
 from tidegate import FileSource
-from tidegate.core.errors import SchemaError
+from tidegate.connectors.files.paths import InputFileError
+from tidegate.core.errors import BadRecordError, SchemaError
 from tidegate.formats import CsvFormat
 
 KINDS = ["json", "csv", "parquet"]
@@ -204,6 +205,36 @@ def test_the_schema_of_directories_is_inferred_from_all_of_them(tmp_path, kind):
         (1, 23, "x"),
         (1, 0, "02"),
     }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_path_itself_names_no_column_unless_the_base_path_is_above_it(tmp_path, kind):
+    """As with Spark: what is read does not depend on where the whole tree is kept."""
+    partition = tmp_path / "dt=2024-01-31" / "in"
+    write(partition / "hour=7" / f"a.{kind}", kind, [{"n": 1}])
+    day = dt.date(2024, 1, 31)
+    for path, base_path, expected in (
+        (partition, None, {"n": 1, "hour": 7}),
+        (f"{partition}/", None, {"n": 1, "hour": 7}),
+        (partition / "hour=7", None, {"n": 1}),
+        (partition / "hour=7" / f"a.{kind}", None, {"n": 1}),
+        (partition / "hour=*" / f"*.{kind}", None, {"n": 1, "hour": 7}),
+        ([partition, partition / "hour=7"], None, {"n": 1, "hour": 7}),
+        (partition, tmp_path, {"n": 1, "dt": day, "hour": 7}),
+        (partition / "hour=7" / f"a.{kind}", f"{partition}/", {"n": 1, "hour": 7}),
+        (partition, partition, {"n": 1, "hour": 7}),
+    ):
+        source = FileSource(path, kind, base_path=base_path)
+        (row,) = read_all(source)
+        assert dict(zip(source.record_type.names, row, strict=True)) == expected, (path, base_path)
+        assert read_all(FileSource(path, kind, source.record_type.schema, base_path=base_path)) == [row]
+    with_day = pa.schema([("n", pa.int64()), pa.field("dt", pa.date32(), False)])
+    # A line of JSON tells what it has; of the other files, the file does.
+    said = "missing required field `dt`" if kind == "json" else r"no column 'dt'.* names it, set base_path"
+    with pytest.raises((SchemaError, BadRecordError), match=said):
+        read_all(FileSource(partition, kind, with_day))
+    with pytest.raises(InputFileError, match="is not below the base_path"):
+        read_all(FileSource(partition, kind, base_path=tmp_path / "dt=2024"))
 
 
 def test_text_of_the_path_is_one_dictionary_for_all_files_of_a_reader(tmp_path):

@@ -1,7 +1,8 @@
 """Which columns of the records a file holds, and what the others are: named by its directories, or null.
 
-A directory `dt=2024-01-01` is a column of all files below it, as Hive and Spark write them. It takes the place of a
-column of that name in the file. A declared column that neither the path nor the file has is null, if it may be.
+A directory `dt=2024-01-01` is a column of all files below it, as Hive and Spark write them, if it is below the path
+that the user gave (or below `base_path`): what is read does not depend on where the whole is kept. It takes the place
+of a column of that name in the file. A declared column that neither the path nor the file has is null, if it may be.
 """
 
 from __future__ import annotations
@@ -141,7 +142,8 @@ def file_columns(
             if not field.nullable:
                 raise SchemaError(
                     f"there is no column {field.name!r}; the columns are {', '.join(in_file)}. "
-                    f"Declare it Optional if files may be without it."
+                    f"Declare it Optional if files may be without it. If a directory of the path that was given names "
+                    f"it, set base_path."
                 )
             same[field.name] = pa.scalar(None, field.type)
     return FileColumns(schema, same, texts)

@@ -95,7 +95,7 @@ class OpenParquetSplit(OpenSplit):
             self._reading.record_type.schema,
             self._reading.declared.canonical,
             self._reading.declared.names,
-            path_values(self._split.path),
+            path_values(self._reading.location.below(self._split.path)),
             found.names,
             self._reading.texts,
         )

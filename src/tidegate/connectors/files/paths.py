@@ -43,6 +43,27 @@ class Location(NamedTuple):
     filesystem: Any
     patterns: tuple[str, ...]
     scheme: str
+    base: str | None = None
+    """Below which directories may be columns; None: below each path, or below what stands before its first wildcard."""
+
+    def below(self, path: str) -> str:
+        """The part of a file's path whose directories may be columns.
+
+        >>> Location(None, ("/data/year=2024/in", "/logs/*/dt=*/*.json"), "").below("/data/year=2024/in/day=3/a.json")
+        'day=3/a.json'
+        """
+        bases = map(_plain_part, self.patterns) if self.base is None else (self.base,)
+        starts = [len(base) + 1 for base in bases if path == base or path.startswith(f"{base}/")]
+        return path[min(starts, default=0) :] or path.rpartition("/")[2]
+
+    def with_base(self, base: str) -> Location:
+        """The same, with directories as columns from there on; every path must be below it."""
+        for pattern in self.patterns:
+            if pattern.rstrip("/") != base and not pattern.startswith(f"{base}/"):
+                raise InputFileError(
+                    f"{self.show(pattern)} is not below the base_path {self.show(base or '/')}. Name one above it"
+                )
+        return self._replace(base=base)
 
     def show(self, path: str) -> str:
         """A path as the user would write it; without credentials that the URI may have had."""
@@ -113,6 +134,12 @@ def list_files(location: Location, *, may_be_empty: bool = False) -> list[FoundF
     return [found[path] for path in sorted(found)]
 
 
+def _plain_part(pattern: str) -> str:
+    """The part of a pattern without wildcards that is a path; without a slash at its end."""
+    wildcard = _GLOB.search(pattern)
+    return (pattern if wildcard is None else pattern[: pattern.rfind("/", 0, wildcard.start())]).rstrip("/")
+
+
 def _expand(location: Location, pattern: str, may_be_empty: bool) -> list[FoundFile]:
     filesystem = location.filesystem
     wildcard = _GLOB.search(pattern)
@@ -128,7 +155,7 @@ def _expand(location: Location, pattern: str, may_be_empty: bool) -> list[FoundF
             raise InputFileError(f"{location.show(pattern)} does not exist. Check the path.")
         base, matches, recursive = pattern, None, True
     else:
-        base = pattern[: pattern.rfind("/", 0, wildcard.start())] or "/"
+        base = _plain_part(pattern) or "/"
         rest = pattern[len(base.rstrip("/")) + 1 :]
         matches = re.compile(_glob_regex(rest))
         recursive = "/" in rest or "**" in rest

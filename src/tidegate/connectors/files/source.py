@@ -74,10 +74,13 @@ class FileSource(Source):
         split_size: about how much of a file one reader takes at a time.
         dictionary_columns: string columns with few distinct values, to be dictionary-encoded when read from text.
         max_line_size: a longer line is taken for a file that is not text.
+        base_path: the directory below which `dt=2024-01-31` is a column; not given: the path itself, up to its first
+            wildcard.
         filesystem: a `pyarrow.fs.FileSystem`, if not told by the path.
 
     Text files may be compressed (`.gz`, `.zst`, `.bz2`, `.lz4`); such a file is read by one reader. A directory
-    `dt=2024-01-31` is a column of the files below it. A column that is nullable and that a file does not have is null.
+    `dt=2024-01-31` below the path is a column of the files in it. A column that is nullable and that a file does not
+    have is null.
 
     >>> import pathlib, tempfile
     >>> from typing import NamedTuple
@@ -105,6 +108,7 @@ class FileSource(Source):
         split_size: str | int = "16 MiB",
         dictionary_columns: Sequence[str] = (),
         max_line_size: str | int = "64 MiB",
+        base_path: str | os.PathLike[str] | None = None,
         filesystem: Any = None,
     ) -> None:
         given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
@@ -123,6 +127,10 @@ class FileSource(Source):
         self._max_line_size = _parsed("max_line_size", parse_size_bytes, max_line_size)
         self._dictionary_columns = tuple(dictionary_columns)
         self._filesystem = filesystem
+        self._base_path: str | None = None
+        if base_path is not None:
+            name = os.fspath(base_path)
+            self._base_path = name if filesystem is not None else absolute(name)
         self._declared: RecordType | None = None
         self._record_type: RecordType | None = None
         self._cached_location: Location | None = None
@@ -203,7 +211,11 @@ class FileSource(Source):
     @property
     def _location(self) -> Location:
         if self._cached_location is None:
-            self._cached_location = locate(self.paths, self._filesystem)
+            location = locate(self.paths, self._filesystem)
+            if self._base_path is not None:
+                (base,) = locate([self._base_path], self._filesystem).patterns
+                location = location.with_base(base.rstrip("/"))
+            self._cached_location = location
         return self._cached_location
 
     def _splits(self, file: FoundFile) -> Iterable[SourceSplit]:
@@ -234,7 +246,9 @@ class FileSource(Source):
                 f"no schema can be inferred: there is nothing in {', '.join(map(path_name, self.paths))} yet. "
                 f"Give FileSource a schema."
             )
-        in_path = {field.name: field for field in infer_path_fields(file.path for file in files)}
+        in_path = {
+            field.name: field for field in infer_path_fields(location.below(file.path) for file in files)
+        }
         in_file = [field for field in self._infer_file(location, files[0]) if field.name not in in_path]
         return pa.schema([*in_file, *in_path.values()])
 

@@ -42,7 +42,7 @@ class TextReading:
 
     def columns_of(self, path: str, header: bytes) -> tuple[FileColumns, LineDecoder]:
         """Which columns of a file to read, and with which decoder."""
-        in_path = path_values(path)
+        in_path = path_values(self.location.below(path))
         in_lines = [name for name in self.declared.names if name not in in_path]
         in_file = self.text_format.file_columns(header, in_lines)
         canonical = self.declared.canonical
