@@ -8,6 +8,7 @@ import pytest
 
 from tests.connectors.reader_harness import ReaderHarness, all_splits, read_all
 from tidegate import FileSource
+from tidegate.connectors.files.text_files import TextFile
 from tidegate.formats import CsvFormat, quoted_values
 
 
@@ -71,3 +72,45 @@ def test_a_stray_quote_takes_no_more_lines_than_the_longest_value(tmp_path, monk
         source = FileSource(tmp_path, "csv", Click, on_bad_record="skip", split_size=split_size)
         numbers = [row.n for row in read_all(source)]
         assert numbers == [*range(50), *range(51 + reach, 200)]
+
+
+def counted_reads(monkeypatch):
+    """How many bytes are read of files."""
+    read, counted = TextFile.read, [0]
+
+    def counting(self, offset, count):
+        data = read(self, offset, count)
+        counted[0] += len(data)
+        return data
+
+    monkeypatch.setattr(TextFile, "read", counting)
+    return counted
+
+
+def test_a_split_of_a_file_without_quotes_looks_back_by_the_longest_value_and_no_further(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "a.csv").write_bytes(b"app,n\n" + b"abcdef,1\n" * 600_000)
+    size = (tmp_path / "a.csv").stat().st_size
+    splits = all_splits(FileSource(tmp_path, "csv", Click, split_size="1 MiB"))
+    counted = counted_reads(monkeypatch)
+    for split in splits:
+        counted[0] = 0
+        source = FileSource(tmp_path, "csv", Click, split_size="1 MiB")  # one that has read nothing before
+        rows = ReaderHarness(source, [split]).rows()
+        assert len(rows) > 50_000
+        assert counted[0] - (min(split.end, size) - split.start) < quoted_values.LONGEST_VALUE + (384 << 10)
+
+
+def test_a_reader_never_looks_back_over_what_it_has_read(tmp_path, monkeypatch):
+    """Each line opens or closes a value, so what a line is depends on all lines before it."""
+    (tmp_path / "a.csv").write_bytes(b"app,n\n" + (b"a" * 400 + b',"\n') * 10_001)
+    size = (tmp_path / "a.csv").stat().st_size
+    for split_size in ("16 MiB", "64 KiB"):
+        counted = counted_reads(monkeypatch)
+        source = FileSource(tmp_path, "csv", Click, on_bad_record="skip", split_size=split_size)
+        harness = ReaderHarness(source, all_splits(source))
+        assert [len(harness.rows()), harness.metrics["bad_records"].value] == [0, 10_001]
+        monkeypatch.undo()
+    splits = -(-size // (64 << 10))
+    assert counted[0] < 2 * size + splits * (256 << 10), "not all of it for each split"

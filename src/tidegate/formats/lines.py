@@ -146,8 +146,10 @@ class OpenValues(Protocol):
     def follow(self, chunk: bytes, lines: LineTable, offset: int) -> list[int]:
         """Move on by a chunk of whole lines, at `offset` in the file; gives the lines that start inside a value."""
 
-    def opened_before(self, offset: int, first: int, read: Callable[[int, int], bytes]) -> int | None:
-        """What `opened_at` is before the line at `offset` of a file, whose lines start at `first`."""
+    def opened_before(
+        self, offset: int, first: int, read: Callable[[int, int], bytes], opened_at: int | None = None
+    ) -> int | None:
+        """What `opened_at` is before the line at `offset` of a file, if it is this before the line at `first`."""
 
 
 class BadLine(NamedTuple):

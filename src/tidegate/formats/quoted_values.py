@@ -50,14 +50,17 @@ class QuotedValues:
         inside += self._reach(lines, offset, first, len(lines))
         return inside
 
-    def opened_before(self, offset: int, first: int, read: Callable[[int, int], bytes]) -> int | None:
+    def opened_before(
+        self, offset: int, first: int, read: Callable[[int, int], bytes], opened_at: int | None = None
+    ) -> int | None:
         """What `opened_at` is before the line at `offset`, from the text before it.
 
-        `first`: where the first line of the file starts. `read`: gives so many bytes of the file from a place on. Goes
-        back to a line after which it is known, whatever was open before that line, or over `LONGEST_VALUE` bytes
-        without a quote that matters.
+        `first`: a line before which it is known, the file's first or one that a reader has come to; `opened_at` is what
+        it is there. `read`: gives so many bytes of the file from a place on. Goes back to a line after which it is
+        known, whatever was open before that line, or over `LONGEST_VALUE` bytes without a quote that matters; to
+        `first` only where line after line opens a value or closes one.
         """
-        opened_at: int | None = None
+        at_first, opened_at = opened_at, None
         changes: list[tuple[int, bool]] = []
         """Of the lines after the one where it is known, the last first: where, and whether it opens or closes."""
         later = offset
@@ -74,6 +77,9 @@ class QuotedValues:
             if from_closed or opens:
                 changes.append((at, from_closed))
                 later = at
+        else:
+            if at_first is not None and later <= at_first + LONGEST_VALUE:
+                opened_at = at_first
         for at, turns in reversed(changes):
             if turns:
                 opened_at = at if opened_at is None else None
@@ -143,7 +149,7 @@ def _quoted_lines_before(
         if not text:  # not even the start of one line
             size *= 2
             continue
-        start, size = end - len(text), max(size, 2 * LONGEST_VALUE)
+        start, size = end - len(text), max(size, LONGEST_VALUE + _NEAR)
         if _QUOTE in text:
             lines = LineTable(text)
             quoted = lines.containing(_QUOTE[0])[::-1]

@@ -39,6 +39,8 @@ class TextReading:
     """By the columns of a file and those that are read of them. One reader uses them for all its splits: they learn
     what the columns hold."""
     texts: ColumnTexts = field(default_factory=ColumnTexts)
+    ended: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """By path, where the last split ended, and `OpenValues.opened_at` there: the next need not look back further."""
 
     def columns_of(self, path: str, header: bytes) -> tuple[FileColumns, LineDecoder]:
         """Which columns of a file to read, and with which decoder."""
@@ -91,11 +93,15 @@ class OpenTextSplit(OpenSplit):
             max_line_size=reading.max_line_size,
             has_header=text_format.has_header,
         )
-        self._open_values = text_format.open_values()
-        if self._open_values is not None and not self._chunks.finished:
-            first = self._file.first_line_start(text_format.has_header)
+        self._open_values = None if self._chunks.finished else text_format.open_values()
+        if self._open_values is not None:
             position = self._chunks.position
-            self._open_values.opened_at = self._open_values.opened_before(position, first, self._file.read)
+            first, opened_at = reading.ended.get(split.path, (position + 1, None))
+            if first > position:
+                first, opened_at = self._file.first_line_start(text_format.has_header), None
+            self._open_values.opened_at = self._open_values.opened_before(
+                position, first, self._file.read, opened_at
+            )
         self._lines: DecodedLines | None = None
         self._chunk = b""
         self._chunk_start = self._chunks.position
@@ -125,6 +131,9 @@ class OpenTextSplit(OpenSplit):
         if self._lines is None and self._chunks.finished:
             # What was read came from one and the same file only if it still is the listed one.
             check_unchanged(self._reading.location, self._listed)
+            if self._open_values is not None:
+                self._reading.ended.clear()  # splits come file by file
+                self._reading.ended[self._split.path] = (self._chunks.position, self._open_values.opened_at)
             self._done = True
         return batch
 
