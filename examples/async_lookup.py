@@ -31,7 +31,7 @@ class Addressed:
     city: str
 
 
-class Addresses(AsyncFunction):
+class Addresses(AsyncFunction[Order, Addressed]):
     """Asks where a customer lives."""
 
     def open(self, context: RuntimeContext) -> None:

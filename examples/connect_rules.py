@@ -40,7 +40,7 @@ class Alert:
     text: str
 
 
-class Check(CoFlatMapFunction):
+class Check(CoFlatMapFunction[Payment, Rule, Alert]):
     """Gives an alert for every payment that reaches the limit of its kind."""
 
     def __init__(self) -> None:

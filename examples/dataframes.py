@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from tidegate import Environment
+from tidegate import Environment, Row
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Order:
     number: int = 0
 
 
-def first_of_all(order: Order) -> Order:
+def first_of_all(order: Row) -> Order:
     """An order by itself."""
     return Order(order.customer, order.amount, total=order.amount, number=1)
 

@@ -30,7 +30,7 @@ REPEATED = OutputTag("repeated", tuple[int, int])
 """(order id, how often it has come)."""
 
 
-class Deduplicate(ProcessFunction):
+class Deduplicate(ProcessFunction[Order, Order]):
     """Lets the first delivery of each order through."""
 
     deliveries = ValueState(int, default=0, ttl=StateTtl("1 h"))

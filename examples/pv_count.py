@@ -22,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -76,7 +77,7 @@ def show(found: Counter[str], truth: Counter[str]) -> None:
     Console().print(f"\nPage views of the first 10 of {len(truth):,} apps", table)
 
 
-def kill_a_worker(client: object) -> None:
+def kill_a_worker(client: Any) -> None:
     """Wait until the job has a checkpoint to go back to, then kill the process of its last slot."""
     while not client.status().is_terminal:
         done, progress = client.checkpoints().completed, client.metrics().progress or 0.0

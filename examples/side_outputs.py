@@ -31,7 +31,7 @@ class BadLine:
 BAD = OutputTag("bad", BadLine)
 
 
-class Parse(ProcessFunction):
+class Parse(ProcessFunction[str, Reading]):
     """Reads `sensor,celsius`."""
 
     def process(self, line: str, context: ProcessContext) -> Iterator[Reading]:

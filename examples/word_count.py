@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> None:
     lines = env.from_source(FileSource(file, "text")) if file else env.from_collection(TEXT.splitlines())
     counts = lines.flat_map(words).key_by("value").count()
 
-    latest = dict(counts.execute_and_collect("word count"))  # of equal words the last one stays
+    # Of equal words the last one stays.
+    latest = {row.value: row.count for row in counts.execute_and_collect("word count")}
     for word, count in sorted(latest.items(), key=lambda item: (-item[1], item[0]))[:5]:
         print(f"{count:4} {word}")
 

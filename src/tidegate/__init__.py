@@ -94,7 +94,12 @@ from tidegate.api.window_aggregates import (
     WindowAggregate,
 )
 from tidegate.api.window_functions import ProcessWindowFunction, WindowContext
-from tidegate.api.window_joins import CoGroupFunction, JoinedStreams, WindowJoinedStreams
+from tidegate.api.window_joins import (
+    CoGroupFunction,
+    JoinedStreams,
+    WindowCoGroupedStreams,
+    WindowJoinedStreams,
+)
 from tidegate.api.windowed_streams import WindowedStream
 from tidegate.api.windows import (
     CumulativeEventTimeWindows,
@@ -139,6 +144,7 @@ from tidegate.metrics.snapshot import (
     VertexMetrics,
 )
 from tidegate.records.batch import Batch, Origin
+from tidegate.records.rows import Row
 from tidegate.records.types import RecordType, record_type_of
 
 if TYPE_CHECKING:
@@ -248,6 +254,7 @@ __all__ = [
     "ReduceFunction",
     "ReducingState",
     "RestartStrategies",
+    "Row",
     "RuntimeContext",
     "SchemaError",
     "SerializationError",
@@ -290,6 +297,7 @@ __all__ = [
     "WatermarkStrategy",
     "WindowAggregate",
     "WindowAssigner",
+    "WindowCoGroupedStreams",
     "WindowContext",
     "WindowJoinedStreams",
     "WindowedStream",

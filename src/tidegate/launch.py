@@ -85,7 +85,7 @@ def stage_dataframe(dataframe: Any, env: Environment) -> Any:
     return source
 
 
-def to_dataframe(env: Environment, stream: DataStream, job_name: str | None) -> Any:
+def to_dataframe(env: Environment, stream: DataStream[Any], job_name: str | None) -> Any:
     """Run a bounded stream into Parquet files and read them as a Spark DataFrame.
 
     Other DataFrames may be made from it, which do not hold it: the files stay until the session is gone.

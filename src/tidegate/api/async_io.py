@@ -10,27 +10,28 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 from tidegate.api.functions import Function, function_name
 from tidegate.api.identity import Identity, function_identity
 from tidegate.api.operations import FunctionOperation
 from tidegate.api.state import declared_states
-from tidegate.core.durations import parse_duration_ms
+from tidegate.core.durations import Duration, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.records.type_variables import IN, OUT
 
 
-class AsyncFunction(Function):
+class AsyncFunction(Function, Generic[IN, OUT]):
     """Asks the outside for each record. `open` and `close` are called as for every function.
 
     `invoke` and `timeout` run on the event loop of the subtask, a thread of its own; state cannot be used in them.
     """
 
     @abstractmethod
-    async def invoke(self, value: Any) -> Iterable[Any]:
+    async def invoke(self, value: IN) -> Iterable[OUT]:
         """Return the records that a record becomes."""
 
-    def timeout(self, value: Any) -> Iterable[Any]:
+    def timeout(self, value: IN) -> Iterable[OUT]:
         """What a record becomes that had no answer in time; without a definition of yours it fails the job."""
         raise TimeoutError(
             "no answer in time. Raise the timeout, or define timeout(value) to give another result"
@@ -47,7 +48,7 @@ class AsyncRetry:
 
     attempts: int
     """Requests in all, the first included."""
-    delay: Any = "100 ms"
+    delay: Duration = "100 ms"
     on: tuple[type[BaseException], ...] = (Exception,)
     multiplier: float = 2.0
     """By how much the delay grows."""

@@ -18,13 +18,13 @@ MAX_DRIVER_BACKLOG = 8
 """Batches of one subtask that may wait for the driver."""
 
 
-class DriverSink(Sink):
+class DriverSink(Sink[object]):
     """A sink whose batches the driver takes; the job client decides what happens to them there."""
 
     limit: int | None = None
     """Most records that one subtask sends; the rest is dropped in the slot."""
 
-    def create_writer(self, context: WriterContext) -> SinkWriter:
+    def create_writer(self, context: WriterContext) -> SinkWriter[object]:
         """Make a writer that sends its batches to the driver."""
         return _DriverWriter(context, self.limit)
 
@@ -78,13 +78,13 @@ class CollectSink(DriverSink):
         return ("collect",)
 
 
-class _DriverWriter(SinkWriter):
+class _DriverWriter(SinkWriter[object]):
     def __init__(self, context: WriterContext, limit: int | None) -> None:
         self._send = context.send_to_driver
         self._backlog = context.driver_backlog
         self._left = limit
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: Batch[object]) -> None:
         if self._left is not None:
             if batch.num_rows > self._left:
                 batch = batch.slice(0, self._left)

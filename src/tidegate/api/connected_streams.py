@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Unpack
+
+from typing_extensions import TypeForm
 
 from tidegate.api import partitioning as p
 from tidegate.api.flink_names import FlinkNames
@@ -13,50 +16,68 @@ from tidegate.api.functions import (
     CoProcessFunction,
     Function,
     KeyedBroadcastProcessFunction,
-    OutputTag,
+    OutputTags,
     function_name,
     one_result_type,
     require_keys,
 )
 from tidegate.api.keys import check_key_types_meet
 from tidegate.api.operations import ApplyBroadcastFunction, ApplyCoFunction, Operation
-from tidegate.api.settings import apply_settings
+from tidegate.api.settings import Settings, apply_settings
+from tidegate.api.side_outputs import declare_side_outputs
 from tidegate.api.signatures import check_function
 from tidegate.api.state_checks import check_states
-from tidegate.api.streams import DataStream, declare_side_outputs
+from tidegate.api.streams import DataStream
 from tidegate.api.transformations import StreamRef
 from tidegate.core.errors import ProgramError
+from tidegate.records.type_variables import NOT_GIVEN, T1, T2, K, O
 from tidegate.records.types import RecordType
 
 
-class ConnectedStreams(FlinkNames):
+class ConnectedStreams(FlinkNames, Generic[T1, T2]):
     """Two streams, possibly of different types, for one function that sees both and may share state."""
 
-    def __init__(self, first: DataStream, second: DataStream) -> None:
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
         self._first = first
         self._second = second
 
-    def key_by(self, first: Any, second: Any) -> ConnectedStreams:
+    def key_by(
+        self,
+        first: str | tuple[str, ...] | Callable[[T1], K],
+        second: str | tuple[str, ...] | Callable[[T2], K],
+    ) -> ConnectedStreams[T1, T2]:
         """Key both streams (a column name, a tuple of them, or a function each), so that equal keys meet."""
-        keys = [k if isinstance(k, tuple) else (k,) for k in (first, second)]
+        keys: list[tuple[Any, ...]] = [k if isinstance(k, tuple) else (k,) for k in (first, second)]
         return ConnectedStreams(self._first.key_by(*keys[0]), self._second.key_by(*keys[1]))
 
-    def map(self, function: CoMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
+    def map(
+        self,
+        function: CoMapFunction[T1, T2, O],
+        *,
+        returns: TypeForm[O] = NOT_GIVEN,
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Run a `CoMapFunction`."""
         return self._apply("map", CoMapFunction, function, returns, settings, many=False)
 
-    def flat_map(self, function: CoFlatMapFunction, *, returns: Any = None, **settings: Any) -> DataStream:
+    def flat_map(
+        self,
+        function: CoFlatMapFunction[T1, T2, O],
+        *,
+        returns: TypeForm[O] = NOT_GIVEN,
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Run a `CoFlatMapFunction`."""
         return self._apply("flat_map", CoFlatMapFunction, function, returns, settings, many=True)
 
     def process(
         self,
-        function: CoProcessFunction | BroadcastProcessFunction,
+        function: CoProcessFunction[T1, T2, O] | BroadcastProcessFunction[T1, T2, O],
         *,
-        returns: Any = None,
-        side_outputs: tuple[OutputTag[Any], ...] = (),
-        **settings: Any,
-    ) -> DataStream:
+        returns: TypeForm[O] = NOT_GIVEN,
+        side_outputs: OutputTags = (),
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Run a `CoProcessFunction`, or a broadcast one where the second stream is; name the tags that it emits to.
 
         `stream.connect(rules.broadcast()).process(function)` takes a `BroadcastProcessFunction`, or with
@@ -70,8 +91,8 @@ class ConnectedStreams(FlinkNames):
         return stream
 
     def _apply_broadcast(
-        self, function: BroadcastProcessFunction, returns: Any, settings: dict[str, Any]
-    ) -> DataStream:
+        self, function: BroadcastProcessFunction[T1, T2, O], returns: Any, settings: Mapping[str, Any]
+    ) -> DataStream[O]:
         name = function_name(function)
         if not all(isinstance(r.partitioning, p.Broadcast) for r in self._second._inputs()):
             raise ProgramError(
@@ -98,10 +119,10 @@ class ConnectedStreams(FlinkNames):
         cls: type[Function],
         function: Any,
         returns: Any,
-        settings: dict[str, Any],
+        settings: Mapping[str, Any],
         *,
         many: bool,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         if not isinstance(function, cls):
             raise ProgramError(f"connect().{form} needs a {cls.__name__}, got {function!r}")
         first, second = self._first, self._second
@@ -120,15 +141,15 @@ class ConnectedStreams(FlinkNames):
         return self._node_of(ApplyCoFunction(form, function, paired), name, out, settings)
 
     def _node_of(
-        self, operation: Operation, name: str, out: RecordType, settings: dict[str, Any]
-    ) -> DataStream:
+        self, operation: Operation, name: str, out: RecordType, settings: Mapping[str, Any]
+    ) -> DataStream[Any]:
         first, second = self._first, self._second
         node = first._env._add(operation, name, (first._inputs(), second._inputs()), out)
-        stream = DataStream(first._env, (StreamRef(node),), out)
+        stream: DataStream[Any] = DataStream(first._env, (StreamRef(node),), out)
         apply_settings(stream, settings)
         return stream
 
 
-def _broadcast_class(function: BroadcastProcessFunction) -> str:
+def _broadcast_class(function: BroadcastProcessFunction[Any, Any, Any]) -> str:
     keyed = isinstance(function, KeyedBroadcastProcessFunction)
     return "KeyedBroadcastProcessFunction" if keyed else "BroadcastProcessFunction"

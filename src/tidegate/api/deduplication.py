@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tidegate.api.functions import OutputTag
 from tidegate.api.join_operations import Deduplicate
 from tidegate.api.joins import check_late_tag
 from tidegate.api.keyed_streams import KeyedStream
-from tidegate.api.streams import DataStream, declare_side_outputs
+from tidegate.api.side_outputs import declare_side_outputs
+from tidegate.api.streams import DataStream
 from tidegate.api.windows import LONGEST_MS
-from tidegate.core.durations import parse_duration_ms
+from tidegate.core.durations import Duration, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.records.type_variables import T
 
 
 def deduplicated(
-    stream: KeyedStream, within: Any, keep: Any, late: OutputTag[Any] | None, settings: dict[str, Any]
-) -> DataStream:
+    stream: KeyedStream[Any, T],
+    within: Duration,
+    keep: str,
+    late: OutputTag[T] | None,
+    settings: Mapping[str, Any],
+) -> DataStream[T]:
     """The stream without duplicates."""
     try:
         within_ms = parse_duration_ms(within)

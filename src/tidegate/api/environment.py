@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
+
+from typing_extensions import TypeForm
 
 from tidegate.api.basic_sinks import CollectSink
 from tidegate.api.config_files import options_from_file
@@ -16,19 +18,24 @@ from tidegate.api.flink_names import FlinkNames, NamesOfClass
 from tidegate.api.job_client import JobClient
 from tidegate.api.operations import Operation, ReadSource, WriteSink
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource
-from tidegate.api.settings import apply_settings
+from tidegate.api.settings import Settings, apply_settings
+from tidegate.api.side_outputs import declare_strategy
 from tidegate.api.source import Source
-from tidegate.api.streams import DataStream, declare_strategy
+from tidegate.api.streams import DataStream
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 from tidegate.core.options import Options
 from tidegate.core.words import kind_of
-from tidegate.records.tables import as_table
+from tidegate.records.rows import Row
+from tidegate.records.tables import ArrowTable, as_table
+from tidegate.records.type_variables import T
 from tidegate.records.types import RecordType, brief
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from tidegate.metrics.snapshot import JobMetrics
 
@@ -73,10 +80,10 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
     def __init__(
         self,
         *,
-        spark: Any = None,
+        spark: SparkSession | None = None,
         config: str | os.PathLike[str] | None = None,
         args: Sequence[str] = (),
-        **options: Any,
+        **options: object,
     ) -> None:
         layers = Options() if config is None else options_from_file(config)
         layers = layers.with_keywords(**options).with_arguments(args)
@@ -90,8 +97,8 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
     # ---- sources ----
 
     def from_source(
-        self, source: Source, watermarks: WatermarkStrategy | None = None, **settings: Any
-    ) -> DataStream:
+        self, source: Source[T], watermarks: WatermarkStrategy | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[T]:
         """Read a source of the source contract: files, a data generator, a socket, your own.
 
         With a `WatermarkStrategy` its records have event times.
@@ -102,7 +109,22 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
             raise ProgramError(f"from_source needs a Source, got {kind_of(source)}: {source!r}")
         return self._read(source, source.describe(), settings, watermarks)
 
-    def from_collection(self, values: Iterable[Any], *, type: Any = None, **settings: Any) -> DataStream:
+    @overload
+    def from_collection(
+        self, values: ArrowTable | Iterable[Mapping[str, object]], **settings: Unpack[Settings]
+    ) -> DataStream[Row]: ...
+
+    @overload
+    def from_collection(self, values: Iterable[T], **settings: Unpack[Settings]) -> DataStream[T]: ...
+
+    @overload
+    def from_collection(
+        self, values: ArrowTable | Iterable[object], *, type: TypeForm[T], **settings: Unpack[Settings]
+    ) -> DataStream[T]: ...
+
+    def from_collection(
+        self, values: Any, *, type: object = None, **settings: Unpack[Settings]
+    ) -> DataStream[Any]:
         """Read a list, or the rows of a pandas or polars DataFrame or of an Arrow table.
 
         Its record type is `type`, or found from the values: one class for all, else objects; the columns of a table.
@@ -124,11 +146,11 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
             raise ProgramError(_refused_collection(values))
         return self._read(CollectionSource(values, type), "collection", settings)
 
-    def from_sequence(self, start: int, end: int, **settings: Any) -> DataStream:
+    def from_sequence(self, start: int, end: int, **settings: Unpack[Settings]) -> DataStream[int]:
         """Read the numbers from `start` to `end`, both included, split over the subtasks."""
         return self._read(NumberSequenceSource(start, end), f"sequence {start}..{end}", settings)
 
-    def from_dataframe(self, dataframe: Any, **settings: Any) -> DataStream:
+    def from_dataframe(self, dataframe: DataFrame, **settings: Unpack[Settings]) -> DataStream[Row]:
         """Read a bounded Spark DataFrame; it is staged as Parquet files, so that it can be read again.
 
         The files go to the option `spark.staging_dir` and are deleted when neither the program nor a running job
@@ -179,7 +201,7 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         text: str = self._launch().explain(program, format, note)
         return text
 
-    def _explain_stream(self, stream: DataStream, format: str, job_name: str | None) -> str:
+    def _explain_stream(self, stream: DataStream[Any], format: str, job_name: str | None) -> str:
         sink = self._collected(stream._refs, stream.record_type)
         return self._explain(Program(self._job_name(job_name), (sink,), (), self.options), format)
 
@@ -227,22 +249,22 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         rows: Iterator[Any] = self._launch().collect(program, self.spark)
         return rows
 
-    def _to_dataframe(self, stream: DataStream, job_name: str | None) -> Any:
+    def _to_dataframe(self, stream: DataStream[Any], job_name: str | None) -> Any:
         return self._launch().to_dataframe(self, stream, job_name)
 
     def _read(
         self,
-        source: Source,
+        source: Source[T],
         name: str,
-        settings: dict[str, Any],
+        settings: Mapping[str, Any],
         watermarks: WatermarkStrategy | None = None,
-    ) -> DataStream:
+    ) -> DataStream[T]:
         node = self._add(ReadSource(source, watermarks), name, (), source.record_type)
         node.fixed_parallelism = source.fixed_parallelism
         node.side_outputs.update(source.side_outputs())
         if watermarks is not None:
             declare_strategy(node, watermarks, settings.get("name") or name)
-        stream = DataStream(self, (StreamRef(node),), node.output_type)
+        stream: DataStream[T] = DataStream(self, (StreamRef(node),), node.output_type)
         apply_settings(stream, settings)
         return stream
 

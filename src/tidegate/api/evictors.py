@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, Self
 
 from tidegate.api.identity import Identity, class_identity
-from tidegate.api.windows import Duration, TimeWindow, check_count
-from tidegate.core.durations import format_duration_ms, parse_duration_ms
+from tidegate.api.windows import TimeWindow, check_count
+from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.records.type_variables import AnyRecord, AnyRecordOut
 
 
-class TimestampedValue(NamedTuple):
+class TimestampedValue(NamedTuple, Generic[AnyRecordOut]):
     """An element of a window, with its timestamp (the wall clock's when it came, in processing time)."""
 
-    value: Any
+    value: AnyRecordOut
     timestamp_ms: int
 
 
@@ -37,18 +38,18 @@ class EvictorContext(Protocol):
         ...
 
 
-class Evictor(ABC):  # noqa: B024 - each of the two methods may be left as it is
+class Evictor(ABC, Generic[AnyRecord]):
     """Chooses what stays. Derive from it and define one of the two; both return the elements that stay, in order."""
 
     def evict_before(
-        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
-    ) -> Sequence[TimestampedValue]:
+        self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue[AnyRecord]]:
         """Called before the window function, which sees what stays."""
         return elements
 
     def evict_after(
-        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
-    ) -> Sequence[TimestampedValue]:
+        self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue[AnyRecord]]:
         """Called behind the window function."""
         return elements
 
@@ -61,7 +62,7 @@ class Evictor(ABC):  # noqa: B024 - each of the two methods may be left as it is
         return (class_identity(self),)
 
 
-class CountEvictor(Evictor):
+class CountEvictor(Evictor[AnyRecord]):
     """Keeps the last `count` elements, in the order in which they came, also into sessions that have become one."""
 
     def __init__(self, count: int, *, after: bool = False) -> None:
@@ -70,19 +71,19 @@ class CountEvictor(Evictor):
         self.after = after
 
     @classmethod
-    def of(cls, count: int, *, after: bool = False) -> CountEvictor:
+    def of(cls, count: int, *, after: bool = False) -> Self:
         """The same as the constructor, as Flink writes it."""
         return cls(count, after=after)
 
     def evict_before(
-        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
-    ) -> Sequence[TimestampedValue]:
+        self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue[AnyRecord]]:
         """The last ones, unless it is to be done after."""
         return elements if self.after else elements[-self.count :]
 
     def evict_after(
-        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
-    ) -> Sequence[TimestampedValue]:
+        self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue[AnyRecord]]:
         """The last ones, if it is to be done after."""
         return elements[-self.count :] if self.after else elements
 
@@ -95,7 +96,7 @@ class CountEvictor(Evictor):
         return class_identity(self), self.count, self.after
 
 
-class TimeEvictor(Evictor):
+class TimeEvictor(Evictor[AnyRecord]):
     """Keeps the elements whose timestamp is later than the latest one's minus `duration`."""
 
     def __init__(self, duration: Duration, *, after: bool = False) -> None:
@@ -108,23 +109,25 @@ class TimeEvictor(Evictor):
         self.after = after
 
     @classmethod
-    def of(cls, duration: Duration, *, after: bool = False) -> TimeEvictor:
+    def of(cls, duration: Duration, *, after: bool = False) -> Self:
         """The same as the constructor, as Flink writes it."""
         return cls(duration, after=after)
 
     def evict_before(
-        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
-    ) -> Sequence[TimestampedValue]:
+        self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue[AnyRecord]]:
         """The latest ones, unless it is to be done after."""
         return elements if self.after else self._latest(elements)
 
     def evict_after(
-        self, elements: Sequence[TimestampedValue], window: TimeWindow, context: EvictorContext
-    ) -> Sequence[TimestampedValue]:
+        self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
+    ) -> Sequence[TimestampedValue[AnyRecord]]:
         """The latest ones, if it is to be done after."""
         return self._latest(elements) if self.after else elements
 
-    def _latest(self, elements: Sequence[TimestampedValue]) -> Sequence[TimestampedValue]:
+    def _latest(
+        self, elements: Sequence[TimestampedValue[AnyRecord]]
+    ) -> Sequence[TimestampedValue[AnyRecord]]:
         if not elements:
             return elements
         cut_ms = max(e.timestamp_ms for e in elements) - self.duration_ms

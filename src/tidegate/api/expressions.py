@@ -6,7 +6,7 @@ that polars does not have. Polars is shown what the other expressions read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -16,6 +16,9 @@ from tidegate.api.elementwise import columns_read, refuse_batch_dependent
 from tidegate.core.errors import ProgramError
 from tidegate.records.plain_types import canonical_type, holds
 from tidegate.records.types import RecordType, RowType
+
+Columns = str | pl.Expr | list[str | pl.Expr] | tuple[str | pl.Expr, ...]
+"""Column names and polars expressions, one or several."""
 
 
 class Division(NamedTuple):
@@ -52,6 +55,26 @@ def expression_result_type(record_type: RecordType, form: str, expressions: tupl
     types = {series.name: _arrow_type(series, form) for series in result.get_columns()}
     types |= {name: schema.field(root).type for name, root in passed.items()}
     return RowType(pa.schema([pa.field(name, types[name], True) for name in names]))
+
+
+def resolved_columns(
+    record_type: RecordType, form: str, given: Sequence[Columns], named: Mapping[str, pl.Expr]
+) -> tuple[tuple[pl.Expr, ...], RecordType]:
+    """The expressions that `select` or `with_columns` was given, by position and by name, and their result's type."""
+    listed = [e for item in given for e in (item if isinstance(item, (list, tuple)) else (item,))]
+    if not listed and not named:
+        raise ProgramError(f"{form} needs at least one column name or polars expression")
+    resolved = tuple(pl.col(e) if isinstance(e, str) else e for e in listed)
+    for e in resolved:
+        if not isinstance(e, pl.Expr):
+            raise ProgramError(f"{form} takes column names and polars expressions, got {e!r}")
+    resolved += tuple(expression.alias(name) for name, expression in named.items())
+    written = ", ".join(map(str, resolved))
+    resolved = expanded(record_type.schema, resolved)
+    out = expression_result_type(record_type, form, resolved)
+    if form == "select" and not out.names:
+        raise ProgramError(f"select({written}) chooses none of the columns {', '.join(record_type.names)}")
+    return resolved, out
 
 
 def expanded(schema: pa.Schema, expressions: Sequence[pl.Expr]) -> tuple[pl.Expr, ...]:

@@ -231,7 +231,6 @@ OF_THE_PACKAGE: Final[dict[str, str]] = {
     "RichFilterFunction": "FilterFunction",
     "RichFlatMapFunction": "FlatMapFunction",
     "RichMapFunction": "MapFunction",
-    "Row": "a dataclass or a NamedTuple, or pyarrow.schema([...]) for returns=",
     "RuntimeExecutionMode": 'Environment(runtime="spark") or "in-process"',
     "SessionWindows": "EventTimeSessionWindows or ProcessingTimeSessionWindows",
     "SinkFunction": "stream.sink_to(function), or a class derived from Sink",

@@ -11,19 +11,29 @@ import functools
 import inspect
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
+
+from typing_extensions import TypeForm
 
 from tidegate.api.flink_names import METHODS
 from tidegate.api.source import Counter
-from tidegate.api.state import KeyedState, StateDeclaration, give_declarations, take_declarations
+from tidegate.api.state import (
+    AggregateFunction,
+    KeyedState,
+    StateDeclaration,
+    give_declarations,
+    take_declarations,
+)
 from tidegate.core.errors import ProgramError
 from tidegate.core.words import a_or_an, kind_of
+from tidegate.records.type_arguments import is_open, substitute, type_arguments
 from tidegate.records.type_hints import strip_optional
+from tidegate.records.type_variables import IN, IN1, IN2, KEY, OUT, AnyKey, AnyKeyIn, T
 from tidegate.records.types import ObjectType, RecordType, record_type_of
 
-T = TypeVar("T")
+S = TypeVar("S", bound=KeyedState)
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,13 @@ class OutputTag(Generic[T]):
     OutputTag('late', str)
     """
 
-    def __init__(self, id: str, type: Any = None) -> None:
+    @overload
+    def __init__(self: OutputTag[Any], id: str) -> None: ...
+
+    @overload
+    def __init__(self, id: str, type: TypeForm[T]) -> None: ...
+
+    def __init__(self, id: str, type: object = None) -> None:
         if not id:
             raise ProgramError("an OutputTag needs a name, got an empty one")
         self.id = id
@@ -61,6 +77,10 @@ class OutputTag(Generic[T]):
 
     def __repr__(self) -> str:
         return f"OutputTag({self.id!r}, {self.record_type.describe()})"
+
+
+OutputTags = OutputTag[Any] | Iterable[OutputTag[Any]]
+"""The side outputs of an operator, each with a type of its own."""
 
 
 class TimerService(Protocol):
@@ -97,15 +117,15 @@ class TimerService(Protocol):
         ...
 
 
-class ProcessContext(Protocol):
+class ProcessContext(Protocol[AnyKey]):
     """What a process function gets beside each record."""
 
-    def output(self, tag: OutputTag[Any], value: Any) -> None:
+    def output(self, tag: OutputTag[T], value: T) -> None:
         """Emit a value to a side output."""
         ...
 
     @property
-    def current_key(self) -> Any:
+    def current_key(self) -> AnyKey:
         """The record's key; an error outside a keyed stream."""
         ...
 
@@ -126,7 +146,7 @@ class ProcessContext(Protocol):
         ...
 
 
-class OnTimerContext(ProcessContext, Protocol):
+class OnTimerContext(ProcessContext[AnyKey], Protocol[AnyKey]):
     """What `on_timer` gets: the timer's key and time."""
 
     @property
@@ -135,14 +155,22 @@ class OnTimerContext(ProcessContext, Protocol):
         ...
 
 
-class BroadcastContext(Protocol):
+class BroadcastContext(Protocol[AnyKey]):
     """What a broadcast process function gets beside each broadcast record."""
 
-    def output(self, tag: OutputTag[Any], value: Any) -> None:
+    def output(self, tag: OutputTag[T], value: T) -> None:
         """Emit a value to a side output."""
         ...
 
-    def apply_to_keyed_state(self, state: KeyedState | str, function: Callable[[Any, Any], object]) -> None:
+    @overload
+    def apply_to_keyed_state(self, state: S, function: Callable[[AnyKey, S], object]) -> None: ...
+
+    @overload
+    def apply_to_keyed_state(self, state: str, function: Callable[[AnyKey, Any], object]) -> None: ...
+
+    def apply_to_keyed_state(
+        self, state: KeyedState | str, function: Callable[[AnyKey, Any], object]
+    ) -> None:
         """Call `function(key, state)` for every key of this subtask that has something in this keyed state.
 
         The state is the one under which the function declared it (`self.limit`), or its name; inside the call it, and
@@ -154,7 +182,7 @@ class BroadcastContext(Protocol):
 class Function(ABC):  # noqa: B024 - each kind below has its abstract method
     """A function with a life cycle."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         for name in METHODS.keys() & vars(cls).keys():
             ours = getattr(cls, METHODS[name], None)
@@ -162,12 +190,14 @@ class Function(ABC):  # noqa: B024 - each kind below has its abstract method
                 raise ProgramError(f"{cls.__name__} defines {name}(); in tidegate it is {METHODS[name]}()")
         take_declarations(cls)
 
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        if (args or options) and cls.__init__ is object.__init__:
-            raise TypeError(f"{cls.__name__}() takes no arguments")
-        function = super().__new__(cls)
-        give_declarations(function)
-        return function
+    if not TYPE_CHECKING:  # a type checker is to see the arguments of __init__ alone
+
+        def __new__(cls, *args: object, **options: object) -> Self:
+            if (args or options) and cls.__init__ is object.__init__:
+                raise TypeError(f"{cls.__name__}() takes no arguments")
+            function = super().__new__(cls)
+            give_declarations(function)
+            return function
 
     def __getstate__(self) -> Any:
         # States stay where they are: a copy, here or in a slot, gets the declarations of its class.
@@ -183,50 +213,53 @@ class Function(ABC):  # noqa: B024 - each kind below has its abstract method
         """Called once in the slot after the last record, also after a failure."""
 
 
-class MapFunction(Function):
+class MapFunction(Function, Generic[IN, OUT]):
     """One record in, one out; for a map that needs `open`."""
 
     @abstractmethod
-    def map(self, value: Any) -> Any:
+    def map(self, value: IN) -> OUT:
         """Return the new record."""
 
 
-class FlatMapFunction(Function):
+class FlatMapFunction(Function, Generic[IN, OUT]):
     """One record in, any number out."""
 
     @abstractmethod
-    def flat_map(self, value: Any) -> Iterable[Any]:
+    def flat_map(self, value: IN) -> Iterable[OUT]:
         """Return or yield the new records."""
 
 
-class FilterFunction(Function):
+class FilterFunction(Function, Generic[IN]):
     """Keeps or drops records."""
 
     @abstractmethod
-    def filter(self, value: Any) -> bool:
+    def filter(self, value: IN) -> bool:
         """Whether to keep the record."""
 
 
-class ReduceFunction(Function):
+class ReduceFunction(Function, Generic[T]):
     """Combines two records of one key into one of the same type."""
 
     @abstractmethod
-    def reduce(self, left: Any, right: Any) -> Any:
+    def reduce(self, left: T, right: T) -> T:
         """Return the combination; `left` is what there was so far."""
 
 
-class ProcessFunction(Function):
-    """One record in, any number out, also to side outputs; on a keyed stream it knows the key."""
+class ProcessFunction(Function, Generic[IN, OUT, AnyKeyIn]):
+    """One record in, any number out, also to side outputs; on a keyed stream it knows the key.
+
+    `class Sort(ProcessFunction[Click, Click])`; the type of the key may follow.
+    """
 
     @abstractmethod
-    def process(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
+    def process(self, value: IN, context: ProcessContext[AnyKeyIn]) -> Iterable[OUT] | None:
         """Return or yield the records for the main output (None: nothing)."""
 
 
-class TimedFunction(Function):
+class TimedFunction(Function, Generic[KEY, OUT]):
     """What the process functions of keyed streams share: timers."""
 
-    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, context: OnTimerContext[KEY]) -> Iterable[OUT] | None:
         """A timer of `context.current_key` fired; return or yield records as `process` does, of the same type.
 
         Timers fire in the order of their times, before those behind hear of the watermark that they were due by.
@@ -235,83 +268,91 @@ class TimedFunction(Function):
         return None
 
 
-class KeyedProcessFunction(ProcessFunction, TimedFunction):
-    """A process function on a keyed stream, with timers."""
+class KeyedProcessFunction(ProcessFunction[IN, OUT, KEY], TimedFunction[KEY, OUT], Generic[KEY, IN, OUT]):
+    """A process function on a keyed stream, with timers: `class Alarm(KeyedProcessFunction[str, Click, Alert])`."""
 
 
-class CoMapFunction(Function):
+class CoMapFunction(Function, Generic[IN1, IN2, OUT]):
     """A map over two connected streams."""
 
     @abstractmethod
-    def map1(self, value: Any) -> Any:
+    def map1(self, value: IN1) -> OUT:
         """Map a record of the first stream."""
 
     @abstractmethod
-    def map2(self, value: Any) -> Any:
+    def map2(self, value: IN2) -> OUT:
         """Map a record of the second stream."""
 
 
-class CoFlatMapFunction(Function):
+class CoFlatMapFunction(Function, Generic[IN1, IN2, OUT]):
     """A flat map over two connected streams."""
 
     @abstractmethod
-    def flat_map1(self, value: Any) -> Iterable[Any]:
+    def flat_map1(self, value: IN1) -> Iterable[OUT]:
         """Return or yield records for one of the first stream."""
 
     @abstractmethod
-    def flat_map2(self, value: Any) -> Iterable[Any]:
+    def flat_map2(self, value: IN2) -> Iterable[OUT]:
         """Return or yield records for one of the second stream."""
 
 
-class CoProcessFunction(Function):
+class CoProcessFunction(Function, Generic[IN1, IN2, OUT, AnyKeyIn]):
     """A process function over two connected streams."""
 
     @abstractmethod
-    def process1(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
+    def process1(self, value: IN1, context: ProcessContext[AnyKeyIn]) -> Iterable[OUT] | None:
         """Handle a record of the first stream."""
 
     @abstractmethod
-    def process2(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
+    def process2(self, value: IN2, context: ProcessContext[AnyKeyIn]) -> Iterable[OUT] | None:
         """Handle a record of the second stream."""
 
 
-class KeyedCoProcessFunction(CoProcessFunction, TimedFunction):
+class KeyedCoProcessFunction(
+    CoProcessFunction[IN1, IN2, OUT, KEY], TimedFunction[KEY, OUT], Generic[KEY, IN1, IN2, OUT]
+):
     """A process function over two connected, keyed streams, which share the key's state and timers."""
 
 
-class BroadcastProcessFunction(Function):
+class BroadcastProcessFunction(Function, Generic[IN1, IN2, OUT, AnyKeyIn]):
     """A process function over a stream and a broadcast one, which every subtask gets all of: rules, settings, prices.
 
     A `BroadcastState` is what both sides share: written on the broadcast side, read on the other.
     """
 
     @abstractmethod
-    def process(self, value: Any, context: ProcessContext) -> Iterable[Any] | None:
+    def process(self, value: IN1, context: ProcessContext[AnyKeyIn]) -> Iterable[OUT] | None:
         """Handle a record of the stream; broadcast state is read-only here."""
 
     @abstractmethod
-    def process_broadcast(self, value: Any, context: BroadcastContext) -> Iterable[Any] | None:
+    def process_broadcast(self, value: IN2, context: BroadcastContext[AnyKeyIn]) -> Iterable[OUT] | None:
         """Handle a broadcast record. It must do the same in every subtask, for the state to stay the same in all."""
 
 
-class KeyedBroadcastProcessFunction(BroadcastProcessFunction, TimedFunction):
+class KeyedBroadcastProcessFunction(
+    BroadcastProcessFunction[IN1, IN2, OUT, KEY], TimedFunction[KEY, OUT], Generic[KEY, IN1, IN2, OUT]
+):
     """The same on a keyed stream: `process` has keyed state and timers, a broadcast record reaches all keys."""
 
 
 def result_type(function: Any, method: str, returns: Any, *, many: bool) -> RecordType:
     """The record type of a function's results.
 
-    `returns` if given, else the return hint of the callable or of `method` on a function object; with `many`, the
-    element type of the iterable. Without a usable hint: `ObjectType`.
+    `returns` if given, else the return hint of the callable or of `method` on a function object, or what its class puts
+    for the type variable (`class F(MapFunction[Click, int])`); with `many`, the element type of the iterable. Without a
+    usable hint: `ObjectType`.
     """
     if isinstance(returns, str):
         raise ProgramError(f"returns={returns!r} is text; give the type itself, such as returns=int")
     if returns is not None:
         return record_type_of(returns)
-    hint = _return_hint(getattr(function, method) if isinstance(function, Function) else function)
-    if many:
-        hint = _element_hint(hint)
-    return ObjectType() if hint is None else record_type_of(hint)
+    is_class = isinstance(function, (Function, AggregateFunction))
+    found: RecordType = ObjectType()
+    for hint in _method_hints(function, method) if is_class else (_return_hint(function),):
+        result = _element_hint(hint) if many else hint
+        if found.is_object and result is not None and not is_open(result):
+            found = record_type_of(result)
+    return found
 
 
 def one_result_type(function: Any, methods: tuple[str, ...], returns: Any, *, many: bool) -> RecordType:
@@ -395,6 +436,15 @@ def _return_hint(function: Any) -> Any:
         return typing.get_type_hints(target, localns=_captured(target), include_extras=True).get("return")
     except (NameError, TypeError, AttributeError):
         return None
+
+
+def _method_hints(owner: object, method: str) -> Iterator[Any]:
+    """The return hint of a method, and that of tidegate's own which it replaces."""
+    defining = [cls for cls in type(owner).__mro__ if method in vars(cls)]
+    ours = next(cls for cls in defining if cls.__module__.startswith("tidegate."))
+    hint = _return_hint(getattr(owner, method))
+    yield substitute(hint, type_arguments(type(owner), defining[0]))
+    yield substitute(_return_hint(vars(ours)[method]), type_arguments(type(owner), ours))
 
 
 def _captured(function: Any) -> dict[str, Any] | None:

@@ -10,29 +10,33 @@ is None.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, Generic, Literal, Protocol, Unpack, get_args, overload
+
+from typing_extensions import TypeForm
 
 from tidegate.api.flink_names import FlinkNames
-from tidegate.api.functions import Function, OutputTag, check_callable, function_name, result_type
+from tidegate.api.functions import Function, OutputTag, OutputTags, check_callable, function_name, result_type
 from tidegate.api.join_operations import How, IntervalJoin
 from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.keys import check_key_types_meet
-from tidegate.api.settings import apply_settings
+from tidegate.api.settings import Settings, apply_settings
+from tidegate.api.side_outputs import declare_side_outputs
 from tidegate.api.signatures import check_function
 from tidegate.api.state_checks import check_states
-from tidegate.api.streams import DataStream, declare_side_outputs
+from tidegate.api.streams import DataStream
 from tidegate.api.transformations import StreamRef
-from tidegate.core.durations import parse_duration_ms
+from tidegate.core.durations import Duration, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.records.type_variables import IN1, IN2, NOT_GIVEN, OUT, T1, T2, AnyKey, AnyKeyIn, K, O, T
 from tidegate.records.types import RecordType
 
 HOWS: Final = get_args(How)
 
 
-class JoinContext(Protocol):
+class JoinContext(Protocol[AnyKey]):
     """What a `ProcessJoinFunction` gets beside each pair."""
 
     @property
@@ -51,37 +55,37 @@ class JoinContext(Protocol):
         ...
 
     @property
-    def current_key(self) -> Any:
+    def current_key(self) -> AnyKey:
         """The key of both."""
         ...
 
-    def output(self, tag: OutputTag[Any], value: Any) -> None:
+    def output(self, tag: OutputTag[T], value: T) -> None:
         """Emit a value to a side output."""
         ...
 
 
-class JoinFunction(Function):
+class JoinFunction(Function, Generic[IN1, IN2, OUT]):
     """Makes one record of each pair; for a join that needs `open`."""
 
     @abstractmethod
-    def join(self, left: Any, right: Any) -> Any:
+    def join(self, left: IN1, right: IN2) -> OUT:
         """Return the record of a pair; in an outer join one of the two may be None."""
 
 
-class ProcessJoinFunction(Function):
+class ProcessJoinFunction(Function, Generic[IN1, IN2, OUT, AnyKeyIn]):
     """Makes any number of records of each pair, also for side outputs."""
 
     @abstractmethod
-    def process(self, left: Any, right: Any, context: JoinContext) -> Iterable[Any] | None:
+    def process(self, left: IN1, right: IN2, context: JoinContext[AnyKeyIn]) -> Iterable[OUT] | None:
         """Return or yield records; in an outer join one of the two may be None."""
 
 
 @dataclass(frozen=True, eq=False)
-class IntervalJoinStreams(FlinkNames):
+class IntervalJoinStreams(FlinkNames, Generic[K, T1, T2]):
     """Two keyed streams, to be joined by the distance of their times; `between` says which."""
 
-    left: KeyedStream
-    right: KeyedStream
+    left: KeyedStream[K, T1]
+    right: KeyedStream[K, T2]
 
     def __post_init__(self) -> None:
         for stream in (self.left, self.right):
@@ -94,7 +98,7 @@ class IntervalJoinStreams(FlinkNames):
             raise ProgramError("interval_join needs streams of one environment")
         check_key_types_meet(self.left._key_spec, self.right._key_spec)
 
-    def between(self, lower: Any, upper: Any) -> IntervalJoinedStreams:
+    def between(self, lower: Duration, upper: Duration) -> IntervalJoinedStreams[K, T1, T2]:
         """Pair records with left + lower <= right <= left + upper; a bound may be negative: "-5 s"."""
         bounds = (_signed_ms("lower", lower), _signed_ms("upper", upper))
         if bounds[0] > bounds[1]:
@@ -105,10 +109,10 @@ class IntervalJoinStreams(FlinkNames):
 
 
 @dataclass(frozen=True, eq=False)
-class IntervalJoinedStreams(FlinkNames):
+class IntervalJoinedStreams(FlinkNames, Generic[K, T1, T2]):
     """An interval join, before the function that makes records of the pairs."""
 
-    streams: IntervalJoinStreams
+    streams: IntervalJoinStreams[K, Any, Any]
     lower_ms: int
     upper_ms: int
     kind: How = "inner"
@@ -116,15 +120,27 @@ class IntervalJoinedStreams(FlinkNames):
     given: str = ""
     """The bounds as the user wrote them."""
 
-    def lower_bound_exclusive(self) -> IntervalJoinedStreams:
+    def lower_bound_exclusive(self) -> IntervalJoinedStreams[K, T1, T2]:
         """Leave out pairs with right = left + lower."""
         return replace(self, lower_ms=self.lower_ms + 1)
 
-    def upper_bound_exclusive(self) -> IntervalJoinedStreams:
+    def upper_bound_exclusive(self) -> IntervalJoinedStreams[K, T1, T2]:
         """Leave out pairs with right = left + upper."""
         return replace(self, upper_ms=self.upper_ms - 1)
 
-    def how(self, how: How) -> IntervalJoinedStreams:
+    @overload
+    def how(self, how: Literal["inner"]) -> IntervalJoinedStreams[K, T1, T2]: ...
+
+    @overload
+    def how(self, how: Literal["left"]) -> IntervalJoinedStreams[K, T1, T2 | None]: ...
+
+    @overload
+    def how(self, how: Literal["right"]) -> IntervalJoinedStreams[K, T1 | None, T2]: ...
+
+    @overload
+    def how(self, how: Literal["full"]) -> IntervalJoinedStreams[K, T1 | None, T2 | None]: ...
+
+    def how(self, how: How) -> IntervalJoinedStreams[K, Any, Any]:
         """Also emit records without a partner: of the "left", of the "right", or of both ("full").
 
         Such a record is emitted once, when the watermark shows that no partner can come. So that it is not late for
@@ -132,17 +148,23 @@ class IntervalJoinedStreams(FlinkNames):
         """
         return replace(self, kind=checked_how(how))
 
-    def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoinedStreams:
+    def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoinedStreams[K, T1, T2]:
         """Send late records of the left to this side output. They are counted as `late_records` in any case."""
         check_late_tag(tag, self.streams.left, "side_output_left_late_data")
         return replace(self, late_tags=(tag, self.late_tags[1]))
 
-    def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoinedStreams:
+    def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoinedStreams[K, T1, T2]:
         """Send late records of the right to this side output. They are counted as `late_records` in any case."""
         check_late_tag(tag, self.streams.right, "side_output_right_late_data")
         return replace(self, late_tags=(self.late_tags[0], tag))
 
-    def apply(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
+    def apply(
+        self,
+        function: Callable[[T1, T2], O] | JoinFunction[T1, T2, O],
+        *,
+        returns: TypeForm[O] = NOT_GIVEN,
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Make one record of each pair with `function(left, right)` (or a `JoinFunction`)."""
         check_callable(function, JoinFunction, "apply")
         out = result_type(function, "join", returns, many=False)
@@ -150,12 +172,12 @@ class IntervalJoinedStreams(FlinkNames):
 
     def process(
         self,
-        function: ProcessJoinFunction,
+        function: ProcessJoinFunction[T1, T2, O, K] | Callable[[T1, T2, JoinContext[K]], Iterable[O] | None],
         *,
-        returns: Any = None,
-        side_outputs: tuple[OutputTag[Any], ...] = (),
-        **settings: Any,
-    ) -> DataStream:
+        returns: TypeForm[O] = NOT_GIVEN,
+        side_outputs: OutputTags = (),
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Make any number of records of each pair, also for the `side_outputs` named here."""
         check_callable(function, ProcessJoinFunction, "process")
         out = result_type(function, "process", returns, many=True)
@@ -166,9 +188,9 @@ class IntervalJoinedStreams(FlinkNames):
         form: Any,
         function: Any,
         out: RecordType,
-        tags: tuple[OutputTag[Any], ...],
-        settings: dict[str, Any],
-    ) -> DataStream:
+        tags: OutputTags,
+        settings: Mapping[str, Any],
+    ) -> DataStream[Any]:
         if self.lower_ms > self.upper_ms:
             raise ProgramError(
                 f"{self.given} with a bound excluded leaves nothing to meet: times are whole milliseconds. Move the "
@@ -195,17 +217,17 @@ class IntervalJoinedStreams(FlinkNames):
 
 
 def joined_stream(
-    streams: tuple[KeyedStream, KeyedStream],
+    streams: tuple[KeyedStream[Any, Any], KeyedStream[Any, Any]],
     operation: Any,
     name: str,
     out: RecordType,
-    tags: tuple[tuple[OutputTag[Any], ...], tuple[OutputTag[Any] | None, OutputTag[Any] | None]],
-    settings: dict[str, Any],
-) -> DataStream:
+    tags: tuple[OutputTags, tuple[OutputTag[Any] | None, OutputTag[Any] | None]],
+    settings: Mapping[str, Any],
+) -> DataStream[Any]:
     """Add the operator of a join; `tags` are those of the function, and those for late records of each side."""
     env = streams[0]._env
     node = env._add(operation, name, tuple(s._inputs() for s in streams), out)
-    stream = DataStream(env, (StreamRef(node),), out)
+    stream: DataStream[Any] = DataStream(env, (StreamRef(node),), out)
     declare_side_outputs(stream, tags[0])
     for late, side in zip(tags[1], streams, strict=True):
         if late is not None:
@@ -223,7 +245,7 @@ def checked_how(how: Any) -> How:
     return found
 
 
-def check_late_tag(tag: Any, stream: DataStream, call: str) -> None:
+def check_late_tag(tag: Any, stream: DataStream[Any], call: str) -> None:
     """Refuse a tag of another type than the stream's."""
     if not isinstance(tag, OutputTag):
         raise ProgramError(f"{call} needs an OutputTag, got {tag!r}")

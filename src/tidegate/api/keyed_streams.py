@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack
+
+from typing_extensions import TypeForm
 
 from tidegate.api import partitioning as p
-from tidegate.api.functions import OutputTag, ReduceFunction, check_callable, function_name
+from tidegate.api.functions import (
+    OutputTag,
+    OutputTags,
+    ProcessContext,
+    ProcessFunction,
+    ReduceFunction,
+    check_callable,
+    function_name,
+)
 from tidegate.api.keys import aggregate_type
 from tidegate.api.operations import Key, RollingAggregate, RollingReduce
+from tidegate.api.settings import Settings
 from tidegate.api.signatures import check_function
 from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
 from tidegate.api.transformations import StreamRef
+from tidegate.core.durations import Duration
 from tidegate.core.errors import ProgramError
+from tidegate.records.rows import Row
+from tidegate.records.type_variables import NOT_GIVEN, K, O, T, V
 from tidegate.records.types import RecordType
 
 if TYPE_CHECKING:
@@ -24,7 +39,7 @@ if TYPE_CHECKING:
 Emit = Literal["each", "batch"]
 
 
-class KeyedStream(DataStream):
+class KeyedStream(DataStream[T], Generic[K, T]):
     """A stream whose records of one key go to one subtask; rolling aggregates and keyed functions live here."""
 
     def __init__(
@@ -33,7 +48,9 @@ class KeyedStream(DataStream):
         super().__init__(env, refs, record_type)
         self._key_spec = key
 
-    def count(self, *, emit: Emit | None = None, output: str = "count", **settings: Any) -> DataStream:
+    def count(
+        self, *, emit: Emit | None = None, output: str = "count", **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """Running count per key.
 
         Emits one result per record (`emit="each"`), or the latest per key and batch with a local pre-aggregation
@@ -47,25 +64,31 @@ class KeyedStream(DataStream):
         """
         return self._aggregate("count", None, emit, output, settings)
 
-    def sum(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+    def sum(
+        self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """Running sum of a column per key (None values are left out)."""
         return self._aggregate("sum", column, emit, output, settings)
 
-    def min(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+    def min(
+        self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """Running minimum of a column per key."""
         return self._aggregate("min", column, emit, output, settings)
 
-    def max(self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Any) -> DataStream:
+    def max(
+        self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """Running maximum of a column per key."""
         return self._aggregate("max", column, emit, output, settings)
 
-    def window(self, assigner: WindowAssigner) -> WindowedStream:
+    def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
         """Cut the records of each key into windows; see `docs/guide/event-time.md`."""
         from tidegate.api.windowed_streams import WindowedStream
 
         return WindowedStream(self, assigner)
 
-    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream[K, T]:
         """Windows of `size` records of a key; with a slide, the last `size` records, every `slide` records.
 
         What is left when the input ends, less than a window, is not computed.
@@ -80,7 +103,13 @@ class KeyedStream(DataStream):
 
         return count_windows(self, size, slide)
 
-    def reduce(self, function: Any, *, emit: Emit | None = None, **settings: Any) -> DataStream:
+    def reduce(
+        self,
+        function: Callable[[T, T], T] | ReduceFunction[T],
+        *,
+        emit: Emit | None = None,
+        **settings: Unpack[Settings],
+    ) -> DataStream[T]:
         """Running reduce per key: `function(so_far, record)` gives a record of the same type.
 
         Emits one result per record, or with `emit="batch"` the latest per key and batch.
@@ -92,12 +121,12 @@ class KeyedStream(DataStream):
         check_states(function, settings.get("name") or name, self._key_spec)
         return self._then(operation, name, self._type, settings)
 
-    def interval_join(self, other: KeyedStream) -> IntervalJoinStreams:
+    def interval_join(self, other: KeyedStream[K, V]) -> IntervalJoinStreams[K, T, V]:
         """Pair the records of this stream with those of another, of the same key, whose times are near.
 
         >>> from tidegate import Environment, WatermarkStrategy
         >>> env = Environment(runtime="in-process")
-        >>> def timed(*records: tuple[str, int]) -> DataStream:
+        >>> def timed(*records: tuple[str, int]) -> DataStream[tuple[str, int]]:
         ...     stream = env.from_collection(list(records), type=tuple[str, int])
         ...     return stream.assign_timestamps_and_watermarks(WatermarkStrategy.monotonous("f1"))
         >>> orders = timed(("a", 1_000), ("b", 2_000)).key_by("f0")
@@ -112,8 +141,13 @@ class KeyedStream(DataStream):
         return IntervalJoinStreams(self, other)
 
     def deduplicate(
-        self, *, within: Any, keep: str = "first", late_data: OutputTag[Any] | None = None, **settings: Any
-    ) -> DataStream:
+        self,
+        *,
+        within: Duration,
+        keep: str = "first",
+        late_data: OutputTag[T] | None = None,
+        **settings: Unpack[Settings],
+    ) -> DataStream[T]:
         """Pass the first record of each key, and then none until `within` of event time after it.
 
         A record passes at once, if it is the first of its key or its time is at least `within` after that of the last
@@ -131,6 +165,17 @@ class KeyedStream(DataStream):
 
         return deduplicated(self, within, keep, late_data, settings)
 
+    if TYPE_CHECKING:  # the same, where the key has a type
+
+        def process(  # type: ignore[override]  # the key is another
+            self,
+            function: ProcessFunction[T, O, K] | Callable[[T, ProcessContext[K]], Iterable[O] | None],
+            *,
+            returns: TypeForm[O] = NOT_GIVEN,
+            side_outputs: OutputTags = (),
+            **settings: Unpack[Settings],
+        ) -> DataStream[O]: ...
+
     def _key(self) -> Key | None:
         return self._key_spec
 
@@ -144,8 +189,8 @@ class KeyedStream(DataStream):
         return emit or ("batch" if self._env.options.mini_batch else "each")
 
     def _aggregate(
-        self, kind: Any, column: str | None, emit: Emit | None, output: str, settings: dict[str, Any]
-    ) -> DataStream:
+        self, kind: Any, column: str | None, emit: Emit | None, output: str, settings: Mapping[str, Any]
+    ) -> DataStream[Row]:
         mode = self._emit(emit)
         output = output or f"{kind}_{column}"
         name = kind if column is None else f"{kind}({column})"
@@ -157,4 +202,5 @@ class KeyedStream(DataStream):
         merge = RollingAggregate(kind, output, output, self._key_spec, mode, "merge")
         node = self._env._add(local, f"local {name}", (self._refs,), out_type)
         refs = (StreamRef(node, None, p.Hash(self._key_spec)),)
-        return DataStream(self._env, refs, out_type)._then(merge, name, out_type, settings)
+        merged: DataStream[Row] = DataStream(self._env, refs, out_type)
+        return merged._then(merge, name, out_type, settings)

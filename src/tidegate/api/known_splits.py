@@ -21,10 +21,11 @@ from tidegate.api.source import (
     SourceSplit,
     SplitEnumerator,
 )
+from tidegate.records.type_variables import AnyRecordOut
 from tidegate.records.types import RecordType
 
 
-class KnownSplitsSource(Source):
+class KnownSplitsSource(Source[AnyRecordOut]):
     """A source that lists its splits; a subclass says `boundedness` and `split_type`, and makes the reader."""
 
     def __init__(self, record_type: RecordType) -> None:
@@ -94,7 +95,7 @@ class AssignedSplitsEnumerator(SplitEnumerator):
         return [list(own) for own in self._pending]
 
 
-class RequestingReader(SourceReader):
+class RequestingReader(SourceReader[AnyRecordOut]):
     """A reader that asks for a split when it has none left: its `poll` then returns `out_of_splits()`."""
 
     def __init__(self, context: ReaderContext) -> None:

@@ -7,10 +7,10 @@ file (`restart-strategy.type: fixed-delay`, `restart-strategy.fixed-delay.attemp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from types import MappingProxyType
 
-Duration = str | int | float | timedelta
+from tidegate.core.durations import Duration
+
 RestartSettings = Mapping[str, object]
 
 

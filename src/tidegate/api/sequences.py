@@ -22,6 +22,7 @@ from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, Sour
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.tables import records_of
+from tidegate.records.type_variables import AnyRecordOut
 from tidegate.records.types import RecordType, RowType, ScalarType, infer_record_type, record_type_of
 
 _INT64_MAX = 2**63 - 1
@@ -63,7 +64,7 @@ def spans_for(count: int, parallelism: int, align: int = 1) -> list[tuple[int, i
     return cut_into_spans(count, pieces, align if count >= parallelism * align else 1)
 
 
-class SpanReader(RequestingReader):
+class SpanReader(RequestingReader[AnyRecordOut]):
     """Reads spans one after the other, each in order; asks for the next when it has none left."""
 
     last_split = ""
@@ -74,10 +75,10 @@ class SpanReader(RequestingReader):
         self._position = 0
 
     @abstractmethod
-    def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
+    def read(self, start: int, stop: int, split: SpanSplit) -> Batch[AnyRecordOut]:
         """Make the records with these indices."""
 
-    def poll(self) -> Batch | Idle | Finished:
+    def poll(self) -> Batch[AnyRecordOut] | Idle | Finished:
         """Return up to `batch_rows` records of the current span."""
         while self._splits:
             split = self._splits[0]
@@ -170,7 +171,7 @@ class _CollectionReader(SpanReader):
         return Batch.of_rows(self._type, self._values[start:stop], Origin("collection", start, "value"))
 
 
-class NumberSequenceSource(KnownSplitsSource):
+class NumberSequenceSource(KnownSplitsSource[int]):
     """The whole numbers from `start` to `end`, both included, in the column `value`.
 
     Split into spans that readers take when they are out of work; within a span the numbers are in order.

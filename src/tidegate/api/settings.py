@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypedDict
 
 from tidegate.api.flink_names import FlinkNames
 from tidegate.api.transformations import Transformation
 from tidegate.core.errors import ProgramError
 from tidegate.core.key_groups import UPPER_BOUND_MAX_PARALLELISM
+
+
+class Settings(TypedDict, total=False):
+    """What may be given as a keyword argument of an operation."""
+
+    uid: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    slot_sharing_group: str
 
 
 class OperatorSettings(FlinkNames):
@@ -20,19 +30,19 @@ class OperatorSettings(FlinkNames):
         """The operator to change; streams that are no operator's own output refuse."""
         return self._node
 
-    def uid(self, uid: str) -> Any:
+    def uid(self, uid: str) -> Self:
         """Give the operator an id of your own: state is found by it, so it must never change."""
         node = self._own_node("uid")
         node.uid = _checked_text(uid, "a uid")
         return self
 
-    def name(self, name: str) -> Any:
+    def name(self, name: str) -> Self:
         """Give the operator a name for plans, metrics and errors."""
         node = self._own_node("name")
         node.name = _checked_text(name, "a name")
         return self
 
-    def set_parallelism(self, parallelism: int) -> Any:
+    def set_parallelism(self, parallelism: int) -> Self:
         """How many subtasks the operator has."""
         node = self._own_node("set_parallelism")
         _check_count(parallelism, "parallelism", node.name)
@@ -44,35 +54,34 @@ class OperatorSettings(FlinkNames):
         node.parallelism = parallelism
         return self
 
-    def set_max_parallelism(self, max_parallelism: int) -> Any:
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
         """How many key groups the operator has; the most it can be rescaled to."""
         node = self._own_node("set_max_parallelism")
         _check_count(max_parallelism, "max parallelism", node.name)
         node.max_parallelism = max_parallelism
         return self
 
-    def start_new_chain(self) -> Any:
+    def start_new_chain(self) -> Self:
         """Begin a new chain with this operator, whatever comes before it."""
         self._own_node("start_new_chain").chaining = "head"
         return self
 
-    def disable_chaining(self) -> Any:
+    def disable_chaining(self) -> Self:
         """Never fuse this operator with its neighbours (an expensive function gets its own task)."""
         self._own_node("disable_chaining").chaining = "never"
         return self
 
-    def slot_sharing_group(self, group: str) -> Any:
+    def slot_sharing_group(self, group: str) -> Self:
         """Put the operator in its own group of slots; operators of different groups never share one."""
         node = self._own_node("slot_sharing_group")
         node.slot_sharing_group = _checked_text(group, "a slot-sharing group")
         return self
 
 
-SETTINGS = frozenset(("uid", "name", "parallelism", "max_parallelism", "slot_sharing_group"))
-"""What may be given as a keyword argument of an operation."""
+SETTINGS = frozenset(Settings.__annotations__)
 
 
-def apply_settings(target: OperatorSettings, settings: dict[str, Any]) -> None:
+def apply_settings(target: OperatorSettings, settings: Mapping[str, object]) -> None:
     """Make the calls for settings that were given as keyword arguments."""
     calls: dict[str, Callable[[Any], Any]] = {
         "uid": target.uid,

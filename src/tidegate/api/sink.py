@@ -11,7 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
+
+import msgspec
 
 from tidegate.api.functions import function_name
 from tidegate.api.identity import Identity, class_identity, function_identity
@@ -19,6 +21,7 @@ from tidegate.api.source import Counter
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProgramError
 from tidegate.records.batch import Batch
+from tidegate.records.type_variables import AnyCommittable, AnyRecordIn
 from tidegate.records.types import RecordType
 
 
@@ -61,17 +64,17 @@ class WriterContext:
     """How many completed checkpoints are kept: the job may go on from the oldest of them."""
 
 
-class SinkWriter(ABC):
+class SinkWriter(ABC, Generic[AnyRecordIn, AnyCommittable]):
     """Writes the records of one subtask; mailbox thread only."""
 
     @abstractmethod
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: Batch[AnyRecordIn]) -> None:
         """Write these records; may buffer."""
 
     def flush(self, end_of_input: bool) -> None:
         """Make everything written so far durable; with `end_of_input`, finish: nothing follows."""
 
-    def prepare_commit(self, defer: Callable[[Callable[[], None]], None]) -> Sequence[Any]:
+    def prepare_commit(self, defer: Callable[[Callable[[], None]], None]) -> Sequence[AnyCommittable]:
         """What was written since the last call, as committables (`Sink.committable_type`); what follows is new.
 
         Must be short. Slow work (closing and syncing files, uploads) goes into `defer(work)`, which runs once on
@@ -87,11 +90,11 @@ class SinkWriter(ABC):
         """Release what was taken; called once, also after a failure. Unfinished output stays invisible."""
 
 
-class Committer(ABC):
+class Committer(ABC, Generic[AnyCommittable]):
     """Makes committables visible, in the slot. Mailbox thread only."""
 
     @abstractmethod
-    def commit(self, committables: Sequence[Any]) -> None:
+    def commit(self, committables: Sequence[AnyCommittable]) -> None:
         """Make them visible, and replace nothing.
 
         One that was made visible already is no error, also if a consumer has taken it away since; one that is lost is a
@@ -102,10 +105,10 @@ class Committer(ABC):
         """Release what was taken; called once, also after a failure."""
 
 
-class Sink(ABC):
+class Sink(ABC, Generic[AnyRecordIn]):
     """Somewhere to write to; a picklable description, opened only in the slots."""
 
-    committable_type: Any = None
+    committable_type: type[msgspec.Struct] | None = None
     """The class of its committables, a `msgspec.Struct`: they are stored as JSON. None: it has no transactions."""
 
     def create_committer(self, context: WriterContext) -> Committer:
@@ -115,7 +118,7 @@ class Sink(ABC):
         )
 
     @abstractmethod
-    def create_writer(self, context: WriterContext) -> SinkWriter:
+    def create_writer(self, context: WriterContext) -> SinkWriter[AnyRecordIn]:
         """Make the writer of one subtask."""
 
     def check_target(self, job: SinkJob) -> None:
@@ -159,15 +162,15 @@ class Sink(ABC):
         return (class_identity(self),)
 
 
-class FunctionSink(Sink):
+class FunctionSink(Sink[AnyRecordIn]):
     """Calls the user's own function with every record."""
 
     per_record = True
 
-    def __init__(self, function: Callable[[Any], object]) -> None:
+    def __init__(self, function: Callable[[AnyRecordIn], object]) -> None:
         self.function = function
 
-    def create_writer(self, context: WriterContext) -> SinkWriter:
+    def create_writer(self, context: WriterContext) -> SinkWriter[AnyRecordIn]:
         """Make a writer that calls the function for each record."""
         return _FunctionWriter(self.function)
 
@@ -184,20 +187,20 @@ class FunctionSink(Sink):
         return "function", function_identity(self.function)
 
 
-class _FunctionWriter(SinkWriter):
-    def __init__(self, function: Callable[[Any], object]) -> None:
+class _FunctionWriter(SinkWriter[AnyRecordIn]):
+    def __init__(self, function: Callable[[AnyRecordIn], object]) -> None:
         self._function = function
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: Batch[AnyRecordIn]) -> None:
         function = self._function
         for row in batch.rows:
             function(row)
 
 
-class BlackholeSink(Sink):
+class BlackholeSink(Sink[object]):
     """Takes everything and keeps nothing; for measuring."""
 
-    def create_writer(self, context: WriterContext) -> SinkWriter:
+    def create_writer(self, context: WriterContext) -> SinkWriter[object]:
         """Make a writer that drops its records."""
         return _BlackholeWriter()
 
@@ -210,6 +213,6 @@ class BlackholeSink(Sink):
         return ("blackhole",)
 
 
-class _BlackholeWriter(SinkWriter):
-    def write(self, batch: Batch) -> None:
+class _BlackholeWriter(SinkWriter[object]):
+    def write(self, batch: Batch[object]) -> None:
         pass

@@ -13,14 +13,19 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import msgspec
+from typing_extensions import TypeVar
 
 from tidegate.api.identity import Identity, class_identity
 from tidegate.core.clock import Clock
 from tidegate.records.batch import Batch
+from tidegate.records.rows import Row
+from tidegate.records.type_variables import AnyRecordOut
 from tidegate.records.types import RecordType
+
+AnySplit = TypeVar("AnySplit", bound="SourceSplit", default=Any)
 
 
 class Boundedness(enum.Enum):
@@ -93,7 +98,7 @@ class ReaderContext:
     """Emit a batch to the side output with this tag id (for records that could not be parsed)."""
 
 
-class SourceReader(ABC):
+class SourceReader(ABC, Generic[AnyRecordOut, AnySplit]):
     """Reads splits in one slot. One thread; never blocks; a position can be taken between any two polls."""
 
     last_split: str | None = None
@@ -104,7 +109,7 @@ class SourceReader(ABC):
         """Called once before the first poll; splits restored from a checkpoint were added before it."""
 
     @abstractmethod
-    def poll(self) -> Batch | Idle | Finished:
+    def poll(self) -> Batch[AnyRecordOut] | Idle | Finished:
         """Return the next records, or say that there are none now, or none ever.
 
         At least one record, and at most the `batch_rows` that the context has now; more is taken too, but a checkpoint
@@ -119,7 +124,7 @@ class SourceReader(ABC):
         return None
 
     @abstractmethod
-    def add_splits(self, splits: Sequence[Any]) -> None:
+    def add_splits(self, splits: Sequence[AnySplit]) -> None:
         """Take these splits, each from its position on."""
 
     @abstractmethod
@@ -127,7 +132,7 @@ class SourceReader(ABC):
         """The enumerator will assign no more splits to this reader."""
 
     @abstractmethod
-    def snapshot(self) -> list[Any]:
+    def snapshot(self) -> list[AnySplit]:
         """The unfinished splits, each at the position of the next record that `poll` would return."""
 
     def reading(self) -> list[str]:
@@ -155,7 +160,7 @@ class EnumeratorContext(Protocol):
         """The time."""
         ...
 
-    def assign(self, splits: Sequence[Any], subtask: int) -> None:
+    def assign(self, splits: Sequence[SourceSplit], subtask: int) -> None:
         """Send splits to a reader."""
         ...
 
@@ -190,7 +195,7 @@ class SplitEnumerator(ABC):
         """Release what `start` took."""
 
 
-class Source(ABC):
+class Source(ABC, Generic[AnyRecordOut]):
     """Something to read from; a picklable description, opened only in the slots and the JobManager."""
 
     @property
@@ -222,7 +227,7 @@ class Source(ABC):
         """Make the enumerator from the state that `SplitEnumerator.snapshot` gave."""
 
     @abstractmethod
-    def create_reader(self, context: ReaderContext) -> SourceReader:
+    def create_reader(self, context: ReaderContext) -> SourceReader[AnyRecordOut]:
         """Make the reader of one subtask."""
 
     @property
@@ -234,7 +239,7 @@ class Source(ABC):
         """Side outputs that its readers may emit to, by tag id (for records that cannot be parsed)."""
         return {}
 
-    def with_columns(self, names: Sequence[str]) -> Source | None:
+    def with_columns(self, names: Sequence[str]) -> Source[Row] | None:
         """A source that reads these columns only, or None where that saves nothing. Order: as given."""
         return None
 
@@ -253,7 +258,7 @@ class Source(ABC):
 class FixedSplitsEnumerator(SplitEnumerator):
     """Hands out a list of splits that is known from the start, one per request, then says no more."""
 
-    def __init__(self, context: EnumeratorContext, splits: Sequence[Any]) -> None:
+    def __init__(self, context: EnumeratorContext, splits: Sequence[SourceSplit]) -> None:
         self._context = context
         self._pending = list(splits)
 

@@ -22,19 +22,27 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 import cloudpickle
+from typing_extensions import TypeForm
 
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError, TidegateError
-
-T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
-IN = TypeVar("IN")
-ACC = TypeVar("ACC")
-OUT = TypeVar("OUT")
+from tidegate.records.type_variables import ACC, IN, OUT, K, T, V
+from tidegate.records.types import RecordType
 
 
 class StateAccessError(TidegateError):
@@ -67,7 +75,7 @@ class PickleSerializer:
 
     name = "pickle"
 
-    def serialize(self, value: Any) -> bytes:
+    def serialize(self, value: object) -> bytes:
         """The pickle."""
         try:
             return pickle.dumps(value, protocol=5)
@@ -108,6 +116,19 @@ class StateTtl:
             raise ProgramError(f"StateTtl({self.duration!r}): {e}") from None
         if short:
             raise ProgramError(f"StateTtl({self.duration!r}): a time to live must be longer than 0")
+
+
+class OperatorStateOptions(TypedDict, total=False):
+    """The keyword arguments that every state takes."""
+
+    name: str
+    serializer: StateSerializer[Any] | None
+
+
+class StateOptions(OperatorStateOptions, total=False):
+    """The keyword arguments of keyed state."""
+
+    ttl: StateTtl | str | None
 
 
 class StateDeclaration:
@@ -187,7 +208,22 @@ class ValueState(KeyedState, Generic[T]):
     how_to_read = "value()"
     how_to_write = "update(value)"
 
-    def __init__(self, type: Any, default: T | None = None, **options: Any) -> None:
+    @overload
+    def __init__(
+        self: ValueState[V | None], type: TypeForm[V], default: None = None, **options: Unpack[StateOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ValueState[V], type: TypeForm[V], default: V, **options: Unpack[StateOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ValueState[Any], type: RecordType, default: object = None, **options: Unpack[StateOptions]
+    ) -> None: ...
+
+    def __init__(self, type: object, default: Any = None, **options: Unpack[StateOptions]) -> None:
         super().__init__(**options)
         self.type = type
         self.default = default
@@ -217,7 +253,7 @@ class ListState(KeyedState, Generic[T]):
     how_to_write = "add(value), or update(values) for the whole list"
     how_to_ask = "get(), an empty list if there is nothing"
 
-    def __init__(self, type: Any, **options: Any) -> None:
+    def __init__(self, type: TypeForm[T], **options: Unpack[StateOptions]) -> None:
         super().__init__(**options)
         self.type = type
 
@@ -250,12 +286,20 @@ class Entries(StateDeclaration, Generic[K, V]):
     how_to_write = "put(key, value)"
     how_to_ask = "contains(key), or is_empty()"
 
-    def __init__(self, key_type: Any, value_type: Any, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, key_type: TypeForm[K], value_type: TypeForm[V], **options: Unpack[StateOptions]
+    ) -> None:
+        super().__init__(**options)  # type: ignore[misc]  # that of keyed or of operator state
         self.key_type = key_type
         self.value_type = value_type
 
-    def get(self, key: K, default: V | None = None) -> V | None:
+    @overload
+    def get(self, key: K) -> V | None: ...
+
+    @overload
+    def get(self, key: K, default: T) -> V | T: ...
+
+    def get(self, key: K, default: T | None = None) -> V | T | None:
         """The entry's value, or `default`."""
         self._refuse()
 
@@ -302,7 +346,9 @@ class ReducingState(KeyedState, Generic[T]):
     kind = "reducing"
     how_to_write = "add(value)"
 
-    def __init__(self, type: Any, function: Callable[[T, T], T], **options: Any) -> None:
+    def __init__(
+        self, type: TypeForm[T], function: Callable[[T, T], T], **options: Unpack[StateOptions]
+    ) -> None:
         super().__init__(**options)
         self.type = type
         self.function = function
@@ -347,7 +393,10 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
     how_to_write = "add(value)"
 
     def __init__(
-        self, accumulator_type: Any, function: AggregateFunction[IN, Any, OUT], **options: Any
+        self,
+        accumulator_type: TypeForm[ACC],
+        function: AggregateFunction[IN, ACC, OUT],
+        **options: Unpack[StateOptions],
     ) -> None:
         super().__init__(**options)
         self.type = accumulator_type
@@ -382,7 +431,7 @@ class OperatorListState(OperatorState, Generic[T]):
     how_to_ask = "get(), an empty list if there is nothing"
     redistribution: ClassVar[str] = "split"
 
-    def __init__(self, type: Any, **options: Any) -> None:
+    def __init__(self, type: TypeForm[T], **options: Unpack[OperatorStateOptions]) -> None:
         super().__init__(**options)
         self.type = type
 
@@ -413,6 +462,11 @@ class BroadcastState(Entries[K, V], OperatorState):
     """A map that is the same in all subtasks, changed by broadcast records only: on the other side it is read-only."""
 
     redistribution: ClassVar[str] = "broadcast"
+
+    def __init__(
+        self, key_type: TypeForm[K], value_type: TypeForm[V], **options: Unpack[OperatorStateOptions]
+    ) -> None:
+        super().__init__(key_type, value_type, **options)
 
 
 _DECLARED: Final = "_tidegate_states"

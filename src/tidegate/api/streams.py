@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overload
 
 import polars as pl
 import pyarrow as pa
+from typing_extensions import TypeForm
 
 from tidegate.api import partitioning as p
 from tidegate.api.async_io import AsyncFunction, AsyncRetry, async_operation
 from tidegate.api.basic_sinks import PrintSink
-from tidegate.api.expressions import expanded, expression_result_type
+from tidegate.api.expressions import Columns, expression_result_type, resolved_columns
 from tidegate.api.flink_names import missing_attribute
 from tidegate.api.functions import (
     FilterFunction,
@@ -20,6 +21,8 @@ from tidegate.api.functions import (
     Function,
     MapFunction,
     OutputTag,
+    OutputTags,
+    ProcessContext,
     ProcessFunction,
     check_callable,
     function_name,
@@ -37,30 +40,40 @@ from tidegate.api.operations import (
     Operation,
     WriteSink,
 )
-from tidegate.api.settings import SETTINGS, OperatorSettings, apply_settings
+from tidegate.api.settings import SETTINGS, OperatorSettings, Settings, apply_settings
+from tidegate.api.side_outputs import declare_side_outputs, declare_strategy
 from tidegate.api.signatures import check_arguments, check_function
 from tidegate.api.sink import FunctionSink, Sink
 from tidegate.api.state_checks import check_states, refuse_state_of_callable
 from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.api.watermarks import WatermarkStrategy
+from tidegate.core.durations import Duration
 from tidegate.core.errors import ProgramError
 from tidegate.core.words import kind_of
+from tidegate.records.rows import Row
+from tidegate.records.type_variables import NOT_GIVEN, K, O, T, V
 from tidegate.records.types import RecordType, record_type_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from tidegate.api.connected_streams import ConnectedStreams
     from tidegate.api.environment import Environment
     from tidegate.api.keyed_streams import KeyedStream
-    from tidegate.api.window_joins import JoinedStreams
+    from tidegate.api.window_joins import JoinedStreams, WindowCoGroupedStreams, WindowJoinedStreams
     from tidegate.api.windowed_streams import WindowedStream
     from tidegate.api.windows import WindowAssigner
+
+
+class NoKey:
+    """The key of a stream without keys, for a type checker: a function that needs one does not fit."""
 
 
 class NotKeyedError(ProgramError, AttributeError):
     """A stream without keys was asked for what only a stream with keys can do."""
 
 
-class DataStream(OperatorSettings):
+class DataStream(OperatorSettings, Generic[T]):
     """Records of one type, flowing. Made by an `Environment`; every operation returns a new stream.
 
     >>> from tidegate import Environment
@@ -95,14 +108,26 @@ class DataStream(OperatorSettings):
 
     # ---- per record, in the user's own Python ----
 
-    def map(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
+    def map(
+        self,
+        function: Callable[[T], O] | MapFunction[T, O],
+        *,
+        returns: TypeForm[O] = NOT_GIVEN,
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Turn each record into another. The type comes from the return hint, or from `returns`."""
         check_callable(function, MapFunction, "map")
         return self._apply(
             "map", MapFunction, function, result_type(function, "map", returns, many=False), settings
         )
 
-    def flat_map(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
+    def flat_map(
+        self,
+        function: Callable[[T], Iterable[O]] | FlatMapFunction[T, O],
+        *,
+        returns: TypeForm[O] = NOT_GIVEN,
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Turn each record into any number of others: the function returns an iterable or yields.
 
         >>> from collections.abc import Iterator
@@ -117,7 +142,15 @@ class DataStream(OperatorSettings):
         out = result_type(function, "flat_map", returns, many=True)
         return self._apply("flat_map", FlatMapFunction, function, out, settings)
 
-    def filter(self, *predicates: Any, **settings: Any) -> DataStream:
+    @overload
+    def filter(
+        self, predicate: Callable[[T], object] | FilterFunction[T], /, **settings: Unpack[Settings]
+    ) -> DataStream[T]: ...
+
+    @overload
+    def filter(self, *predicates: pl.Expr, **settings: Unpack[Settings]) -> DataStream[T]: ...
+
+    def filter(self, *predicates: Any, **settings: Unpack[Settings]) -> DataStream[T]:
         """Keep the records for which the function (or each of the polars expressions) is true.
 
         >>> import polars as pl
@@ -140,12 +173,12 @@ class DataStream(OperatorSettings):
 
     def process(
         self,
-        function: Any,
+        function: ProcessFunction[T, O, NoKey] | Callable[[T, ProcessContext], Iterable[O] | None],
         *,
-        returns: Any = None,
-        side_outputs: tuple[OutputTag[Any], ...] = (),
-        **settings: Any,
-    ) -> DataStream:
+        returns: TypeForm[O] = NOT_GIVEN,
+        side_outputs: OutputTags = (),
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Run a `ProcessFunction`: any number of records out, also to the `side_outputs` named here."""
         if not isinstance(function, ProcessFunction):
             check_callable(function, ProcessFunction, "process")
@@ -157,15 +190,15 @@ class DataStream(OperatorSettings):
 
     def map_async(
         self,
-        function: Any,
+        function: Callable[[T], Awaitable[O]] | AsyncFunction[T, O],
         *,
-        returns: Any = None,
+        returns: TypeForm[O] = NOT_GIVEN,
         ordered: bool = True,
         capacity: int = 100,
-        timeout: Any = "30 s",
+        timeout: Duration = "30 s",
         retry: AsyncRetry | None = None,
-        **settings: Any,
-    ) -> DataStream:
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Ask the outside for each record with an `async def` function, `capacity` records at a time.
 
         The function returns one record; an `AsyncFunction` returns any number. Results come in the order of the input,
@@ -191,9 +224,27 @@ class DataStream(OperatorSettings):
 
     # ---- per batch ----
 
+    @overload
     def map_batches(
-        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, **settings: Any
-    ) -> DataStream:
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], **settings: Unpack[Settings]
+    ) -> DataStream[T]: ...
+
+    @overload
+    def map_batches(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        *,
+        returns: TypeForm[O],
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]: ...
+
+    def map_batches(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        *,
+        returns: object = None,
+        **settings: Unpack[Settings],
+    ) -> DataStream[Any]:
         """Turn each Arrow record batch into another, of the schema `returns` (default: the same type).
 
         With event time: as many rows, in the same order, keep their timestamps; more or fewer rows have none.
@@ -208,7 +259,7 @@ class DataStream(OperatorSettings):
             ApplyBatchFunction(function), f"map_batches {function_name(function)}", out, settings
         )
 
-    def select(self, *expressions: Any, **settings: Any) -> DataStream:
+    def select(self, *expressions: Columns, **settings: pl.Expr | str | int) -> DataStream[Row]:
         """Make new columns from polars expressions or column names; only these remain.
 
         An expression with a keyword gets that name, as in polars. (`name="..."` and the other settings of an operator
@@ -223,13 +274,15 @@ class DataStream(OperatorSettings):
         """
         return self._expressions("select", expressions, settings)
 
-    def with_columns(self, *expressions: Any, **settings: Any) -> DataStream:
+    def with_columns(self, *expressions: Columns, **settings: pl.Expr | str | int) -> DataStream[Row]:
         """Add or replace columns by polars expressions; the others remain. Keywords name them, as in `select`."""
         return self._expressions("with_columns", expressions, settings)
 
     # ---- event time ----
 
-    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy, **settings: Any) -> DataStream:
+    def assign_timestamps_and_watermarks(
+        self, strategy: WatermarkStrategy, **settings: Unpack[Settings]
+    ) -> DataStream[T]:
         """Give the records event times here; closer to the source (`from_source(source, strategy)`) is better.
 
         >>> from tidegate import Environment, WatermarkStrategy
@@ -253,7 +306,13 @@ class DataStream(OperatorSettings):
 
     # ---- keys and several streams ----
 
-    def key_by(self, *key: Any, returns: Any = None) -> KeyedStream:
+    @overload
+    def key_by(self, key: Callable[[T], K], /, *, returns: TypeForm[K] = ...) -> KeyedStream[K, T]: ...
+
+    @overload
+    def key_by(self, *key: str) -> KeyedStream[Any, T]: ...
+
+    def key_by(self, *key: Any, returns: object = None) -> KeyedStream[Any, T]:
         """Group records by columns, or by a function of the record: one key, one subtask, in order.
 
         A key of None is a key like any other. A function without a return hint works, slower.
@@ -262,19 +321,19 @@ class DataStream(OperatorSettings):
 
         return KeyedStream(self._env, self._refs, self._type, make_key(self._type, key, returns))
 
-    def window_all(self, assigner: WindowAssigner) -> WindowedStream:
+    def window_all(self, assigner: WindowAssigner) -> WindowedStream[None, T]:
         """Cut the whole stream into windows, whatever the keys; it is computed by one subtask."""
         from tidegate.api.windowed_streams import WindowedStream
 
         return WindowedStream(DataStream(self._env, self._refs, self._type), assigner)
 
-    def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream:
+    def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream[None, T]:
         """Windows of `size` records of the whole stream, computed by one subtask."""
         from tidegate.api.windowed_streams import count_windows
 
         return count_windows(DataStream(self._env, self._refs, self._type), size, slide)
 
-    def union(self, *others: DataStream) -> DataStream:
+    def union(self, *others: DataStream[T]) -> DataStream[T]:
         """This stream and others of the same type as one; order holds only within each.
 
         A stream may be there twice (`s.union(s)`): then each of its records is.
@@ -293,7 +352,7 @@ class DataStream(OperatorSettings):
             refs = (*refs, *other._refs)
         return DataStream(self._env, refs, self._type)
 
-    def connect(self, other: DataStream) -> ConnectedStreams:
+    def connect(self, other: DataStream[V]) -> ConnectedStreams[T, V]:
         """This stream and one of another type, for a function that sees both."""
         if not isinstance(other, DataStream):
             raise ProgramError(f"connect needs a stream, got {kind_of(other)}: {other!r}")
@@ -303,7 +362,7 @@ class DataStream(OperatorSettings):
 
         return ConnectedStreams(self, other)
 
-    def join(self, other: DataStream) -> JoinedStreams:
+    def join(self, other: DataStream[V]) -> JoinedStreams[T, V, WindowJoinedStreams[T, V]]:
         """Pair the records of two streams that have the same key and are in the same window.
 
         `a.join(b).where("id").equal_to("id").window(TumblingEventTimeWindows("1 min")).apply(f)`
@@ -312,7 +371,7 @@ class DataStream(OperatorSettings):
 
         return JoinedStreams(self, other, "join")
 
-    def co_group(self, other: DataStream) -> JoinedStreams:
+    def co_group(self, other: DataStream[V]) -> JoinedStreams[T, V, WindowCoGroupedStreams[T, V]]:
         """Compute something of all records of two streams that have the same key and are in the same window.
 
         `a.co_group(b).where("id").equal_to("id").window(TumblingEventTimeWindows("1 min")).apply(f)`
@@ -321,7 +380,7 @@ class DataStream(OperatorSettings):
 
         return JoinedStreams(self, other, "co_group")
 
-    def get_side_output(self, tag: OutputTag[Any]) -> DataStream:
+    def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
         """The records that the operator before emitted to this tag."""
         declared = self._own_node("get_side_output").side_outputs
         if tag.id not in declared:
@@ -334,33 +393,41 @@ class DataStream(OperatorSettings):
 
     # ---- partitioning ----
 
-    def forward(self) -> DataStream:
+    def forward(self) -> DataStream[T]:
         """Subtask i to subtask i of the next operator; needs equal parallelism."""
         return self._partitioned(p.Forward())
 
-    def rebalance(self) -> DataStream:
+    def rebalance(self) -> DataStream[T]:
         """Evenly to all subtasks of the next operator."""
         return self._partitioned(p.Rebalance())
 
-    def rescale(self) -> DataStream:
+    def rescale(self) -> DataStream[T]:
         """Evenly to a near group of subtasks of the next operator."""
         return self._partitioned(p.Rescale())
 
-    def shuffle(self) -> DataStream:
+    def shuffle(self) -> DataStream[T]:
         """At random to the subtasks of the next operator."""
         return self._partitioned(p.Shuffle())
 
-    def broadcast(self) -> DataStream:
+    def broadcast(self) -> DataStream[T]:
         """Every record to every subtask of the next operator."""
         return self._partitioned(p.Broadcast())
 
-    def global_(self) -> DataStream:
+    def global_(self) -> DataStream[T]:
         """Every record to subtask 0 of the next operator."""
         return self._partitioned(p.Global())
 
+    @overload
     def partition_custom(
-        self, function: Callable[[Any, int], int], *key: Any, returns: Any = None
-    ) -> DataStream:
+        self, function: Callable[[K, int], int], key: Callable[[T], K], /, *, returns: TypeForm[K] = ...
+    ) -> DataStream[T]: ...
+
+    @overload
+    def partition_custom(self, function: Callable[[Any, int], int], *key: str) -> DataStream[T]: ...
+
+    def partition_custom(
+        self, function: Callable[[Any, int], int], *key: Any, returns: object = None
+    ) -> DataStream[T]:
         """To the subtask that `function(key, number_of_subtasks)` returns."""
         if not callable(function):
             raise ProgramError(f"partition_custom needs a callable, got {function!r}")
@@ -371,7 +438,7 @@ class DataStream(OperatorSettings):
 
     # ---- results ----
 
-    def sink_to(self, sink: Sink | Callable[[Any], object], **settings: Any) -> DataStreamSink:
+    def sink_to(self, sink: Sink[T] | Callable[[T], object], **settings: Unpack[Settings]) -> DataStreamSink:
         """End the stream in a sink: an object of the sink contract, or a function called with every record.
 
         A stream may have several sinks, and other operators beside them: every sink gets every record.
@@ -401,7 +468,7 @@ class DataStream(OperatorSettings):
         name = f"print {sink_identifier}" if sink_identifier else "print"
         return self.sink_to(PrintSink(sink_identifier or None), name=name)
 
-    def execute_and_collect(self, job_name: str | None = None) -> Iterator[Any]:
+    def execute_and_collect(self, job_name: str | None = None) -> Iterator[T]:
         """Run the job that leads to this stream (and to no other sink) and yield its records as they come."""
         sink = self._collect_sink()
         return self._env._collect(sink._node, job_name)
@@ -416,7 +483,7 @@ class DataStream(OperatorSettings):
         """
         return self._env._explain_stream(self, format, job_name)
 
-    def to_dataframe(self, job_name: str | None = None) -> Any:
+    def to_dataframe(self, job_name: str | None = None) -> DataFrame:
         """Run the bounded job that leads to this stream and give its records as a Spark DataFrame."""
         return self._env._to_dataframe(self, job_name)
 
@@ -459,20 +526,22 @@ class DataStream(OperatorSettings):
         return self._refs
 
     def _apply(
-        self, form: Any, cls: type[Function], function: Any, out: RecordType, settings: dict[str, Any]
-    ) -> DataStream:
+        self, form: Any, cls: type[Function], function: Any, out: RecordType, settings: Mapping[str, Any]
+    ) -> DataStream[Any]:
         name = f"{form} {function_name(function)}"
         check_function(function, cls, settings.get("name") or name)
         check_states(function, settings.get("name") or name, self._key())
         return self._then(ApplyFunction(form, function, self._key()), name, out, settings)
 
-    def _then(self, operation: Operation, name: str, out: RecordType, settings: dict[str, Any]) -> DataStream:
+    def _then(
+        self, operation: Operation, name: str, out: RecordType, settings: Mapping[str, Any]
+    ) -> DataStream[Any]:
         node = self._env._add(operation, name, (self._inputs(),), out)
-        stream = DataStream(self._env, (StreamRef(node),), out)
+        stream: DataStream[Any] = DataStream(self._env, (StreamRef(node),), out)
         apply_settings(stream, settings)
         return stream
 
-    def _partitioned(self, partitioning: p.Partitioning) -> DataStream:
+    def _partitioned(self, partitioning: p.Partitioning) -> DataStream[T]:
         refs = tuple(StreamRef(r.upstream, r.tag, partitioning) for r in self._refs)
         return DataStream(self._env, refs, self._type)
 
@@ -484,8 +553,8 @@ class DataStream(OperatorSettings):
             )
 
     def _expressions(
-        self, form: Literal["select", "with_columns"], expressions: Any, settings: dict[str, Any]
-    ) -> DataStream:
+        self, form: Literal["select", "with_columns"], expressions: Any, settings: Mapping[str, Any]
+    ) -> DataStream[Row]:
         self._columnar(form)
         named = {key: value for key, value in settings.items() if isinstance(value, pl.Expr)}
         settings = {key: value for key, value in settings.items() if key not in named}
@@ -495,19 +564,7 @@ class DataStream(OperatorSettings):
                     f"{form}({key}={value!r}): a new column is a polars expression, such as {key}=pl.lit({value!r}) "
                     f"for a value or {key}=pl.col(...) for another column"
                 )
-        given = [e for item in expressions for e in (item if isinstance(item, (list, tuple)) else (item,))]
-        if not given and not named:
-            raise ProgramError(f"{form} needs at least one column name or polars expression")
-        resolved = tuple(pl.col(e) if isinstance(e, str) else e for e in given)
-        for e in resolved:
-            if not isinstance(e, pl.Expr):
-                raise ProgramError(f"{form} takes column names and polars expressions, got {e!r}")
-        resolved += tuple(expression.alias(name) for name, expression in named.items())
-        written = ", ".join(map(str, resolved))
-        resolved = expanded(self._type.schema, resolved)
-        out = expression_result_type(self._type, form, resolved)
-        if form == "select" and not out.names:
-            raise ProgramError(f"select({written}) chooses none of the columns {', '.join(self._type.names)}")
+        resolved, out = resolved_columns(self._type, form, expressions, named)
         return self._then(ApplyExpressions(form, resolved), form, out, settings)
 
 
@@ -521,29 +578,3 @@ class DataStreamSink(OperatorSettings):
 def _file_hint(target: object) -> str:
     is_path = isinstance(target, (str, PurePath))
     return f". For files write sink_to(FileSink({str(target)!r}, format='parquet'))" if is_path else ""
-
-
-def declare_strategy(node: Transformation, strategy: WatermarkStrategy, name: str) -> None:
-    """Check a strategy against the records of a node, and declare its side output."""
-    if not isinstance(strategy, WatermarkStrategy):
-        raise ProgramError(f"{name}: event time needs a WatermarkStrategy, got {strategy!r}")
-    strategy.check_type(node.output_type, f"operator {name!r}")
-    tag = strategy.missing
-    if tag is None:
-        return
-    if not tag.record_type.is_object and tag.record_type != node.output_type:
-        raise ProgramError(
-            f"operator {name!r}: records without a timestamp are {node.output_type.describe()}, but side output "
-            f"{tag.id!r} takes {tag.record_type.describe()}"
-        )
-    node.side_outputs[tag.id] = node.output_type
-
-
-def declare_side_outputs(stream: DataStream, tags: Iterable[OutputTag[Any]]) -> None:
-    tags = (tags,) if isinstance(tags, OutputTag) else tuple(tags)
-    for tag in tags:
-        if not isinstance(tag, OutputTag):
-            raise ProgramError(f"side_outputs takes OutputTags, got {kind_of(tag)}: {tag!r}")
-        if tag.id in stream._node.side_outputs:
-            raise ProgramError(f"operator {stream._node.name!r} declares the side output {tag.id!r} twice")
-        stream._node.side_outputs[tag.id] = tag.record_type

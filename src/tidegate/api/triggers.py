@@ -10,12 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self
 
 from tidegate.api.identity import Identity, class_identity
-from tidegate.api.windows import Duration, TimeWindow, check_count, not_inherited
-from tidegate.core.durations import format_duration_ms, parse_duration_ms
+from tidegate.api.windows import TimeWindow, check_count, not_inherited
+from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.records.type_variables import AnyRecordIn
 
 
 class TriggerResult(Enum):
@@ -88,7 +89,7 @@ class OnMergeContext(TriggerContext, Protocol):
         ...
 
 
-class Trigger(ABC):
+class Trigger(ABC, Generic[AnyRecordIn]):
     """Decides when windows fire. The two facts are not inherited: a subclass states them for itself."""
 
     waits_for_end: ClassVar[Literal["event time", "processing time"] | None] = None
@@ -102,7 +103,7 @@ class Trigger(ABC):
 
     @abstractmethod
     def on_element(
-        self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
+        self, element: AnyRecordIn, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """A record came into the window. Without event time `timestamp_ms` is the wall clock's."""
 
@@ -137,7 +138,7 @@ class Trigger(ABC):
         return (class_identity(self),)
 
 
-class EventTimeTrigger(Trigger):
+class EventTimeTrigger(Trigger[object]):
     """Fires when the watermark passes the end of the window, and for each late record behind that.
 
     The trigger of event-time windows that name none. `TumblingEventTimeWindows` and the others use it.
@@ -147,7 +148,7 @@ class EventTimeTrigger(Trigger):
     keeps_state = False
 
     def on_element(
-        self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
+        self, element: object, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """Wait for the end; at once if it has passed."""
         if window.max_timestamp_ms <= context.current_watermark:
@@ -177,14 +178,14 @@ class EventTimeTrigger(Trigger):
         context.delete_event_time_timer(window.max_timestamp_ms)
 
 
-class ProcessingTimeTrigger(Trigger):
+class ProcessingTimeTrigger(Trigger[object]):
     """Fires when the wall clock passes the end of the window; the trigger of processing-time windows."""
 
     waits_for_end = "processing time"
     keeps_state = False
 
     def on_element(
-        self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
+        self, element: object, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """Wait for the end."""
         context.register_processing_time_timer(window.max_timestamp_ms)
@@ -212,13 +213,13 @@ class ProcessingTimeTrigger(Trigger):
         context.delete_processing_time_timer(window.max_timestamp_ms)
 
 
-class NeverTrigger(Trigger):
+class NeverTrigger(Trigger[object]):
     """Never fires; the trigger of `GlobalWindows`."""
 
     keeps_state = False
 
     def on_element(
-        self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
+        self, element: object, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """Nothing."""
         return TriggerResult.CONTINUE
@@ -239,7 +240,7 @@ class NeverTrigger(Trigger):
         """Nothing."""
 
 
-class CountTrigger(Trigger):
+class CountTrigger(Trigger[object]):
     """Fires whenever `count` records have come since the last time."""
 
     def __init__(self, count: int) -> None:
@@ -247,12 +248,12 @@ class CountTrigger(Trigger):
         self.count = count
 
     @classmethod
-    def of(cls, count: int) -> CountTrigger:
+    def of(cls, count: int) -> Self:
         """The same as the constructor, as Flink writes it."""
         return cls(count)
 
     def on_element(
-        self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
+        self, element: object, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """Count."""
         seen = context.state.get("count", 0) + 1
@@ -289,21 +290,21 @@ class CountTrigger(Trigger):
         return class_identity(self), self.count
 
 
-class PurgingTrigger(Trigger):
+class PurgingTrigger(Trigger[AnyRecordIn]):
     """Does what another trigger does, but forgets the contents of a window whenever that one fires."""
 
-    def __init__(self, trigger: Trigger) -> None:
+    def __init__(self, trigger: Trigger[AnyRecordIn]) -> None:
         if not isinstance(trigger, Trigger):
             raise ProgramError(f"PurgingTrigger needs a Trigger (an instance), got {trigger!r}")
         self.trigger = trigger
 
     @classmethod
-    def of(cls, trigger: Trigger) -> PurgingTrigger:
+    def of(cls, trigger: Trigger[AnyRecordIn]) -> Self:
         """The same as the constructor, as Flink writes it."""
         return cls(trigger)
 
     def on_element(
-        self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
+        self, element: AnyRecordIn, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """As the other."""
         return _purging(self.trigger.on_element(element, timestamp_ms, window, context))
@@ -341,7 +342,7 @@ def _purging(result: TriggerResult) -> TriggerResult:
     return TriggerResult.FIRE_AND_PURGE if result.is_fire else result
 
 
-class _ContinuousTrigger(Trigger):
+class _ContinuousTrigger(Trigger[object]):
     """What the continuous triggers share: early firings at every multiple of an interval while there are records."""
 
     def __init__(self, interval: Duration) -> None:
@@ -354,7 +355,7 @@ class _ContinuousTrigger(Trigger):
             raise ProgramError(f"{name}({interval!r}): the interval must be longer than 0")
 
     @classmethod
-    def of(cls, interval: Duration) -> Any:
+    def of(cls, interval: Duration) -> Self:
         """The same as the constructor, as Flink writes it."""
         return cls(interval)
 
@@ -378,7 +379,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires at the end of the window, and before that whenever event time passes a multiple of the interval."""
 
     def on_element(
-        self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
+        self, element: object, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """Wait for the next multiple behind the record, and for the end."""
         if window.max_timestamp_ms <= context.current_watermark:
@@ -428,7 +429,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """
 
     def on_element(
-        self, element: Any, timestamp_ms: int, window: TimeWindow, context: TriggerContext
+        self, element: object, timestamp_ms: int, window: TimeWindow, context: TriggerContext
     ) -> TriggerResult:
         """Wait for the next multiple."""
         if "next" not in context.state:

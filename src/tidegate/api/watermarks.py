@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -19,15 +19,16 @@ from tidegate.api.expressions import expression_result_type
 from tidegate.api.flink_names import FlinkNames, NamesOfClass
 from tidegate.api.functions import OutputTag, function_name
 from tidegate.api.signatures import check_arguments
-from tidegate.core.durations import format_duration_ms, parse_duration_ms
+from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.records.type_variables import AnyRecordIn
 from tidegate.records.types import RecordType
 
 TimestampOf = str | pl.Expr | Callable[[Any], Any]
 """A column, a polars expression, or a function of the record: milliseconds since 1970 (UTC), or a time."""
 
 
-class WatermarkGenerator(ABC):
+class WatermarkGenerator(ABC, Generic[AnyRecordIn]):
     """Decides how far event time has come, from the records of one split. Yours to derive from; one thread.
 
     Each split of a source has its own, made by the factory that the strategy was given. What it keeps in attributes is
@@ -35,7 +36,7 @@ class WatermarkGenerator(ABC):
     """
 
     @abstractmethod
-    def on_event(self, event: Any, timestamp_ms: int) -> int | None:
+    def on_event(self, event: AnyRecordIn, timestamp_ms: int) -> int | None:
         """Look at a record; a number is a watermark that is sent at once (punctuated), None is none."""
 
     def on_periodic(self) -> int | None:
@@ -77,7 +78,7 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
     missing: OutputTag[Any] | None = None
 
     @classmethod
-    def bounded(cls, out_of_orderness: Any, timestamp: TimestampOf | None = None) -> WatermarkStrategy:
+    def bounded(cls, out_of_orderness: Duration, timestamp: TimestampOf | None = None) -> WatermarkStrategy:
         """Records come at most this much later than one with a higher timestamp.
 
         `timestamp` is a column, a polars expression, or a function of the record; None: what the source gives.
@@ -121,11 +122,11 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
         """Timestamps alone: event time stands still until the end of input."""
         return cls(_checked(timestamp), "none")
 
-    def with_idleness(self, timeout: Any) -> WatermarkStrategy:
+    def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
         """A split without records for so long holds the clock back no more, until its next record."""
         return replace(self, idleness_ms=_duration("with_idleness", "timeout", timeout, least=1))
 
-    def with_alignment(self, group: str, max_drift: Any) -> WatermarkStrategy:
+    def with_alignment(self, group: str, max_drift: Duration) -> WatermarkStrategy:
         """A source whose watermark is ahead of the slowest of its group by more than `max_drift` waits."""
         if not group:
             raise ProgramError("with_alignment needs the name of a group, got an empty one")

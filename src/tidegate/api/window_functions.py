@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 from tidegate.api.functions import Function, OutputTag
 from tidegate.api.windows import TimeWindow
+from tidegate.records.type_variables import IN, KEY, OUT, T
 
 
 class WindowContext(Protocol):
@@ -49,19 +50,19 @@ class WindowContext(Protocol):
         """What the function remembers of this key, over all windows. States declared on the class are such too."""
         ...
 
-    def output(self, tag: OutputTag[Any], value: Any) -> None:
+    def output(self, tag: OutputTag[T], value: T) -> None:
         """Emit a value to a side output; its timestamp is that of the window's results."""
         ...
 
 
-class ProcessWindowFunction(Function):
-    """Computes a window from all its elements.
+class ProcessWindowFunction(Function, Generic[KEY, IN, OUT]):
+    """Computes a window from all its elements: `class Median(ProcessWindowFunction[str, Click, float])`.
 
     States declared on the class (`seen = ValueState(int)`) are those of the key, over all windows.
     """
 
     @abstractmethod
-    def process(self, key: Any, context: WindowContext, elements: Sequence[Any]) -> Iterable[Any] | None:
+    def process(self, key: KEY, context: WindowContext, elements: Sequence[IN]) -> Iterable[OUT] | None:
         """Return or yield the results of the window (None: nothing). Without keys (`window_all`) the key is None.
 
         Behind reduce or aggregate, `elements` has exactly one: the result so far.

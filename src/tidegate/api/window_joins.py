@@ -10,9 +10,11 @@ without a partner, with None for the side that is missing), a co-group once with
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, NoReturn, Self, Unpack, cast, overload
+
+from typing_extensions import TypeForm, TypeVar
 
 from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import Function, OutputTag, check_callable, function_name, result_type
@@ -20,32 +22,38 @@ from tidegate.api.join_operations import How, WindowJoin
 from tidegate.api.joins import JoinFunction, check_late_tag, checked_how, joined_stream, tag_id
 from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.keys import check_key_types_meet
+from tidegate.api.settings import Settings
 from tidegate.api.signatures import check_function
 from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
 from tidegate.api.triggers import Trigger
 from tidegate.api.windowed_streams import WindowedStream, check_windows
 from tidegate.api.windows import WindowAssigner
+from tidegate.core.durations import Duration
 from tidegate.core.errors import ProgramError
 from tidegate.core.words import kind_of
+from tidegate.records.type_variables import IN1, IN2, NOT_GIVEN, OUT, T1, T2, K, O
+from tidegate.records.types import RecordType
 
 Form = Literal["join", "co_group"]
+W = TypeVar("W", default=Any)
+"""What `window` gives: `WindowJoinedStreams` or `WindowCoGroupedStreams`."""
 
 
-class CoGroupFunction(Function):
+class CoGroupFunction(Function, Generic[IN1, IN2, OUT]):
     """Computes something of all records of one key and one window, of two streams."""
 
     @abstractmethod
-    def co_group(self, left: Sequence[Any], right: Sequence[Any]) -> Iterable[Any] | None:
+    def co_group(self, left: Sequence[IN1], right: Sequence[IN2]) -> Iterable[OUT] | None:
         """Return or yield results; either side may be empty, but not both."""
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedStreams(FlinkNames):
+class JoinedStreams(FlinkNames, Generic[T1, T2, W]):
     """Two streams to be joined by windows; `where` gives the key of the first."""
 
-    left: DataStream
-    right: DataStream
+    left: DataStream[T1]
+    right: DataStream[T2]
     form: Form
 
     def __post_init__(self) -> None:
@@ -54,19 +62,31 @@ class JoinedStreams(FlinkNames):
         if self.left._env is not self.right._env:
             raise ProgramError(f"{self.form} needs streams of one environment")
 
-    def where(self, *key: Any, returns: Any = None) -> Where:
+    @overload
+    def where(self, key: Callable[[T1], K], /, *, returns: TypeForm[K] = ...) -> Where[K, T1, T2, W]: ...
+
+    @overload
+    def where(self, *key: str) -> Where[Any, T1, T2, W]: ...
+
+    def where(self, *key: Any, returns: Any = None) -> Where[Any, T1, T2, W]:
         """The key of the first stream: columns, or a function, as in `key_by`."""
         return Where(self, self.left.key_by(*key, returns=returns))
 
 
 @dataclass(frozen=True, eq=False)
-class Where(FlinkNames):
+class Where(FlinkNames, Generic[K, T1, T2, W]):
     """The key of the first stream is known; `equal_to` gives that of the second."""
 
-    streams: JoinedStreams
-    left: KeyedStream
+    streams: JoinedStreams[T1, T2, W]
+    left: KeyedStream[K, T1]
 
-    def equal_to(self, *key: Any, returns: Any = None) -> EqualTo:
+    @overload
+    def equal_to(self, key: Callable[[T2], K], /, *, returns: TypeForm[K] = ...) -> EqualTo[T1, T2, W]: ...
+
+    @overload
+    def equal_to(self, *key: str) -> EqualTo[T1, T2, W]: ...
+
+    def equal_to(self, *key: Any, returns: Any = None) -> EqualTo[T1, T2, W]:
         """The key of the second stream, of the same type."""
         right = self.streams.right.key_by(*key, returns=returns)
         check_key_types_meet(self.left._key_spec, right._key_spec)
@@ -74,68 +94,62 @@ class Where(FlinkNames):
 
 
 @dataclass(frozen=True, eq=False)
-class EqualTo(FlinkNames):
+class EqualTo(FlinkNames, Generic[T1, T2, W]):
     """Both keys are known; `window` says which records belong together."""
 
-    left: KeyedStream
-    right: KeyedStream
+    left: KeyedStream[Any, T1]
+    right: KeyedStream[Any, T2]
     form: Form
 
-    def window(self, assigner: WindowAssigner) -> WindowJoinedStreams:
+    def window(self, assigner: WindowAssigner) -> W:
         """The windows, of any kind."""
-        return WindowJoinedStreams(self.left, self.right, self.form, WindowedStream(self.left, assigner))
+        made = WindowJoinedStreams if self.form == "join" else WindowCoGroupedStreams
+        return cast(W, made(self.left, self.right, WindowedStream(self.left, assigner)))
 
 
 @dataclass(frozen=True, eq=False)
-class WindowJoinedStreams(FlinkNames):
-    """A window join or co-group, before its function. `windowed` holds what windows do: trigger, lateness."""
+class StreamsInWindows(FlinkNames, Generic[T1, T2]):
+    """Two streams in windows, before the function. `windowed` holds what windows do: trigger, lateness."""
 
-    left: KeyedStream
-    right: KeyedStream
-    form: Form
-    windowed: WindowedStream
+    left: KeyedStream[Any, Any]
+    right: KeyedStream[Any, Any]
+    windowed: WindowedStream[Any, Any]
     kind: How = "inner"
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = (None, None)
 
-    def how(self, how: How) -> WindowJoinedStreams:
-        """Also emit records without a partner in the window: of the "left", of the "right", or of both ("full")."""
-        if self.form != "join":
-            raise ProgramError("how belongs to a join; the function of a co_group sees both sides anyway")
-        return replace(self, kind=checked_how(how))
-
-    def trigger(self, trigger: Trigger) -> WindowJoinedStreams:
+    def trigger(self, trigger: Trigger[Any]) -> Self:
         """Say when windows are computed; each time, all their pairs are."""
         return replace(self, windowed=self.windowed.trigger(trigger))
 
-    def allowed_lateness(self, lateness: Any) -> WindowJoinedStreams:
+    def allowed_lateness(self, lateness: Duration) -> Self:
         """Keep windows so much longer than the watermark; a record that comes in that time fires its window again."""
         return replace(self, windowed=self.windowed.allowed_lateness(lateness))
 
-    def side_output_left_late_data(self, tag: OutputTag[Any]) -> WindowJoinedStreams:
+    def side_output_left_late_data(self, tag: OutputTag[Any]) -> Self:
         """Send records of the left that are too late to this side output; they are counted in any case."""
         check_late_tag(tag, self.left, "side_output_left_late_data")
         return replace(self, late_tags=(tag, self.late_tags[1]))
 
-    def side_output_right_late_data(self, tag: OutputTag[Any]) -> WindowJoinedStreams:
+    def side_output_right_late_data(self, tag: OutputTag[Any]) -> Self:
         """Send records of the right that are too late to this side output; they are counted in any case."""
         check_late_tag(tag, self.right, "side_output_right_late_data")
         return replace(self, late_tags=(self.late_tags[0], tag))
 
-    def apply(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
-        """Compute windows: a join with `function(left, right)`, one record per pair; a co-group as `co_group` does."""
-        if self.form == "co_group":
-            return self.co_group(function, returns=returns, **settings)
-        check_callable(function, JoinFunction, "apply")
-        out = result_type(function, "join", returns, many=False)
-        return self._joined("join", function, out, settings)
-
-    def co_group(self, function: Any, *, returns: Any = None, **settings: Any) -> DataStream:
+    def co_group(
+        self,
+        function: Callable[[Sequence[T1], Sequence[T2]], Iterable[O] | None] | CoGroupFunction[T1, T2, O],
+        *,
+        returns: TypeForm[O] = NOT_GIVEN,
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Compute windows with `function(lefts, rights)`, which returns or yields any number of results."""
         check_callable(function, CoGroupFunction, "co_group")
         out = result_type(function, "co_group", returns, many=True)
         return self._joined("co_group", function, out, settings)
 
-    def _joined(self, form: Form, function: Any, out: Any, settings: dict[str, Any]) -> DataStream:
+    def _joined(
+        self, form: Form, function: Any, out: RecordType, settings: Mapping[str, Any]
+    ) -> DataStream[Any]:
         windows = self.windowed._windows
         operation = WindowJoin(
             assigner=windows.assigner,
@@ -154,3 +168,45 @@ class WindowJoinedStreams(FlinkNames):
         check_function(function, cls, settings.get("name") or name)
         check_states(function, settings.get("name") or name, self.left._key_spec)
         return joined_stream((self.left, self.right), operation, name, out, ((), self.late_tags), settings)
+
+
+class WindowJoinedStreams(StreamsInWindows[T1, T2]):
+    """A window join, before its function; in an outer one (`how`) a side is None where it has no partner."""
+
+    @overload
+    def how(self, how: Literal["inner"]) -> WindowJoinedStreams[T1, T2]: ...
+
+    @overload
+    def how(self, how: Literal["left"]) -> WindowJoinedStreams[T1, T2 | None]: ...
+
+    @overload
+    def how(self, how: Literal["right"]) -> WindowJoinedStreams[T1 | None, T2]: ...
+
+    @overload
+    def how(self, how: Literal["full"]) -> WindowJoinedStreams[T1 | None, T2 | None]: ...
+
+    def how(self, how: How) -> WindowJoinedStreams[Any, Any]:
+        """Also emit records without a partner in the window: of the "left", of the "right", or of both ("full")."""
+        return replace(self, kind=checked_how(how))
+
+    def apply(
+        self,
+        function: Callable[[T1, T2], O] | JoinFunction[T1, T2, O],
+        *,
+        returns: TypeForm[O] = NOT_GIVEN,
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
+        """Compute windows with `function(left, right)`, one record per pair."""
+        check_callable(function, JoinFunction, "apply")
+        out = result_type(function, "join", returns, many=False)
+        return self._joined("join", function, out, settings)
+
+
+class WindowCoGroupedStreams(StreamsInWindows[T1, T2]):
+    """A window co-group, before its function."""
+
+    apply = StreamsInWindows.co_group
+
+    def how(self, how: object) -> NoReturn:
+        """Refused: the function sees both sides, and which one is empty."""
+        raise ProgramError("how belongs to a join; the function of a co_group sees both sides anyway")

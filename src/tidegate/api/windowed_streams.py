@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, Unpack, overload
+
+from typing_extensions import TypeForm
 
 from tidegate.api.evictors import CountEvictor, Evictor
 from tidegate.api.flink_names import FlinkNames
-from tidegate.api.functions import OutputTag, ReduceFunction, check_callable, function_name, result_type
+from tidegate.api.functions import (
+    OutputTag,
+    OutputTags,
+    ReduceFunction,
+    check_callable,
+    function_name,
+    result_type,
+)
 from tidegate.api.operations import Key
-from tidegate.api.settings import apply_settings
+from tidegate.api.settings import Settings, apply_settings
+from tidegate.api.side_outputs import declare_side_outputs
 from tidegate.api.signatures import check_function, check_methods
 from tidegate.api.state import AggregateFunction
 from tidegate.api.state_checks import check_states
-from tidegate.api.streams import DataStream, declare_side_outputs
+from tidegate.api.streams import DataStream
 from tidegate.api.transformations import StreamRef
 from tidegate.api.triggers import CountTrigger, PurgingTrigger, Trigger
 from tidegate.api.window_aggregates import (
@@ -38,14 +47,16 @@ from tidegate.api.window_operations import (
     WindowOperation,
     aggregate_window_type,
 )
-from tidegate.api.windows import Duration, GlobalWindows, WindowAssigner, check_count
-from tidegate.core.durations import parse_duration_ms
+from tidegate.api.windows import GlobalWindows, WindowAssigner, check_count
+from tidegate.core.durations import Duration, parse_duration_ms
 from tidegate.core.errors import ProgramError
 from tidegate.core.words import kind_of
-from tidegate.records.types import RecordType, record_type_of
+from tidegate.records.rows import Row
+from tidegate.records.type_variables import ACC, NOT_GIVEN, K, O, T, V
+from tidegate.records.types import RecordType
 
 
-class WindowedStream(FlinkNames):
+class WindowedStream(FlinkNames, Generic[K, T]):
     """A stream cut into windows. `trigger`, `evictor` and the others each give a new one; the rest computes.
 
     >>> from tidegate import Environment, TumblingEventTimeWindows, WatermarkStrategy
@@ -60,7 +71,7 @@ class WindowedStream(FlinkNames):
     b 00:00:00 00:00:10 1
     """
 
-    def __init__(self, stream: DataStream, assigner: WindowAssigner) -> None:
+    def __init__(self, stream: DataStream[T], assigner: WindowAssigner) -> None:
         if isinstance(assigner, type) and issubclass(assigner, WindowAssigner):
             raise ProgramError(
                 f"window got the class {assigner.__name__}; give it an instance, with its size"
@@ -79,19 +90,19 @@ class WindowedStream(FlinkNames):
 
     # ---- what windows do ----
 
-    def trigger(self, trigger: Trigger) -> WindowedStream:
+    def trigger(self, trigger: Trigger[T]) -> WindowedStream[K, T]:
         """Say when windows are computed; the assigner's own trigger is then gone."""
         if not isinstance(trigger, Trigger):
             raise ProgramError(f"trigger needs a Trigger (an instance), got {trigger!r}")
         return self._changed(trigger=trigger)
 
-    def evictor(self, evictor: Evictor) -> WindowedStream:
+    def evictor(self, evictor: Evictor[T]) -> WindowedStream[K, T]:
         """Leave elements out when windows are computed; all elements are kept until then."""
         if not isinstance(evictor, Evictor):
             raise ProgramError(f"evictor needs an Evictor (an instance), got {evictor!r}")
         return self._changed(evictor=evictor)
 
-    def allowed_lateness(self, lateness: Duration) -> WindowedStream:
+    def allowed_lateness(self, lateness: Duration) -> WindowedStream[K, T]:
         """Keep windows so much longer than the watermark; a record that comes in that time fires its window again."""
         self._event_time_only("allowed_lateness")
         try:
@@ -100,7 +111,7 @@ class WindowedStream(FlinkNames):
             raise ProgramError(f"allowed_lateness({lateness!r}): {e}") from None
         return self._changed(allowed_lateness_ms=lateness_ms)
 
-    def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream:
+    def side_output_late_data(self, tag: OutputTag[T]) -> WindowedStream[K, T]:
         """Send records that are too late for all their windows to this side output of the result.
 
         They are counted as `late_records` in any case.
@@ -120,15 +131,31 @@ class WindowedStream(FlinkNames):
 
     # ---- what is computed: the user's functions ----
 
+    @overload
+    def reduce(
+        self, function: Callable[[T, T], T] | ReduceFunction[T], **settings: Unpack[Settings]
+    ) -> DataStream[T]: ...
+
+    @overload
     def reduce(
         self,
-        function: Any,
-        window_function: ProcessWindowFunction | None = None,
+        function: Callable[[T, T], T] | ReduceFunction[T],
+        window_function: ProcessWindowFunction[K, T, O],
         *,
-        returns: Any = None,
-        side_outputs: tuple[OutputTag[Any], ...] = (),
-        **settings: Any,
-    ) -> DataStream:
+        returns: TypeForm[O] = ...,
+        side_outputs: OutputTags = (),
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]: ...
+
+    def reduce(
+        self,
+        function: Callable[[T, T], T] | ReduceFunction[T],
+        window_function: ProcessWindowFunction[K, T, Any] | None = None,
+        *,
+        returns: object = None,
+        side_outputs: OutputTags = (),
+        **settings: Unpack[Settings],
+    ) -> DataStream[Any]:
         """Combine the records of a window, as they come, with `function(so_far, record)`.
 
         The result is a record of the same type, or what the `window_function` makes of it.
@@ -142,16 +169,46 @@ class WindowedStream(FlinkNames):
         operation = self._apply("reduce", function, window_function)
         return self._compute(operation, out, side_outputs, settings, function)
 
+    @overload
+    def aggregate(self, **outputs: WindowAggregate | str | int) -> DataStream[Row]: ...
+
+    @overload
+    def aggregate(
+        self, function: WindowAggregate, **outputs: WindowAggregate | str | int
+    ) -> DataStream[Row]: ...
+
+    @overload
     def aggregate(
         self,
-        function: AggregateFunction[Any, Any, Any] | WindowAggregate | None = None,
-        window_function: ProcessWindowFunction | None = None,
+        function: AggregateFunction[T, ACC, O],
+        *,
+        returns: TypeForm[O] = ...,
+        accumulator_type: TypeForm[ACC] = ...,
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]: ...
+
+    @overload
+    def aggregate(
+        self,
+        function: AggregateFunction[T, ACC, V],
+        window_function: ProcessWindowFunction[K, V, O],
+        *,
+        returns: TypeForm[O] = ...,
+        accumulator_type: TypeForm[ACC] = ...,
+        side_outputs: OutputTags = (),
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]: ...
+
+    def aggregate(
+        self,
+        function: Any = None,
+        window_function: Any = None,
         *,
         returns: Any = None,
         accumulator_type: Any = None,
-        side_outputs: tuple[OutputTag[Any], ...] = (),
-        **outputs: Any,
-    ) -> DataStream:
+        side_outputs: Any = (),
+        **outputs: WindowAggregate | str | int,
+    ) -> DataStream[Any]:
         """Built-in aggregates by the names of their result columns, or an `AggregateFunction` of your own.
 
         `aggregate(total=Sum("x"), n=Count())` gives rows: the key columns, `window_start`, `window_end`, `total`, `n`.
@@ -183,10 +240,10 @@ class WindowedStream(FlinkNames):
                 f"{type(function).__name__} has no merge(left, right), which session windows need: two sessions become "
                 f"one when a record comes between them. Define it"
             )
-        check_methods(function, settings.get("name") or self._name(function))
-        accumulator = _aggregate_type(function, "create_accumulator", 1, accumulator_type)
+        check_methods(function, str(settings.get("name") or self._name(function)))
+        accumulator = result_type(function, "create_accumulator", accumulator_type, many=False)
         if window_function is None:
-            out = _aggregate_type(function, "get_result", 2, returns)
+            out = result_type(function, "get_result", returns, many=False)
         else:
             out = self._process_type(window_function, returns, settings)
         operation = self._apply("aggregate", function, window_function, accumulator)
@@ -194,47 +251,53 @@ class WindowedStream(FlinkNames):
 
     def process(
         self,
-        function: ProcessWindowFunction,
+        function: ProcessWindowFunction[K, T, O],
         *,
-        returns: Any = None,
-        side_outputs: tuple[OutputTag[Any], ...] = (),
-        **settings: Any,
-    ) -> DataStream:
+        returns: TypeForm[O] = NOT_GIVEN,
+        side_outputs: OutputTags = (),
+        **settings: Unpack[Settings],
+    ) -> DataStream[O]:
         """Compute windows from all their elements, which are kept until then."""
         out = self._process_type(function, returns, settings)
         return self._compute(self._apply("process", None, function), out, side_outputs, settings, function)
 
     # ---- what is computed: built-in aggregates ----
 
-    def count(self, *, output: str = "count", **settings: Any) -> DataStream:
+    def count(self, *, output: str = "count", **settings: Unpack[Settings]) -> DataStream[Row]:
         """How many records each window has."""
         return self._aggregate({output: Count()}, settings)
 
-    def sum(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+    def sum(self, column: str, *, output: str | None = None, **settings: Unpack[Settings]) -> DataStream[Row]:
         """The sum of a column."""
         return self._one(Sum(column), output, settings)
 
-    def min(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+    def min(self, column: str, *, output: str | None = None, **settings: Unpack[Settings]) -> DataStream[Row]:
         """The smallest value of a column."""
         return self._one(Min(column), output, settings)
 
-    def max(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+    def max(self, column: str, *, output: str | None = None, **settings: Unpack[Settings]) -> DataStream[Row]:
         """The largest value of a column."""
         return self._one(Max(column), output, settings)
 
-    def avg(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+    def avg(self, column: str, *, output: str | None = None, **settings: Unpack[Settings]) -> DataStream[Row]:
         """The mean of a column."""
         return self._one(Avg(column), output, settings)
 
-    def first(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+    def first(
+        self, column: str, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """The value of the earliest record."""
         return self._one(First(column), output, settings)
 
-    def last(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+    def last(
+        self, column: str, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """The value of the latest record."""
         return self._one(Last(column), output, settings)
 
-    def count_distinct(self, column: str, *, output: str | None = None, **settings: Any) -> DataStream:
+    def count_distinct(
+        self, column: str, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """How many different values a column has."""
         return self._one(CountDistinct(column), output, settings)
 
@@ -246,16 +309,16 @@ class WindowedStream(FlinkNames):
         select: Iterable[str] | None = None,
         largest: bool = True,
         output: str | None = None,
-        **settings: Any,
-    ) -> DataStream:
+        **settings: Unpack[Settings],
+    ) -> DataStream[Row]:
         """The `n` records with the largest (or smallest) value of a column, as a list of structs."""
         chosen = select if select is None or isinstance(select, str) else tuple(select)
         return self._one(TopN(n, by, chosen, largest), output, settings)
 
     # ---- inside ----
 
-    def _changed(self, **changes: Any) -> WindowedStream:
-        other = WindowedStream(self._stream, self._windows.assigner)
+    def _changed(self, **changes: Any) -> WindowedStream[K, T]:
+        other: WindowedStream[K, T] = WindowedStream(self._stream, self._windows.assigner)
         other._windows = replace(self._windows, **changes)
         other._late_tag = self._late_tag
         return other
@@ -294,7 +357,7 @@ class WindowedStream(FlinkNames):
             accumulator_type=accumulator,
         )
 
-    def _process_type(self, function: Any, returns: Any, settings: dict[str, Any]) -> RecordType:
+    def _process_type(self, function: Any, returns: object, settings: Mapping[str, Any]) -> RecordType:
         if isinstance(function, type) and issubclass(function, ProcessWindowFunction):
             raise ProgramError(f"the window function is the class {function.__name__}; give it an instance")
         if not isinstance(function, ProcessWindowFunction):
@@ -305,10 +368,14 @@ class WindowedStream(FlinkNames):
         check_states(function, settings.get("name") or self._name(function), self._state_key())
         return result_type(function, "process", returns, many=True)
 
-    def _one(self, aggregate: WindowAggregate, output: str | None, settings: dict[str, Any]) -> DataStream:
+    def _one(
+        self, aggregate: WindowAggregate, output: str | None, settings: Mapping[str, Any]
+    ) -> DataStream[Row]:
         return self._aggregate({output or aggregate.default_output(): aggregate}, settings)
 
-    def _aggregate(self, built_in: dict[str, WindowAggregate], settings: dict[str, Any]) -> DataStream:
+    def _aggregate(
+        self, built_in: dict[str, WindowAggregate], settings: Mapping[str, Any]
+    ) -> DataStream[Row]:
         aggregates = tuple(built_in.items())
         windows = self._windows
         out = aggregate_window_type(self._stream.record_type, windows.key, windows.assigner, aggregates)
@@ -320,18 +387,18 @@ class WindowedStream(FlinkNames):
         self,
         operation: WindowOperation,
         out: RecordType,
-        side_outputs: tuple[OutputTag[Any], ...],
-        settings: dict[str, Any],
+        side_outputs: OutputTags,
+        settings: Mapping[str, Any],
         function: Any,
         name: str | None = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         stream = self._stream
         name = name or self._name(function)
         check_windows(operation, settings.get("name") or name)
         node = stream._env._add(operation, name, (stream._inputs(),), out)
         if operation.key is None:
             node.fixed_parallelism = 1
-        result = DataStream(stream._env, (StreamRef(node),), out)
+        result: DataStream[Any] = DataStream(stream._env, (StreamRef(node),), out)
         declare_side_outputs(result, side_outputs)
         if self._late_tag is not None:
             declare_side_outputs(result, (self._late_tag,))
@@ -340,12 +407,12 @@ class WindowedStream(FlinkNames):
         return result
 
 
-def count_windows(stream: DataStream, size: int, slide: int | None) -> WindowedStream:
+def count_windows(stream: DataStream[T], size: int, slide: int | None) -> WindowedStream[Any, T]:
     """Windows of `size` records, computed every `slide` records; without a slide they do not overlap."""
     check_count("count_window(size)", size)
     if slide is not None:
         check_count("count_window(slide)", slide)
-    windowed = WindowedStream(stream, GlobalWindows())
+    windowed: WindowedStream[Any, T] = WindowedStream(stream, GlobalWindows())
     if slide is None:
         return windowed.trigger(PurgingTrigger(CountTrigger(size)))
     return windowed.trigger(CountTrigger(slide)).evictor(CountEvictor(size))
@@ -364,18 +431,3 @@ def check_windows(operation: WindowOperation, name: str) -> None:
             f"operator {name!r}: GlobalWindows without a trigger would never be computed. Give it one: "
             f"window(GlobalWindows()).trigger(CountTrigger(100))"
         )
-
-
-def _aggregate_type(function: Any, method: str, position: int, given: Any) -> RecordType:
-    """The type that is given, or that of the method's hint, or of `AggregateFunction[IN, ACC, OUT]`."""
-    found = result_type(getattr(function, method), method, given, many=False)
-    if given is not None or not found.is_object:
-        return found
-    for cls in type(function).__mro__:
-        for base in getattr(cls, "__orig_bases__", ()):
-            args = typing.get_args(base)
-            if typing.get_origin(base) is AggregateFunction and not isinstance(
-                args[position], typing.TypeVar
-            ):
-                return record_type_of(args[position])
-    return found

@@ -12,21 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from tidegate.api.column_cuts import ColumnCut, SessionGap, Slices, Timestamps
 from tidegate.api.identity import Identity, class_identity, function_identity
 from tidegate.api.local_days import DAY_MS, LocalDays
-from tidegate.core.durations import format_duration_ms, parse_duration_ms
+from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 
 if TYPE_CHECKING:
     from tidegate.api.triggers import Trigger
 
-Duration = str | int | float | timedelta
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -182,7 +181,7 @@ class TumblingWindows(WindowAssigner):
             _check_divides_days(self, "size", self.size, self.size_ms)
 
     @classmethod
-    def of(cls, size: Duration, offset: Duration = 0, time_zone: str | None = None) -> Any:
+    def of(cls, size: Duration, offset: Duration = 0, time_zone: str | None = None) -> Self:
         """The same as the constructor, as Flink writes it."""
         return cls(size, offset, time_zone)
 
@@ -295,7 +294,7 @@ class SlidingWindows(WindowAssigner):
                 )
 
     @classmethod
-    def of(cls, size: Duration, slide: Duration, offset: Duration = 0, time_zone: str | None = None) -> Any:
+    def of(cls, size: Duration, slide: Duration, offset: Duration = 0, time_zone: str | None = None) -> Self:
         """The same as the constructor, as Flink writes it."""
         return cls(size, slide, offset, time_zone)
 
@@ -387,7 +386,7 @@ class CumulativeWindows(WindowAssigner):
             )
 
     @classmethod
-    def of(cls, max_size: Duration, step: Duration, offset: Duration = 0) -> Any:
+    def of(cls, max_size: Duration, step: Duration, offset: Duration = 0) -> Self:
         """The same as the constructor, as Flink writes it."""
         return cls(max_size, step, offset)
 
@@ -445,12 +444,12 @@ class SessionWindows(WindowAssigner):
         _set(self, "gap_ms", None if callable(self.gap) else _positive(self, "gap", self.gap))
 
     @classmethod
-    def with_gap(cls, gap: Duration) -> Any:
+    def with_gap(cls, gap: Duration) -> Self:
         """Sessions with one gap for all records."""
         return cls(gap)
 
     @classmethod
-    def with_dynamic_gap(cls, gap: Callable[[Any], Duration]) -> Any:
+    def with_dynamic_gap(cls, gap: Callable[[Any], Duration]) -> Self:
         """Sessions whose gap behind a record depends on the record."""
         if not callable(gap):
             raise ProgramError(f"{cls.__name__}.with_dynamic_gap needs a function of the record, got {gap!r}")

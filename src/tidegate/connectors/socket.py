@@ -44,7 +44,7 @@ class SocketSplit(SourceSplit, frozen=True, kw_only=True):
     position: int = 0
 
 
-class SocketSource(KnownSplitsSource):
+class SocketSource(KnownSplitsSource[str]):
     """Reads lines from `host:port` until the peer closes; one reader, whatever the parallelism.
 
     A connection that is refused is tried `retries` more times, `retry_delay` apart. A line longer than
@@ -104,7 +104,7 @@ class SocketSource(KnownSplitsSource):
         """The connection, for the first reader; the others end at once."""
         return [SocketSplit(id=self.address)]
 
-    def create_reader(self, context: ReaderContext) -> SourceReader:
+    def create_reader(self, context: ReaderContext) -> SourceReader[str]:
         """Make a reader; it connects when it gets the split."""
         return _SocketReader(context, self)
 
@@ -122,7 +122,7 @@ class SocketSource(KnownSplitsSource):
         return "socket", self._host, self._port
 
 
-class _SocketReader(RequestingReader):
+class _SocketReader(RequestingReader[str]):
     """Polled by the mailbox thread; the receiver's thread does what could block."""
 
     last_split = ""
@@ -135,7 +135,7 @@ class _SocketReader(RequestingReader):
         self._lines_read = 0
         self._receiver: _Receiver | None = None
 
-    def poll(self) -> Batch | Idle | Finished:
+    def poll(self) -> Batch[str] | Idle | Finished:
         """Return what was received, then raise what went wrong, then finish."""
         if self._receiver is None or self._split is None:
             return self.out_of_splits()

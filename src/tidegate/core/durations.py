@@ -14,6 +14,9 @@ from typing import Final
 
 from tidegate.core.words import kind_of
 
+Duration = str | int | float | timedelta
+"""A duration as users write it."""
+
 DURATION_FORM: Final = "a duration such as '500 ms', '1.5 s', '10 min', '2 h', or a number of milliseconds"
 SIZE_FORM: Final = "a size such as '32 KiB', '1 MiB', '4096 B', or a number of bytes"
 

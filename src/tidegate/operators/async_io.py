@@ -80,7 +80,8 @@ class AsyncOperator(RowOperator):
                 raise self._untyped()
             return
         states = self.context.states
-        rows = states.operator_state(OperatorListState(self.input_types[0], name=ROWS))
+        row_type: Any = self.input_types[0]
+        rows = states.operator_state(OperatorListState(row_type, name=ROWS))
         times = states.operator_state(OperatorListState(int | None, name=TIMES))
         assert isinstance(rows, OperatorListState)
         assert isinstance(times, OperatorListState)

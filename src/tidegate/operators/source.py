@@ -22,7 +22,7 @@ from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import RecordType, RowType, record_type_of
 
-_NOTHING: Final = Batch.of_rows(record_type_of(None), [])
+_NOTHING: Final[Batch] = Batch.of_rows(record_type_of(None), [])
 """What is left of a batch none of whose records has a timestamp."""
 
 SPLITS = "splits"

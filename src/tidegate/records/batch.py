@@ -11,12 +11,13 @@ are; `plain_columns` gives exactly the declared Arrow types, which is what user 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import pyarrow as pa
 
 from tidegate.records.object_copies import copy_objects
 from tidegate.records.packed_rows import PackedRows
+from tidegate.records.type_variables import AnyRecordOut, T
 from tidegate.records.types import RecordType
 
 _FEW_ROWS = 32
@@ -34,7 +35,7 @@ class Origin(NamedTuple):
         return f"{self.unit} {self.position + row} of {self.split}"
 
 
-class Batch:
+class Batch(Generic[AnyRecordOut]):
     """Some records of one type, in order. Immutable for everyone but its own lazy conversion."""
 
     __slots__ = ("_columns", "_packed", "_rows", "num_rows", "origin", "timestamps", "type")
@@ -43,7 +44,7 @@ class Batch:
         self,
         record_type: RecordType,
         columns: pa.RecordBatch | None,
-        rows: list[Any] | None,
+        rows: list[AnyRecordOut] | None,
         origin: Origin | None = None,
         timestamps: pa.Int64Array | None = None,
     ) -> None:
@@ -63,9 +64,9 @@ class Batch:
         return cls(record_type, columns, None, origin)
 
     @classmethod
-    def of_rows(cls, record_type: RecordType, rows: list[Any], origin: Origin | None = None) -> Batch:
+    def of_rows(cls, record_type: RecordType, rows: list[T], origin: Origin | None = None) -> Batch[T]:
         """Make a batch from Python objects; the list now belongs to the batch."""
-        return cls(record_type, None, rows, origin)
+        return Batch(record_type, None, rows, origin)
 
     @classmethod
     def of_packed(cls, record_type: RecordType, packed: PackedRows) -> Batch:
@@ -75,7 +76,7 @@ class Batch:
         batch.num_rows = packed.count
         return batch
 
-    def pack(self) -> Batch | None:
+    def pack(self) -> Batch[AnyRecordOut] | None:
         """The same records as packed rows; None where they must leave as columns, or have them already."""
         if self._packed is not None:
             return self
@@ -105,7 +106,7 @@ class Batch:
         return self.type.plain(self.columns)
 
     @property
-    def rows(self) -> list[Any]:
+    def rows(self) -> list[AnyRecordOut]:
         """The records as Python objects of the declared type; do not change the list."""
         if self._rows is None:
             if self._packed is not None:
@@ -133,7 +134,7 @@ class Batch:
             return int(self._columns.nbytes)
         return self.num_rows * self.type.estimated_row_bytes
 
-    def unshared(self) -> Batch:
+    def unshared(self) -> Batch[AnyRecordOut]:
         """The same records for another consumer, who may change his without the first noticing."""
         if not self.has_rows or self.type.can_be_shared:
             return self
@@ -146,7 +147,7 @@ class Batch:
         rows = min(most, self.num_rows - start)
         return rows if self._packed is None or self._rows is not None else self._packed.portion(start, rows)
 
-    def slice(self, start: int, length: int) -> Batch:
+    def slice(self, start: int, length: int) -> Batch[AnyRecordOut]:
         """A part of the batch, without copying columns."""
         columns = None if self._columns is None else self._columns.slice(start, length)
         rows = None if self._rows is None else self._rows[start : start + length]

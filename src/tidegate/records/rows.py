@@ -5,7 +5,37 @@ from __future__ import annotations
 import datetime
 from collections import namedtuple
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
+
+
+class Row(tuple[Any, ...]):
+    """A record of columns that no class of the program describes: what `select` gives, and a list of dicts.
+
+    A field is read as `row.app`, as `row["app"]` or by its position. For each list of columns there is a subclass.
+
+    >>> isinstance(row_class(("app",))("mail"), Row)
+    True
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *values: object, **fields: object) -> Self:
+        raise TypeError(
+            "a Row is made from columns, not by hand. Return a dict or a tuple from a function with "
+            "returns=pyarrow.schema([...]), or use a dataclass or a NamedTuple"
+        )
+
+    if TYPE_CHECKING:  # what a subclass has; a type checker does not know the columns
+        count: Any  # a column, as in the rows of count(), not the method of a tuple
+        index: Any
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __getitem__(self, key: Any) -> Any: ...
+
+        def as_dict(self) -> dict[str, Any]:
+            """The row as a dictionary by column name."""
+            ...
 
 
 def _words(value: Any) -> str:
@@ -43,7 +73,7 @@ def row_class(names: tuple[str, ...]) -> Any:
 
     shown = [name if name.isidentifier() else repr(name) for name in names]
 
-    class Row(base):
+    class RowOfColumns(base, Row):
         __slots__ = ()
 
         def __getitem__(self, key: Any) -> Any:
@@ -65,4 +95,5 @@ def row_class(names: tuple[str, ...]) -> Any:
         def __reduce__(self) -> Any:
             return _restore, (names, tuple(self))
 
-    return Row
+    RowOfColumns.__name__ = RowOfColumns.__qualname__ = "Row"
+    return RowOfColumns

@@ -6,7 +6,7 @@ Nothing of pandas or Spark is imported: whoever passes their objects has done so
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import polars as pl
 import pyarrow as pa
@@ -15,6 +15,14 @@ from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.records.columns import brief
 from tidegate.records.plain_types import canonical_type
 from tidegate.records.types import RecordType, RowType, record_type_of
+
+
+class ArrowTable(Protocol):
+    """A DataFrame of pandas or polars, or a table of Arrow."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Its columns, by Arrow's protocol."""
+        ...
 
 
 def records_of(values: Iterable[Any], declared: Any) -> tuple[list[Any], Any]:

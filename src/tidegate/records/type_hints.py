@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidegate.core.errors import SchemaError
 from tidegate.records.columns import brief
 from tidegate.records.record_classes import RecordClass, record_class_of
+from tidegate.records.rows import Row
 from tidegate.records.value_codecs import Canonical, conversions_of, literal_type
 
 
@@ -173,6 +174,8 @@ def why_no_column(hint: Any) -> str:
     hint, _ = split_optional(resolve_alias(hint))
     if hint in (object, Any, None, type(None)):
         return ""
+    if hint is Row:
+        return "Row does not say which columns it has; pass returns=pyarrow.schema([...])"
     found = record_class_of(hint)
     for name, field in () if found is None else found.hints.items():
         if codec_for_hint(split_optional(field)[0]) is None:

@@ -419,7 +419,7 @@ def _pickled(row: Any) -> bytes:
         ) from e
 
 
-def record_type_of(hint: Any) -> RecordType:
+def record_type_of(hint: object) -> RecordType:
     """Choose the record type for a type hint, a class, an Arrow schema or a RecordType; unknown: `ObjectType`."""
     if isinstance(hint, RecordType):
         return hint

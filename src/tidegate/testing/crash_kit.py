@@ -28,7 +28,7 @@ from tidegate.core.errors import ProgramError
 from tidegate.core.words import number_of
 from tidegate.testing.scripted_source import Crash, Pause, ScriptedSource
 
-Program = Callable[[Environment, DataStream, Path], object]
+Program = Callable[[Environment, DataStream[Any], Path], object]
 """Builds the job: reads the stream, writes to sinks below the directory."""
 How = Literal["kill", "raise", "exit", "_exit"]
 

@@ -131,7 +131,7 @@ class OperatorHarness:
         self.operator = make_operator(payload, context)
 
     @classmethod
-    def of(cls, stream: DataStream | DataStreamSink, **settings: Any) -> OperatorHarness:
+    def of(cls, stream: DataStream[Any] | DataStreamSink, **settings: Any) -> OperatorHarness:
         """The operator that makes this stream (or that is this sink), with the types of the program around it."""
         node = stream._node
         inputs = [

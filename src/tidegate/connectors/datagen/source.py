@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
 import pyarrow as pa
+from typing_extensions import TypeForm
 
 from tidegate.api.identity import Identity, function_identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
@@ -37,13 +38,24 @@ from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.words import number_of
 from tidegate.records.batch import Batch, Origin
+from tidegate.records.rows import Row
+from tidegate.records.type_variables import AnyRecordOut, T
 from tidegate.records.types import RecordType, RowType, record_type_of
 
 _ENDLESS = 1 << 62
 _NS_PER_S = 1_000_000_000
 
 
-class DataGeneratorSource(KnownSplitsSource):
+class Pace(TypedDict, total=False):
+    """The keyword arguments of a `DataGeneratorSource` that say how many records there are, and when."""
+
+    count: int | None
+    rate: float | None
+    seed: int
+    tick: str | float | timedelta
+
+
+class DataGeneratorSource(KnownSplitsSource[AnyRecordOut]):
     """Generates records from columns, from a function, or from both; the same seed gives the same records.
 
     `fields` names the columns (see `columns`). `generator` is called as `f(indices, rng)` with 8,192
@@ -66,6 +78,25 @@ class DataGeneratorSource(KnownSplitsSource):
 
     split_type = GeneratorSplit
 
+    @overload
+    def __init__(
+        self: DataGeneratorSource[Row],
+        generator: GeneratorFunction | None = None,
+        *,
+        fields: Mapping[str, Column] | None = None,
+        **pace: Unpack[Pace],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: DataGeneratorSource[T],
+        generator: GeneratorFunction | None = None,
+        *,
+        fields: Mapping[str, Column] | None = None,
+        schema: TypeForm[T],
+        **pace: Unpack[Pace],
+    ) -> None: ...
+
     def __init__(
         self,
         generator: GeneratorFunction | None = None,
@@ -74,7 +105,7 @@ class DataGeneratorSource(KnownSplitsSource):
         count: int | None = None,
         rate: float | None = None,
         seed: int = 0,
-        schema: Any = None,
+        schema: object = None,
         tick: str | float | timedelta = "0.5 ms",
     ) -> None:
         if generator is None and not fields:
@@ -134,11 +165,11 @@ class DataGeneratorSource(KnownSplitsSource):
             for k in range(parallelism)
         ]
 
-    def create_reader(self, context: ReaderContext) -> SourceReader:
+    def create_reader(self, context: ReaderContext) -> SourceReader[AnyRecordOut]:
         """Make a reader that generates."""
         return _GeneratorReader(context, self._blocks(), self._rate, self._tick_ns)
 
-    def with_columns(self, names: Sequence[str]) -> Source | None:
+    def with_columns(self, names: Sequence[str]) -> Source[Row] | None:
         """Draw only these fields; a field's values do not depend on the others."""
         if self._generator is not None or not set(names) <= set(self._fields) or not names:
             return None

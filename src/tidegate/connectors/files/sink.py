@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+import pyarrow.fs as pafs
+
 from tidegate.api.identity import Identity
 from tidegate.api.sink import Committer, Sink, SinkJob, SinkWriter, WriterContext
 from tidegate.connectors.files.format_names import format_of
@@ -24,7 +26,7 @@ from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 
 
-class FileSink(Sink):
+class FileSink(Sink[object]):
     """Files `part-<job id>-<subtask>-<attempt>-<number>.<format>` in a directory.
 
     A file is written under a hidden name that ends in `.inprogress`, complete it is hidden as `.pending`, and it gets
@@ -61,7 +63,7 @@ class FileSink(Sink):
         roll_size: str | int = "128 MiB",
         overwrite: bool = False,
         append: bool = False,
-        filesystem: Any = None,
+        filesystem: pafs.FileSystem | None = None,
     ) -> None:
         name = os.fspath(directory)
         self.directory = name if filesystem is not None else absolute(name)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import pyarrow as pa
+import pyarrow.fs as pafs
+from typing_extensions import TypeForm
 
+from tidegate.api.functions import OutputTag
 from tidegate.api.identity import Identity
 from tidegate.api.source import (
     Boundedness,
@@ -43,10 +46,12 @@ from tidegate.connectors.files.splits import (
 )
 from tidegate.connectors.files.text_files import BOM, TextFile
 from tidegate.connectors.files.text_reader import LineCounts, OpenTextSplit, TextReading
-from tidegate.core.durations import format_duration_ms, parse_duration_ms, parse_size_bytes
+from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms, parse_size_bytes
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats import ParquetFormat, TextFormat
 from tidegate.formats.parquet import reader_schema
+from tidegate.records.rows import Row
+from tidegate.records.type_variables import AnyRecordOut, T
 from tidegate.records.types import RecordType, RowType, record_type_of
 
 _SAMPLE_LINES = 1_000
@@ -56,7 +61,23 @@ _CHUNK_BYTES = 2 << 20
 _SMALLEST_CHUNK_BYTES = 64 << 10
 
 
-class FileSource(Source):
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Format = str | TextFormat | ParquetFormat
+
+
+class Reading(TypedDict, total=False):
+    """The keyword arguments of a `FileSource`, beside its schema."""
+
+    on_bad_record: str | OutputTag[Any]
+    watch: Duration | None
+    split_size: str | int
+    dictionary_columns: Sequence[str]
+    max_line_size: str | int
+    base_path: str | os.PathLike[str] | None
+    filesystem: pafs.FileSystem | None
+
+
+class FileSource(Source[AnyRecordOut]):
     """Files of records, read in parallel by ranges of bytes (JSON lines, CSV) or row groups (Parquet).
 
     Args:
@@ -97,19 +118,38 @@ class FileSource(Source):
     >>> folder.cleanup()
     """
 
+    @overload
+    def __init__(
+        self: FileSource[str], path: Paths, format: Literal["text"], **reading: Unpack[Reading]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: FileSource[Row], path: Paths, format: Format | None = None, **reading: Unpack[Reading]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: FileSource[T],
+        path: Paths,
+        format: Format | None = None,
+        schema: TypeForm[T] = ...,
+        **reading: Unpack[Reading],
+    ) -> None: ...
+
     def __init__(
         self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        format: str | TextFormat | ParquetFormat | None = None,
-        schema: Any = None,
+        path: Paths,
+        format: Format | None = None,
+        schema: object = None,
         *,
-        on_bad_record: Any = FAIL,
-        watch: str | int | None = None,
+        on_bad_record: str | OutputTag[Any] = FAIL,
+        watch: Duration | None = None,
         split_size: str | int = "16 MiB",
         dictionary_columns: Sequence[str] = (),
         max_line_size: str | int = "64 MiB",
         base_path: str | os.PathLike[str] | None = None,
-        filesystem: Any = None,
+        filesystem: pafs.FileSystem | None = None,
     ) -> None:
         given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         if not given:
@@ -160,7 +200,7 @@ class FileSource(Source):
     def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
         return FileEnumerator(context, self._location, self._splits, self._watch_ms, self.split_type, state)
 
-    def create_reader(self, context: ReaderContext) -> SourceReader:
+    def create_reader(self, context: ReaderContext) -> SourceReader[AnyRecordOut]:
         location, record_type = self._location, self.record_type
         assert self._declared is not None
         if isinstance(self.format, ParquetFormat):
@@ -184,11 +224,11 @@ class FileSource(Source):
         tag = side_output_tag(self.on_bad_record)
         return {} if tag is None else {tag: BAD_RECORD_TYPE}
 
-    def with_columns(self, names: Sequence[str]) -> FileSource:
+    def with_columns(self, names: Sequence[str]) -> FileSource[Row]:
         """A source that reads these columns only, as `Row` records; the other columns are not checked."""
         whole = self.record_type
         fields = [whole.schema.field(whole.field_index(n, "FileSource.with_columns")) for n in names]
-        narrow = FileSource.__new__(FileSource)
+        narrow: FileSource[Row] = FileSource.__new__(FileSource)
         narrow.__dict__.update(self.__dict__)
         narrow._record_type = RowType(pa.schema(fields))
         return narrow

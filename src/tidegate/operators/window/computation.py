@@ -49,7 +49,7 @@ class WindowComputation:
         self._evictor_context = TimeContext(operator)
         self._accumulators = self._make_accumulators(operation)
         self.contents: Contents = self._make_contents()
-        self._function: ProcessWindowFunction | None = None
+        self._function: ProcessWindowFunction[Any, Any, Any] | None = None
         self._window_state: RememberedByWindow | None = None
         self._global_state: RememberedByKey | None = None
         self._make_results(operator, operation)
