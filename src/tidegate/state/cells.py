@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tidegate.api.state import KeyedState, ListState, MapState
 from tidegate.core.errors import SchemaError
@@ -60,12 +60,19 @@ class MapKeyForm:
     """Raises `SchemaError` if a kept key does not fit."""
 
 
+class Adopter(Protocol):
+    """A serializer, or what keeps the bytes of one. An object, because Python calls a method faster than a function."""
+
+    def adopt(self, value: Any) -> Any:
+        """What is kept of a value; `SchemaError` if it does not fit."""
+        ...
+
+
 @dataclass(frozen=True)
 class KeptForm:
     """What is kept of the values of a state in memory."""
 
-    adopt: Callable[[Any], Any]
-    """What is kept of a value; `SchemaError` if it does not fit."""
+    adopter: Adopter
     release: Callable[[Any], Any] | None
     """The caller's own value of a kept one; None: it is the kept one, which cannot change."""
     map_keys: MapKeyForm | None = None
@@ -84,7 +91,7 @@ class Cells:
         self.backend = declared.backend
         self.clock = declared.clock
         self.operator = declared.backend.context.operator_name
-        self._adopt = form.adopt
+        self._adopter = form.adopter
 
     def key(self) -> Any:
         """The current key; refused if there is none."""
@@ -100,7 +107,7 @@ class Cells:
     def adopt(self, value: Any) -> Any:
         """What is kept of a value; one that does not fit is named."""
         try:
-            return self._adopt(value)
+            return self._adopter.adopt(value)
         except SchemaError as e:
             self.refuse_value(value, e)
 
@@ -139,29 +146,32 @@ class ValueCells(Cells):
     def __init__(self, declared: DeclaredState, form: KeptForm, table: ValueGenerations) -> None:
         super().__init__(declared, form)
         self.table = table
-        self._find, self._put = table.find, table.put
 
     def read(self) -> Any:
         """The kept value, or `REMOVED`."""
         key = self.backend.current_key
         if key is NO_KEY:
             self.refuse_without_key()
-        return self._find(key)
+        changed = self.table.changed
+        return changed[key] if key in changed else self.table.load(key)
 
     def write(self, kept: Any) -> None:
         """Put a kept value there."""
-        self._put(self.key(), kept)
+        self.table.put(self.key(), kept)
 
     def store(self, value: Any) -> None:
         """Keep a value. What `adopt` and `write` do, without the calls."""
         try:
-            kept = self._adopt(value)
+            kept = self._adopter.adopt(value)
         except SchemaError as e:
             self.refuse_value(value, e)
         key = self.backend.current_key
         if key is NO_KEY:
             self.refuse_without_key()
-        self._put(key, kept)
+        table = self.table
+        table.changed[key] = kept
+        if len(table.changed) > table.check_at:
+            table.grown()
 
     def remove(self) -> None:
         """Forget the value."""
@@ -169,7 +179,7 @@ class ValueCells(Cells):
 
     def holds(self, key: Any) -> bool:
         """Whether a key, not the current one, has something."""
-        return self._find(key) is not REMOVED
+        return self.table.find(key) is not REMOVED
 
 
 class TtlValueCells(ValueCells):
@@ -182,7 +192,7 @@ class TtlValueCells(ValueCells):
         key = self.backend.current_key
         if key is NO_KEY:
             self.refuse_without_key()
-        cell = self._find(key)
+        cell = self.table.find(key)
         if cell is REMOVED:
             return REMOVED
         written, kept = cell
@@ -192,7 +202,7 @@ class TtlValueCells(ValueCells):
             self.table.remove(key)
             return REMOVED
         if clock.refresh_on_read and written != now:
-            self._put(key, (now, self._renewed(key, kept)))
+            self.table.put(key, (now, self._renewed(key, kept)))
         return kept
 
     def _renewed(self, key: Any, kept: Any) -> Any:
@@ -201,22 +211,22 @@ class TtlValueCells(ValueCells):
 
     def write(self, kept: Any) -> None:
         """Put a kept value there, written now."""
-        self._put(self.key(), (self.clock.now(), kept))
+        self.table.put(self.key(), (self.clock.now(), kept))
 
     def store(self, value: Any) -> None:
         """Keep a value, written now."""
         try:
-            kept = self._adopt(value)
+            kept = self._adopter.adopt(value)
         except SchemaError as e:
             self.refuse_value(value, e)
         key = self.backend.current_key
         if key is NO_KEY:
             self.refuse_without_key()
-        self._put(key, (self.clock.now(), kept))
+        self.table.put(key, (self.clock.now(), kept))
 
     def holds(self, key: Any) -> bool:
         """Whether a key has something that has not expired."""
-        cell = self._find(key)
+        cell = self.table.find(key)
         return cell is not REMOVED and not self.clock.is_expired(cell[0], self.clock.now())
 
 

@@ -20,9 +20,10 @@ on its way into a file. Mailbox thread only.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 Entries = dict[Any, Any]
 
@@ -41,18 +42,16 @@ CLEARED: Final = Removed()
 """As a key of a map's changes: entries that are older than these changes are gone."""
 
 
-_ABSENT: Final = object()
+UNBOUNDED: Final = sys.maxsize
 
 
 class Generations(ABC):
     """What all tables have."""
 
-    is_bounded: ClassVar[bool] = False
-    """Whether whoever writes to `changed` itself calls `grown` when it has more keys than `check_at`."""
-    check_at: int = 0
-
     def __init__(self) -> None:
         self.changed: Entries = {}
+        self.check_at: int = UNBOUNDED
+        """Whoever writes to `changed` itself calls `grown` when it has more keys than that."""
         self.on_freeze: Callable[[Entries], None] = lambda changed: None
         """Called with the new `changed`, for a live state that keeps a reference to it."""
 
@@ -78,8 +77,8 @@ class ValueGenerations(Generations):
 
     def find(self, key: Any) -> Any:
         """The cell of a key, or `REMOVED`."""
-        found = self.changed.get(key, _ABSENT)
-        return self.load(key) if found is _ABSENT else found
+        changed = self.changed
+        return changed[key] if key in changed else self.load(key)
 
     def put(self, key: Any, cell: Any) -> None:
         """Change the cell of a key."""

@@ -21,10 +21,10 @@ from tidegate.api.state import (
 )
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.words import kind_of
-from tidegate.state.backend import NoKeyError
+from tidegate.state.backend import NO_KEY, NoKeyError
 from tidegate.state.cells import Cells, ListCells, MapCells, ValueCells
 from tidegate.state.copies import itself
-from tidegate.state.generations import REMOVED, Entries
+from tidegate.state.generations import REMOVED, UNBOUNDED, Entries
 
 
 def _take_over(live: KeyedState, declaration: KeyedState) -> None:
@@ -44,7 +44,7 @@ class CellValueState(ValueState[Any]):
     def _adopt_default(self) -> Any:
         """The default as a value is kept, so that nobody can change it for the next key."""
         try:
-            return self._cells.form.adopt(self.default)
+            return self._cells.form.adopter.adopt(self.default)
         except SchemaError as e:
             raise ProgramError(
                 f"operator {self._cells.operator!r}: the default of state {self.name!r} is of another type: {e}"
@@ -82,8 +82,6 @@ class PlainValueState(CellValueState):
         cls = cells.values.exact_class
         self._class, self._fits = cls, cells.values.fits
         self._int = int if cls is int else None
-        self._any_of = cls if cls in (float, bool, bytes) else None
-        """Every value of this class fits."""
         self._follow(cells.table.changed)
         cells.table.on_freeze = self._follow
 
@@ -101,10 +99,8 @@ class PlainValueState(CellValueState):
     def update(self, value: Any) -> None:
         """Set the key's value; None is the same as `clear`."""
         cls = type(value)  # a call in name only: the interpreter has an instruction for it
-        if (
-            (cls is not self._int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF)
-            and cls is not self._any_of
-            and (cls is not self._class or not self._fits(value))
+        if (cls is not self._int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF) and (
+            cls is not self._class or not self._fits(value)
         ):
             if value is None:
                 self._cells.remove()
@@ -117,7 +113,12 @@ class PlainValueState(CellValueState):
 
 
 class BoundedValueState(PlainValueState):
-    """The same over a table that looks at the number of its changes."""
+    """The same over a table that looks at the number of its changes. Written out: a call would cost a third more."""
+
+    def __init__(self, declaration: ValueState[Any], cells: ValueCells) -> None:
+        super().__init__(declaration, cells)
+        self._any_of = self._class if self._class in (float, bool, bytes) else None
+        """Every value of this class fits."""
 
     def _follow(self, changed: Entries) -> None:
         self._changed = changed
@@ -148,19 +149,22 @@ class LiveReducingState(ReducingState[Any]):
     def __init__(self, declaration: ReducingState[Any], cells: ValueCells) -> None:
         _take_over(self, declaration)
         self._cells = cells
-        self._release = cells.release or itself
+        self._release = cells.release
 
     def get(self) -> Any:
         """What was reduced so far, or None."""
-        kept = self._cells.read()
-        return None if kept is REMOVED else self._release(kept)
+        kept, release = self._cells.read(), self._release
+        if kept is REMOVED:
+            return None
+        return kept if release is None else release(kept)
 
     def add(self, value: Any) -> None:
         """Reduce a value into it."""
         cells = self._cells
         kept = cells.read()
         if kept is not REMOVED:
-            value = self.function(self._release(kept), value)
+            release = self._release
+            value = self.function(kept if release is None else release(kept), value)
         cells.store(value)
 
     def clear(self) -> None:
@@ -176,19 +180,24 @@ class LiveAggregatingState(AggregatingState[Any, Any]):
     def __init__(self, declaration: AggregatingState[Any, Any], cells: ValueCells) -> None:
         _take_over(self, declaration)
         self._cells = cells
-        self._release = cells.release or itself
+        self._release = cells.release
 
     def get(self) -> Any:
         """The result of what was added so far, or None."""
-        kept = self._cells.read()
-        return None if kept is REMOVED else self.function.get_result(self._release(kept))
+        kept, release = self._cells.read(), self._release
+        if kept is REMOVED:
+            return None
+        return self.function.get_result(kept if release is None else release(kept))
 
     def add(self, value: Any) -> None:
         """Add a value."""
         cells = self._cells
-        kept = cells.read()
-        so_far = self.function.create_accumulator() if kept is REMOVED else self._release(kept)
-        cells.store(self.function.add(value, so_far))
+        kept, release = cells.read(), self._release
+        if kept is REMOVED:
+            kept = self.function.create_accumulator()
+        elif release is not None:
+            kept = release(kept)
+        cells.store(self.function.add(value, kept))
 
     def clear(self) -> None:
         """Forget the key's accumulator."""
@@ -241,25 +250,33 @@ class LiveMapState(MapState[Any, Any]):
         assert form is not None
         self._plain_key, self._adopt_key = form.plain_class, form.adopt
         self._key_fits, self._check_key = form.fits, form.check
-        self._release, self._release_key = cells.release or itself, form.release or itself
+        self._release, self._release_key = cells.release, form.release or itself
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The entry's value, or `default`."""
         cells = self._cells
-        kept = cells.find(cells.key(), self._map_key(key))
-        return default if kept is REMOVED else self._release(kept)
+        current = cells.backend.current_key
+        if current is NO_KEY:
+            cells.refuse_without_key()
+        kept, release = cells.find(current, self._map_key(key)), self._release
+        if kept is REMOVED:
+            return default
+        return kept if release is None else release(kept)
 
     def put(self, key: Any, value: Any) -> None:
         """Set an entry."""
         cells = self._cells
         kept = cells.adopt(value)
+        current = cells.backend.current_key
+        if current is NO_KEY:
+            cells.refuse_without_key()
         map_key = self._map_key(key)
         if self._key_fits is not None and not self._key_fits(map_key):
             try:
                 self._check_key(map_key)
             except SchemaError as e:
                 cells.refuse_value(key, e)
-        cells.put(cells.key(), map_key, kept)
+        cells.put(current, map_key, kept)
 
     def remove(self, key: Any) -> None:
         """Remove an entry; one that does not exist is no error."""
@@ -271,7 +288,7 @@ class LiveMapState(MapState[Any, Any]):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All entries, of this moment."""
-        of_key, of_value = self._release_key, self._release
+        of_key, of_value = self._release_key, self._release or itself
         return ((of_key(k), of_value(v)) for k, v in self._cells.entries(self._cells.key()))
 
     def keys(self) -> Iterator[Any]:
@@ -305,7 +322,9 @@ def live_state(declaration: KeyedState, cells: Cells) -> KeyedState:
     if isinstance(declaration, ValueState):
         if cells.clock is not None or cells.release is not None:
             return CellValueState(declaration, cells)
-        return (BoundedValueState if cells.table.is_bounded else PlainValueState)(declaration, cells)
+        return (PlainValueState if cells.table.check_at == UNBOUNDED else BoundedValueState)(
+            declaration, cells
+        )
     if isinstance(declaration, ReducingState):
         return LiveReducingState(declaration, cells)
     if isinstance(declaration, AggregatingState):

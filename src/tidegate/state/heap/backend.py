@@ -1,6 +1,6 @@
 """The heap backend: row states in dicts, column tables in numpy arrays, files in Parquet.
 
-A snapshot freezes every state (see `heap.table` and `heap.column_store`), and its asynchronous part writes one file per
+A snapshot freezes every state (see `heap.values` and `heap.columns`), and its asynchronous part writes one file per
 state: an increment on the files of the last completed checkpoint, or a new base when there is none yet, when the
 increments have grown as large as the base, or when there are many. What an aborted checkpoint had written is written
 again, because increments hold everything since the last completed one.
@@ -11,7 +11,6 @@ A state of the checkpoint that the program does not declare (any more) is kept a
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
@@ -307,26 +306,21 @@ class _Snapshot:
         self._checkpoint_id = checkpoint_id
         self._context = context
         self._parts = parts
-        self._lock = threading.Lock()
-        self._begun = False
+        self._turns = [True]
+        """Whoever takes the one that is there, in one step of the interpreter, writes it or gives it up."""
 
     def give_up(self) -> None:
         """Nobody wants it any more; if it has not begun it will not."""
-        with self._lock:
-            if self._begun:
-                return
-            self._begun = True
-        self._release()
+        if self._is_first():
+            self._release()
 
     def __call__(self, writer: SnapshotWriter) -> KeyedStateHandle:
         context = self._context
-        with self._lock:
-            if self._begun:
-                raise CheckpointError(
-                    f"operator {context.operator_name!r}: checkpoint {self._checkpoint_id} was given up before its "
-                    f"state was written"
-                )
-            self._begun = True
+        if not self._is_first():
+            raise CheckpointError(
+                f"operator {context.operator_name!r}: checkpoint {self._checkpoint_id} was given up before its "
+                f"state was written"
+            )
         try:
             files: dict[str, tuple[StateFile, ...]] = {}
             bytes_new = 0
@@ -349,6 +343,13 @@ class _Snapshot:
             bytes_new=bytes_new,
         )
 
+    def _is_first(self) -> bool:
+        try:
+            self._turns.pop()
+        except IndexError:
+            return False
+        return True
+
     def _release(self) -> None:
         for part in self._parts:
             part.store.release(self._checkpoint_id)
@@ -370,7 +371,5 @@ def _kept_form(declared: DeclaredState) -> KeptForm:
     if values.name != "arrow" or (declared.is_list and release is not None):  # an element may be None
         release = values.release
     if keys is None:
-        return KeptForm(values.adopt, release)
-    return KeptForm(
-        values.adopt, release, MapKeyForm(keys.adopt, None, keys.plain_class, keys.fits, keys.check)
-    )
+        return KeptForm(values, release)
+    return KeptForm(values, release, MapKeyForm(keys.adopt, None, keys.plain_class, keys.fits, keys.check))

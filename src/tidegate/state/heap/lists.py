@@ -39,10 +39,10 @@ class TtlWholeLists(WholeLists, TtlValueCells):
     def own_list(self, more: int = 1) -> list[Any]:
         """The list as of now, written now."""
         key, now = self.key(), self.clock.now()
-        cell = self._find(key)
+        cell = self.table.find(key)
         is_gone = cell is REMOVED or self.clock.is_expired(cell[0], now)
         owned: list[Any] = [] if is_gone else self._renewed(key, cell[1])
-        self._put(key, (now, owned))
+        self.table.put(key, (now, owned))
         return owned
 
     def _renewed(self, key: Any, kept: Any) -> Any:

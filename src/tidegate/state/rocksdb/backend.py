@@ -75,7 +75,7 @@ class RocksDBBackend(LayeredBackend):
         is_value = not (declared.is_list or declared.is_map)
         cell_bytes = CellBytes(declared.values, has_ttl, always_bytes=not is_value)
         map_keys = None if declared.map_keys is None else map_key_form(declared.map_keys)
-        form = KeptForm(cell_bytes.adopt, cell_bytes.release, map_keys)
+        form = KeptForm(cell_bytes.adopter, cell_bytes.release, map_keys)
         cells: RowCells
         table: StoredTable
         if declared.is_list:

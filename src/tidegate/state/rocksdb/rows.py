@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from tidegate.core.errors import SchemaError
 from tidegate.core.key_groups import KeyGroupRange
+from tidegate.state.cells import Adopter
 from tidegate.state.copies import itself
 from tidegate.state.generations import REMOVED, Entries, Generations
 from tidegate.state.rocksdb.database import Database, Entry
@@ -76,7 +77,7 @@ class CellBytes:
         plain = serializer.copier is None and not always_bytes and exact in (int, float, bool, str, bytes)
         self.is_sized = plain and exact in (int, float, bool)
         """Whether all kept values are small."""
-        self.adopt: Callable[[Any], Any] = serializer.adopt if plain else self._to_bytes
+        self.adopter: Adopter = serializer if plain else self
         self.release: Callable[[Any], Any] | None = None
         to_bytes, from_bytes = serializer.to_bytes, serializer.from_bytes
         if not plain:
@@ -98,7 +99,8 @@ class CellBytes:
         """About the bytes of a cell."""
         return 0 if cell is REMOVED else len(self.to_bytes(self.kept(cell)))
 
-    def _to_bytes(self, value: Any) -> bytes:
+    def adopt(self, value: Any) -> bytes:
+        """The bytes of a value."""
         if type(value) is not self._serializer.exact_class:
             value = self._serializer.adopt(value)
         try:
@@ -113,7 +115,6 @@ class CellBytes:
 class StoredTable(Generations, Store):
     """The three generations of one state. Subclasses say what a cell is, and how it becomes entries."""
 
-    is_bounded = True
     is_exact = True
     """Whether a key that has entries in the database has something, but for what has expired."""
 
