@@ -3,6 +3,15 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tidegate.aggregates.aggregate import Aggregate, Kernel
+from tidegate.aggregates.best_by import MaxBy, MinBy
+from tidegate.aggregates.count import Count
+from tidegate.aggregates.distinct import CountDistinct
+from tidegate.aggregates.edges import First, Last
+from tidegate.aggregates.extremes import Max, Min
+from tidegate.aggregates.mean import Avg
+from tidegate.aggregates.sum import Sum
+from tidegate.aggregates.top_n import TopN
 from tidegate.api.async_io import AsyncFunction, AsyncRetry
 from tidegate.api.column_cuts import SessionGap, Slices
 from tidegate.api.connected_streams import ConnectedStreams
@@ -81,18 +90,6 @@ from tidegate.api.triggers import (
     TriggerResult,
 )
 from tidegate.api.watermarks import WatermarkGenerator, WatermarkStrategy
-from tidegate.api.window_aggregates import (
-    Avg,
-    Count,
-    CountDistinct,
-    First,
-    Last,
-    Max,
-    Min,
-    Sum,
-    TopN,
-    WindowAggregate,
-)
 from tidegate.api.window_functions import ProcessWindowFunction, WindowContext
 from tidegate.api.window_joins import (
     CoGroupFunction,
@@ -159,6 +156,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "AggregateFunction",
     "AggregatingState",
     "AsyncFunction",
@@ -223,6 +221,7 @@ __all__ = [
     "JoinContext",
     "JoinFunction",
     "JoinedStreams",
+    "Kernel",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
@@ -233,7 +232,9 @@ __all__ = [
     "MapFunction",
     "MapState",
     "Max",
+    "MaxBy",
     "Min",
+    "MinBy",
     "OnMergeContext",
     "OnTimerContext",
     "OperatorCounts",
@@ -295,7 +296,6 @@ __all__ = [
     "VertexMetrics",
     "WatermarkGenerator",
     "WatermarkStrategy",
-    "WindowAggregate",
     "WindowAssigner",
     "WindowCoGroupedStreams",
     "WindowContext",

@@ -22,6 +22,7 @@ NOT_FOR_USERS = {
     "Canonical": "how a record type reads columns that others wrote",
     "Counter": "what a context's counter() returns",
     "EqualTo": "a step of join(...).where(...).equal_to(...)",
+    "Groups": "given to Kernel.reduce",
     "Key": "made by key_by",
     "NoKey": "the key of a stream that has none",
     "OperatorStateOptions": "the keyword arguments of a state",

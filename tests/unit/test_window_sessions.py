@@ -20,10 +20,8 @@ from tests.unit.window_model import (
     batches_of_records,
     columns_of,
 )
-from tidegate.api.window_operations import AggregateWindow
-from tidegate.api.windows import EventTimeSessionWindows
-from tidegate.operators.window.accumulators import CountRecords
-from tidegate.operators.window.declared import column_readers, window_aggregates
+from tidegate.aggregates.count import CountRecords
+from tidegate.operators.aggregate_inputs import AggregateInputs
 from tidegate.operators.window.parts import WindowAggregates
 from tidegate.operators.window.session_pool import Sessions
 from tidegate.operators.window.sessions import SessionState, running_ends
@@ -34,9 +32,8 @@ class SessionWindows:
     """The vectorised core with records in and rows out."""
 
     def __init__(self, gap: int, aggregates: Aggregates, lateness_ms: int = 0) -> None:
-        operation = AggregateWindow(EventTimeSessionWindows(gap), None, aggregates=aggregates)
-        self._read = column_readers(operation, RECORD_TYPE)
-        self._aggregates = window_aggregates(operation, RECORD_TYPE)
+        self._inputs = AggregateInputs([a for _, a in aggregates], RECORD_TYPE)
+        self._aggregates = WindowAggregates(self._inputs.kernels)
         self._gap, self._lateness = gap, lateness_ms
         self.state = SessionState(gap, self._aggregates, lateness_ms)
         self.late: list[Record] = []
@@ -51,7 +48,7 @@ class SessionWindows:
             if not len(kept):
                 return []
             columns, timestamps, ids = columns.take(pa.array(kept)), timestamps[kept], ids[kept]
-        return self._rows(self.state.add(ids, timestamps, [read(columns) for read in self._read]))
+        return self._rows(self.state.add(ids, timestamps, self._inputs.columns(columns)))
 
     def advance(self, clock: int) -> list[Result]:
         return self._rows(self.state.advance(clock))
@@ -110,7 +107,7 @@ def test_keys_without_sessions_are_forgotten() -> None:
     state = SessionState(10, WindowAggregates([CountRecords()]))
     for n in range(40):
         keys = np.append(np.arange(n * 5_000, (n + 1) * 5_000), -1)
-        state.add(state.index.ids([pa.array(keys)]), np.full(5_001, 10 * n), [None])
+        state.add(state.index.ids([pa.array(keys)]), np.full(5_001, 10 * n), [()])
         found = state.advance(10 * n + 5)
         assert (found is None) == (n == 0)
         if found is not None:

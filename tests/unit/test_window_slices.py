@@ -24,17 +24,14 @@ from tests.unit.window_model import (
     batches_of_records,
     columns_of,
 )
-from tidegate.api.window_operations import AggregateWindow
-from tidegate.api.windows import (
-    TumblingEventTimeWindows,
-)
-from tidegate.operators.window.accumulators import CountRecords, Total
-from tidegate.operators.window.declared import column_readers, window_aggregates
-from tidegate.operators.window.groups import Groups
+from tidegate.aggregates.count import CountRecords
+from tidegate.aggregates.groups import Groups
+from tidegate.aggregates.sum import NumberSum
+from tidegate.aggregates.top_n import BestRecords
+from tidegate.operators.aggregate_inputs import AggregateInputs
 from tidegate.operators.window.parts import Part, WindowAggregates
 from tidegate.operators.window.slices import SliceState
 from tidegate.operators.window.slicing import Slicing
-from tidegate.operators.window.value_accumulators import BestRecords
 from tidegate.records.elements import MAX_WATERMARK
 
 
@@ -42,9 +39,8 @@ class Windows:
     """The vectorised core with records in and rows out."""
 
     def __init__(self, slicing: Slicing, aggregates: Aggregates, lateness_ms: int = 0) -> None:
-        operation = AggregateWindow(TumblingEventTimeWindows(1), None, aggregates=aggregates)
-        self._read = column_readers(operation, RECORD_TYPE)
-        self._aggregates = window_aggregates(operation, RECORD_TYPE)
+        self._inputs = AggregateInputs([a for _, a in aggregates], RECORD_TYPE)
+        self._aggregates = WindowAggregates(self._inputs.kernels)
         self.state = SliceState(slicing, self._aggregates, lateness_ms)
         self.late: list[Record] = []
 
@@ -58,7 +54,7 @@ class Windows:
                 return []
             columns, timestamps = columns.take(pa.array(kept)), timestamps[kept]
         ids = self.state.index.ids([columns.column(0)])
-        rows = self.state.group(ids, timestamps, [read(columns) for read in self._read])
+        rows = self.state.group(ids, timestamps, self._inputs.columns(columns))
         if len(rows[0]):
             self.state.add(*rows)
         return list(self._rows(self.state.refreshed()))
@@ -143,12 +139,12 @@ def test_windows_are_those_of_a_list_of_records_per_window(
 
 
 def keyed_counts(slicing: Slicing, lateness_ms: int = 0) -> SliceState:
-    return SliceState(slicing, WindowAggregates([CountRecords(), Total("sum", pa.int64())]), lateness_ms)
+    return SliceState(slicing, WindowAggregates([CountRecords(), NumberSum("sum", pa.int64())]), lateness_ms)
 
 
 def add_counts(state: SliceState, keys: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> None:
     ids = state.index.ids([pa.array(keys)])
-    state.add(*state.group(ids, times, [None, pa.array(keys)]))
+    state.add(*state.group(ids, times, [(), (pa.array(keys),)]))
 
 
 def fired(state: SliceState, clock: int) -> list[tuple[int, dict[int, tuple[int, int]]]]:
@@ -224,8 +220,8 @@ def test_a_sum_that_does_not_fit_is_refused_in_a_batch_and_over_batches() -> Non
     ids = np.zeros(2, np.int64)
     state.index.ids([pa.array([0])])
     with pytest.raises(OverflowError):
-        state.group(ids, np.zeros(2, np.int64), [None, pa.array(np.append(large, 1))])
-    one = state.group(ids[:1], np.zeros(1, np.int64), [None, pa.array(large)])
+        state.group(ids, np.zeros(2, np.int64), [(), (pa.array(np.append(large, 1)),)])
+    one = state.group(ids[:1], np.zeros(1, np.int64), [(), (pa.array(large),)])
     state.add(*one)
     with pytest.raises(OverflowError):
         state.add(*one)
@@ -238,10 +234,9 @@ def test_the_best_of_many_records_are_those_that_a_sort_gives() -> None:
     by[chance.random(count) < 0.05] = np.nan
     times = chance.integers(0, 1_000, count)
     codes = chance.integers(0, 7, count)
-    best = BestRecords(3, pa.float64(), [pa.field("row", pa.int64())], largest=True)
-    values = pa.StructArray.from_arrays([pa.array(by), pa.array(np.arange(count))], ["by", "row"])
-    (lists,) = best.partial(Groups(codes, 7), values, times)
-    found = best.result([lists], np.zeros(7, np.int64)).to_pylist()
+    best = BestRecords(3, [pa.float64()], [pa.field("row", pa.int64())], [True])
+    (lists,) = best.reduce(Groups(codes, 7), [pa.array(by), pa.array(np.arange(count))], times)
+    found = best.finish([lists], np.zeros(7, np.int64)).to_pylist()
     for code in range(7):
         rows = np.flatnonzero(codes == code).tolist()
         rows.sort(key=lambda i: (-np.inf if np.isnan(by[i]) else -by[i], times[i], i))

@@ -10,18 +10,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tidegate.api.window_aggregates import (
-    Avg,
-    Count,
-    CountDistinct,
-    First,
-    Last,
-    Max,
-    Min,
-    Sum,
-    TopN,
-    WindowAggregate,
-)
+from tidegate import Aggregate, Avg, Count, CountDistinct, First, Last, Max, Min, Sum, TopN
 from tidegate.records.types import RecordType, RowType
 
 MIN_CLOCK = -(1 << 63)
@@ -35,7 +24,7 @@ RECORD_TYPE: RecordType = RowType(
         ]
     )
 )
-AGGREGATES: tuple[tuple[str, WindowAggregate], ...] = (
+AGGREGATES: tuple[tuple[str, Aggregate], ...] = (
     ("records", Count()),
     ("values", Count("n")),
     ("total", Sum("n")),
@@ -65,20 +54,21 @@ class Record(NamedTuple):
 
 Window = tuple[int, int]
 Result = tuple[Any, ...]
-Aggregates = tuple[tuple[str, WindowAggregate], ...]
+Aggregates = tuple[tuple[str, Aggregate], ...]
 Session = tuple[int, int, list[tuple[int, "Record"]]]
 
 
-def results_of(records: list[Record], aggregates: Iterable[tuple[str, WindowAggregate]]) -> tuple[Any, ...]:
+def results_of(records: list[Record], aggregates: Iterable[tuple[str, Aggregate]]) -> tuple[Any, ...]:
     """All aggregates of the records of one window, which are in order of arrival."""
     return tuple(_result(a, records) for _, a in aggregates)
 
 
-def _result(aggregate: WindowAggregate, records: list[Record]) -> Any:
+def _result(aggregate: Aggregate, records: list[Record]) -> Any:
     if isinstance(aggregate, TopN):
-        with_by = [r for r in records if getattr(r, aggregate.by) is not None]
-        sign = -1 if aggregate.largest else 1
-        best = sorted(with_by, key=lambda r: (sign * _order(getattr(r, aggregate.by)), r.timestamp))
+        ((by, direction),) = aggregate.orders
+        with_by = [r for r in records if getattr(r, by) is not None]
+        sign = -1 if direction == "desc" else 1
+        best = sorted(with_by, key=lambda r: (sign * _order(getattr(r, by)), r.timestamp))
         return [{c: getattr(r, c) for c in aggregate.select or ()} for r in best[: aggregate.n]]
     columns = aggregate.columns()
     if not columns:
@@ -131,7 +121,7 @@ class WindowModel:
     def __init__(
         self,
         windows_of: Callable[[int], Iterable[Window]],
-        aggregates: Iterable[tuple[str, WindowAggregate]],
+        aggregates: Iterable[tuple[str, Aggregate]],
         lateness_ms: int,
     ) -> None:
         self._windows_of = windows_of
@@ -172,9 +162,7 @@ class WindowModel:
 class SessionModel:
     """Sessions, merged record by record as Flink does."""
 
-    def __init__(
-        self, gap_ms: int, aggregates: Iterable[tuple[str, WindowAggregate]], lateness_ms: int
-    ) -> None:
+    def __init__(self, gap_ms: int, aggregates: Iterable[tuple[str, Aggregate]], lateness_ms: int) -> None:
         self._gap = gap_ms
         self._aggregates = tuple(aggregates)
         self._lateness = lateness_ms

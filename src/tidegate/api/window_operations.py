@@ -8,13 +8,14 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from tidegate.aggregates.aggregate import Aggregate
+from tidegate.api.aggregate_inputs import columns_read, result_field
 from tidegate.api.column_cuts import ColumnCut
 from tidegate.api.evictors import Evictor
 from tidegate.api.functions import function_name
 from tidegate.api.identity import Identity, function_identity
 from tidegate.api.operations import Key, Operation, Stage, TwoStages
 from tidegate.api.triggers import Trigger
-from tidegate.api.window_aggregates import WindowAggregate
 from tidegate.api.windows import WindowAssigner
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import ProgramError
@@ -127,7 +128,7 @@ class AggregateWindow(WindowOperation):
     """
 
     kind = "window"
-    aggregates: tuple[tuple[str, WindowAggregate], ...] = ()
+    aggregates: tuple[tuple[str, Aggregate], ...] = ()
     stage: Stage = "whole"
     aggregated_type: RecordType | None = None
     """With stage "merge" the type of the records before the exchange; see `window_partials`."""
@@ -170,15 +171,10 @@ class AggregateWindow(WindowOperation):
         """The key columns and the aggregated ones; all where a function of the user sees the record."""
         if self.stage == "merge":
             return None
-        mine: set[str] = set()
-        for _, aggregate in self.aggregates:
-            columns = aggregate.columns()
-            if columns is None:
-                return None
-            mine.update(columns)
+        mine = columns_read(a for _, a in self.aggregates)
         key = frozenset[str]() if self.key is None else self.key.required_columns()
         reads_records = self.trigger is not None or self.evictor is not None or self.late_tag is not None
-        if key is None or reads_records or self.assigner.reads_element:
+        if mine is None or key is None or reads_records or self.assigner.reads_element:
             return None
         return key | mine
 
@@ -201,13 +197,13 @@ def aggregate_window_type(
     record_type: RecordType,
     key: Key | None,
     assigner: WindowAssigner,
-    aggregates: tuple[tuple[str, WindowAggregate], ...],
+    aggregates: tuple[tuple[str, Aggregate], ...],
 ) -> RecordType:
     """The type of the results: rows, or objects (plain tuples of the same fields) for an untyped key function."""
     fields = key_fields(key)
     if not assigner.is_global:
         fields += [pa.field(name, WINDOW_TIME_TYPE, False) for name in (WINDOW_START, WINDOW_END)]
-    fields += [aggregate.result_field(output, record_type) for output, aggregate in aggregates]
+    fields += [result_field(output, aggregate, record_type) for output, aggregate in aggregates]
     names = [f.name for f in fields]
     keys = [] if key is None else [f.name for f in key_fields(key)]
     for name in names:

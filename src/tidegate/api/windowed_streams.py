@@ -8,6 +8,14 @@ from typing import Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
+from tidegate.aggregates.aggregate import Aggregate
+from tidegate.aggregates.count import Count
+from tidegate.aggregates.distinct import CountDistinct
+from tidegate.aggregates.edges import First, Last
+from tidegate.aggregates.extremes import Max, Min
+from tidegate.aggregates.mean import Avg
+from tidegate.aggregates.sum import Sum
+from tidegate.aggregates.top_n import TopN
 from tidegate.api.evictors import CountEvictor, Evictor
 from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import (
@@ -27,18 +35,6 @@ from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
 from tidegate.api.transformations import StreamRef
 from tidegate.api.triggers import CountTrigger, PurgingTrigger, Trigger
-from tidegate.api.window_aggregates import (
-    Avg,
-    Count,
-    CountDistinct,
-    First,
-    Last,
-    Max,
-    Min,
-    Sum,
-    TopN,
-    WindowAggregate,
-)
 from tidegate.api.window_functions import ProcessWindowFunction
 from tidegate.api.window_operations import (
     WHOLE_STREAM,
@@ -170,11 +166,11 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         return self._compute(operation, out, side_outputs, settings, function)
 
     @overload
-    def aggregate(self, **outputs: WindowAggregate | str | int) -> DataStream[Row]: ...
+    def aggregate(self, **outputs: Aggregate | str | int) -> DataStream[Row]: ...
 
     @overload
     def aggregate(
-        self, function: WindowAggregate, **outputs: WindowAggregate | str | int
+        self, function: Aggregate, **outputs: Aggregate | str | int
     ) -> DataStream[Row]: ...
 
     @overload
@@ -207,7 +203,7 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         returns: Any = None,
         accumulator_type: Any = None,
         side_outputs: Any = (),
-        **outputs: WindowAggregate | str | int,
+        **outputs: Aggregate | str | int,
     ) -> DataStream[Any]:
         """Built-in aggregates by the names of their result columns, or an `AggregateFunction` of your own.
 
@@ -216,13 +212,13 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         With an `AggregateFunction` the types come from the hints of `create_accumulator` and `get_result`, or from
         `accumulator_type` and `returns`; a `window_function` gets the result together with the window.
         """
-        built_in = {k: v for k, v in outputs.items() if isinstance(v, WindowAggregate)}
+        built_in = {k: v for k, v in outputs.items() if isinstance(v, Aggregate)}
         settings = {k: v for k, v in outputs.items() if k not in built_in}
-        if isinstance(function, WindowAggregate):
+        if isinstance(function, Aggregate):
             built_in = {function.default_output(): function, **built_in}
             function = None
         for k, v in settings.items():
-            if isinstance(v, type) and issubclass(v, WindowAggregate):
+            if isinstance(v, type) and issubclass(v, Aggregate):
                 raise ProgramError(f"aggregate({k}={v.__name__}) got the class; give it an instance")
         if function is None:
             if not built_in or window_function is not None:
@@ -369,12 +365,12 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         return result_type(function, "process", returns, many=True)
 
     def _one(
-        self, aggregate: WindowAggregate, output: str | None, settings: Mapping[str, Any]
+        self, aggregate: Aggregate, output: str | None, settings: Mapping[str, Any]
     ) -> DataStream[Row]:
         return self._aggregate({output or aggregate.default_output(): aggregate}, settings)
 
     def _aggregate(
-        self, built_in: dict[str, WindowAggregate], settings: Mapping[str, Any]
+        self, built_in: dict[str, Aggregate], settings: Mapping[str, Any]
     ) -> DataStream[Row]:
         aggregates = tuple(built_in.items())
         windows = self._windows

@@ -25,13 +25,13 @@ import pyarrow as pa
 from tidegate.api.operations import Key
 from tidegate.api.window_operations import WINDOW_TIME_TYPE, AggregateWindow
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.operators.aggregate_inputs import AggregateInputs
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.late_records import LateRecords, chosen
 from tidegate.operators.restored_clocks import RestoredClocks
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
-from tidegate.operators.window.declared import column_readers, window_aggregates
-from tidegate.operators.window.parts import Columns, take
+from tidegate.operators.window.parts import Columns, Inputs, WindowAggregates, take
 from tidegate.records.batch import Batch
 from tidegate.records.decimals import DecimalOverflow, overflow_advice
 from tidegate.records.hashing import hash_columns
@@ -75,11 +75,10 @@ class ColumnWindowOperator(RowOperator):
         self._key_positions: list[int] = []
         if key is not None and key.function is None:
             self._key_positions = [input_type.field_index(c, "the key") for c in key.columns]
-        self.aggregates = window_aggregates(operation, self.record_type())
-        self._readers = [] if operation.stage == "merge" else column_readers(operation, input_type)
-        self._needs_columns = bool(self._key_positions) or any(
-            a.columns() != () for _, a in operation.aggregates
-        )
+        self._inputs = AggregateInputs([a for _, a in operation.aggregates], self.record_type())
+        cut = operation.column_cut
+        assert cut is not None
+        self.aggregates = WindowAggregates(self._inputs.kernels, cut.identity())
         self._late = LateRecords(self)
         self._windows = self.context.gauge("windows")
         self._encoded: tuple[KeyIndex, int, pa.Array] | None = None
@@ -119,12 +118,11 @@ class ColumnWindowOperator(RowOperator):
             return [columns.column(i) for i in self._key_positions]
         return self._function_keys(batch, key)
 
-    def value_columns(self, batch: Batch) -> list[pa.Array | None]:
+    def inputs(self, batch: Batch) -> Inputs:
         """What each aggregate reads."""
-        if not self._needs_columns:
-            return [None] * len(self._readers)
-        columns = batch.columns
-        return [read(columns) for read in self._readers]
+        if self._inputs.is_empty:
+            return [()] * len(self.aggregates.kernels)
+        return self._inputs.columns(batch.columns)
 
     def _function_keys(self, batch: Batch, key: Key) -> list[pa.Array]:
         values = self.keys(batch, key)
@@ -139,7 +137,8 @@ class ColumnWindowOperator(RowOperator):
         """What went wrong in words: for a sum that does not fit also what to do."""
         if not isinstance(error, OverflowError):
             return error
-        sums = [a.describe() for _, a in self.operation.aggregates if a.kind in ("sum", "avg")]
+        kernels = zip(self.operation.aggregates, self.aggregates.kernels, strict=True)
+        sums = [a.describe() for (_, a), kernel in kernels if kernel.may_overflow]
         advice = overflow_advice(of_decimals=isinstance(error, DecimalOverflow))
         return OverflowError(f"{', '.join(sums) or 'windows'}: {error}. {advice}")
 

@@ -19,8 +19,12 @@ from tidegate.operators.window.contents import NOTHING, AccumulatedContents, Con
 from tidegate.operators.window.contexts import LiveWindowContext, TimeContext
 from tidegate.operators.window.remembered import RememberedByKey, RememberedByWindow
 from tidegate.operators.window.results import AggregateResults, FunctionResults, Results
-from tidegate.operators.window.row_accumulators import Accumulators, FunctionAccumulators, ReduceAccumulators
-from tidegate.operators.window.row_aggregates import BuiltInAccumulators
+from tidegate.operators.window.row_accumulators import (
+    Accumulators,
+    AggregateAccumulators,
+    FunctionAccumulators,
+    ReduceAccumulators,
+)
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 from tidegate.state.backend import KeyedStateBackend
@@ -161,10 +165,10 @@ class WindowComputation:
 class AggregateComputation(WindowComputation):
     """Windows of built-in aggregates; nothing of the user's but an evictor."""
 
-    _built_in: BuiltInAccumulators
+    _built_in: AggregateAccumulators
 
     def _make_accumulators(self, operation: Any) -> Accumulators:
-        self._built_in = BuiltInAccumulators(operation.aggregates, self._record_type)
+        self._built_in = AggregateAccumulators(operation.aggregates, self._record_type)
         return self._built_in
 
     def _make_results(self, operator: RowOperator, operation: Any) -> None:

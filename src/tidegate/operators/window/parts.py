@@ -13,56 +13,57 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.operators.window.accumulators import Accumulator, Column, merge_numbers, reduce_numbers
-from tidegate.operators.window.groups import Groups, grouped
+from tidegate.aggregates.aggregate import Column, Kernel
+from tidegate.aggregates.groups import Groups, grouped
+from tidegate.aggregates.numbers import merge_numbers, reduce_numbers
 from tidegate.records.decimals import decimals, unscaled
 
 Longs = npt.NDArray[np.int64]
 Columns = list[Column]
+Inputs = Sequence[Sequence[pa.Array]]
+"""What each aggregate reads of a batch."""
 
 
 class WindowAggregates:
-    """The accumulators of one operator. The first column of every partial result is the number of records."""
+    """The kernels of one operator. The first column of every partial result is the number of records."""
 
-    def __init__(self, accumulators: Sequence[Accumulator], windows: str = "windows") -> None:
+    def __init__(self, kernels: Sequence[Kernel], windows: str = "windows") -> None:
         """`windows` is their identity: it is in checkpoints, so that slices of others are not taken for these."""
-        self.accumulators = list(accumulators)
+        self.kernels = list(kernels)
         fields = [pa.field(f"records in {windows}", pa.int64(), False)]
-        for i, a in enumerate(self.accumulators):
-            fields += [f.with_name(f"{i} {f.name}") for f in a.fields]
+        for i, k in enumerate(self.kernels):
+            fields += [f.with_name(f"{i} {f.name}") for f in k.partial]
         self.schema = pa.schema(fields)
-        self._widths = [len(a.fields) for a in self.accumulators]
-        self.can_be_dense = all(a.merging is not None for a in self.accumulators)
+        self._widths = [len(k.partial) for k in self.kernels]
+        self.can_be_dense = all(k.merging is not None for k in self.kernels)
         self.merging: list[np.ufunc] = [np.add]
         self.initial: list[Any] = [np.int64(0)]
         self._may_overflow = [False]
         if self.can_be_dense:
-            for a in self.accumulators:
-                self.merging += a.merging or []
-                self.initial += a.initial
-                self._may_overflow += [a.may_overflow and i == 0 for i in range(len(a.fields))]
+            for k in self.kernels:
+                self.merging += k.merging or []
+                self.initial += k.initial
+                self._may_overflow += [k.may_overflow and i == 0 for i in range(len(k.partial))]
         self.dtypes = [np.dtype(f.type.to_pandas_dtype()) for f in self.schema] if self.can_be_dense else []
 
-    def partial(self, groups: Groups, values: Sequence[pa.Array | None], timestamps: Longs) -> Columns:
+    def partial(self, groups: Groups, inputs: Inputs, timestamps: Longs) -> Columns:
         """The partial results of the present groups of records."""
         columns: Columns = [groups.sizes]
-        for a, v in zip(self.accumulators, values, strict=True):
-            columns += a.partial(groups, v, timestamps)
+        for kernel, own in zip(self.kernels, inputs, strict=True):
+            columns += kernel.reduce(groups, own, timestamps)
         return columns
 
     def merge(self, groups: Groups, columns: Columns) -> Columns:
         """Merge partial results by group, in order of arrival."""
         merged: Columns = [reduce_numbers(groups, columns[0], np.add, np.int64(0))]
-        for a, own in zip(self.accumulators, self._split(columns), strict=True):
-            merged += a.merge(groups, own)
+        for kernel, own in zip(self.kernels, self._split(columns), strict=True):
+            merged += kernel.combine(groups, own)
         return merged
 
     def results(self, columns: Columns) -> list[pa.Array]:
         """What is given out, aggregate by aggregate."""
         records = columns[0]
-        return [
-            a.result(own, records) for a, own in zip(self.accumulators, self._split(columns), strict=True)
-        ]
+        return [k.finish(own, records) for k, own in zip(self.kernels, self._split(columns), strict=True)]
 
     def to_arrow(self, columns: Columns) -> list[pa.Array]:
         """Partial results as checkpoints and exchanges have them."""
@@ -72,9 +73,9 @@ class WindowAggregates:
         """The way back."""
         columns: Columns = [_numpy(arrays[0])]
         at = 1
-        for a in self.accumulators:
-            for i in range(len(a.fields)):
-                columns.append(_numpy(arrays[at]) if i < a.numbers else arrays[at])
+        for kernel in self.kernels:
+            for i in range(len(kernel.partial)):
+                columns.append(_numpy(arrays[at]) if i < kernel.numbers else arrays[at])
                 at += 1
         return columns
 

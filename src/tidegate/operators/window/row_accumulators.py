@@ -1,7 +1,4 @@
-"""Accumulators of windows: the reduced value, or that of the user's `AggregateFunction`.
-
-Those of the built-in aggregates are in `row_aggregates.py`.
-"""
+"""Accumulators of windows: of aggregates, the reduced value, or that of the user's `AggregateFunction`."""
 
 from __future__ import annotations
 
@@ -10,7 +7,11 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
+from tidegate.aggregates.aggregate import Aggregate
+from tidegate.aggregates.rows import RowAggregates
 from tidegate.api.state import AggregateFunction
+from tidegate.operators.aggregate_inputs import AggregateInputs
+from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 from tidegate.state.copies import row_copier
 
@@ -52,6 +53,23 @@ class Accumulators(ABC):
                 self.add(accumulator, value, timestamp_ms) if i else self.create(value, timestamp_ms)
             )
         return accumulator
+
+
+class AggregateAccumulators(RowAggregates, Accumulators):
+    """Several aggregates side by side; the result is a list with one value each."""
+
+    def __init__(self, aggregates: tuple[tuple[str, Aggregate], ...], record_type: RecordType) -> None:
+        self._inputs = AggregateInputs([a for _, a in aggregates], record_type)
+        outputs = [output for output, _ in aggregates]
+        super().__init__(list(zip(outputs, self._inputs.kernels, strict=True)))
+
+    def values(self, batch: Batch) -> list[tuple[Any, ...]]:
+        """What `add` takes of each record."""
+        return self._inputs.rows(batch)
+
+    def create(self, value: Any, timestamp_ms: int) -> Any:
+        """Those of one record."""
+        return self.add(self.start(), value, timestamp_ms)
 
 
 class ReduceAccumulators(Accumulators):

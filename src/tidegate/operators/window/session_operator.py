@@ -47,7 +47,7 @@ class SessionColumnsOperator(KeepingWindowOperator):
         if late is not None:
             ids, timestamps = ids[~late], timestamps[~late]
         try:
-            self._emit(state.add(ids, timestamps, self.value_columns(found)))
+            self._emit(state.add(ids, timestamps, self.inputs(found)))
         except (OverflowError, ValueError) as e:
             raise OperatorError(self.name, batch_position(batch)) from self.refusal(e)
         self._windows.set(len(state))

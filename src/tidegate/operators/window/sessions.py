@@ -11,15 +11,14 @@ record by record, in order of arrival. A session that was given out and changes 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.operators.window.groups import Groups
-from tidegate.operators.window.parts import WindowAggregates, concat, take
+from tidegate.aggregates.groups import Groups
+from tidegate.operators.window.parts import Inputs, WindowAggregates, concat, take
 from tidegate.operators.window.session_pool import SessionPool, Sessions
 from tidegate.operators.window.slicing import checked_range
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
@@ -53,9 +52,9 @@ class SessionState:
 
     # ---- records in ----
 
-    def add(self, ids: Longs, timestamps: Longs, values: Sequence[pa.Array | None]) -> Sessions | None:
+    def add(self, ids: Longs, timestamps: Longs, inputs: Inputs) -> Sessions | None:
         """Bring records that are not late into their sessions; returns those that are given out again, if any."""
-        new = self._cut(ids, timestamps, values)
+        new = self._cut(ids, timestamps, inputs)
         first = np.ones(len(new), np.bool_)
         np.not_equal(new.ids[1:], new.ids[:-1], out=first[1:])
         old_slots, before = self._pool.of_keys(new.ids[first], new.starts[first])
@@ -108,7 +107,7 @@ class SessionState:
         mask[late] = True
         return mask
 
-    def _cut(self, ids: Longs, timestamps: Longs, values: Sequence[pa.Array | None]) -> Sessions:
+    def _cut(self, ids: Longs, timestamps: Longs, inputs: Inputs) -> Sessions:
         """The sessions of a batch alone, in order of key and time."""
         checked_range(timestamps)
         order = sorted_by_key_and_time(ids, timestamps, len(self.index))
@@ -119,7 +118,7 @@ class SessionState:
         lasts = np.append(begins[1:], len(ids)) - 1
         codes = np.empty(len(ids), np.int64)
         codes[order] = np.cumsum(first) - 1
-        columns = self.aggregates.partial(Groups(codes, len(begins)), values, timestamps)
+        columns = self.aggregates.partial(Groups(codes, len(begins)), inputs, timestamps)
         count = len(begins)
         return Sessions(
             by_key[begins],

@@ -58,7 +58,7 @@ class SliceWindowOperator(KeepingWindowOperator):
         with blame(self.name, batch_position(batch)):
             ids = state.index.ids(keys)
         try:
-            rows = state.group(ids, self.timestamps(found), self.value_columns(found))
+            rows = state.group(ids, self.timestamps(found), self.inputs(found))
             if len(rows[0]):
                 state.add(*rows)
             self._emit_parts(state.refreshed())
@@ -157,7 +157,7 @@ class MergeWindowOperator(SliceWindowOperator):
         try:
             state.add_partials(ids, ends, self.aggregates.from_arrow(columns.columns[first + 1 :]))
             self._emit_parts(state.refreshed())
-        except OverflowError as e:
+        except (OverflowError, ValueError) as e:
             raise OperatorError(self.name, batch_position(batch)) from self.refusal(e)
         self._windows.set(len(state))
 
@@ -187,7 +187,7 @@ class LocalWindowOperator(ColumnWindowOperator):
             count = len(self._index)
         try:
             found, ends, columns = aggregate_batch(
-                self._slicing, self.aggregates, ids, count, self.timestamps(batch), self.value_columns(batch)
+                self._slicing, self.aggregates, ids, count, self.timestamps(batch), self.inputs(batch)
             )
         except (OverflowError, ValueError) as e:
             raise OperatorError(self.name, batch_position(batch)) from self.refusal(e)

@@ -5,7 +5,7 @@ However many slices a window has, it costs about three merges: time is cut into 
 window is the end of one block (all ends of a block are made together, from the last slice to the first) and the
 beginning of the next (which grows with every window). Cumulative windows are the beginnings of blocks.
 
-    state.add(*state.group(ids, times, values))  a batch, without `late` records; then refreshed()
+    state.add(*state.group(ids, times, inputs))  a batch, without `late` records; then refreshed()
     for end, part in state.advance(clock): ...   the clock has advanced: windows in order of their ends
 
 A record is late when all its windows are over (`end - 1 + lateness <= clock`). One that is not, but has windows that
@@ -15,7 +15,7 @@ were given out, has these given out again, once per batch.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.operators.window.groups import Groups, grouped_pairs
-from tidegate.operators.window.parts import Columns, Part, WindowAggregates, concat, take
+from tidegate.aggregates.groups import Groups, grouped_pairs
+from tidegate.operators.window.parts import Columns, Inputs, Part, WindowAggregates, concat, take
 from tidegate.operators.window.slicing import Slicing
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.records.key_index import KeyIndex
@@ -200,11 +200,9 @@ class SliceState:
 
     # ---- records in ----
 
-    def group(
-        self, ids: Longs, timestamps: Longs, values: Sequence[pa.Array | None]
-    ) -> tuple[Longs, Longs, Columns]:
+    def group(self, ids: Longs, timestamps: Longs, inputs: Inputs) -> tuple[Longs, Longs, Columns]:
         """Aggregate records by (key, slice): id, end of the slice and partial results."""
-        return aggregate_batch(self.slicing, self.aggregates, ids, len(self.index), timestamps, values)
+        return aggregate_batch(self.slicing, self.aggregates, ids, len(self.index), timestamps, inputs)
 
     def late(self, timestamps: Longs) -> npt.NDArray[np.bool_] | None:
         """Which records are late by now; None: no one is. One that no window covers is not."""
@@ -395,7 +393,7 @@ def aggregate_batch(
     ids: Longs,
     keys: int,
     timestamps: Longs,
-    values: Sequence[pa.Array | None],
+    inputs: Inputs,
 ) -> tuple[Longs, Longs, Columns]:
     """Aggregate records by (key, slice): id (below `keys`), end of the slice and partial results, each pair once."""
     numbers = slicing.numbers(timestamps)
@@ -403,9 +401,9 @@ def aggregate_batch(
         covered = np.flatnonzero((numbers & 1) == 0)
         if len(covered) < len(ids):
             chosen = pa.array(covered)
-            values = [None if v is None else v.take(chosen) for v in values]
+            inputs = [[array.take(chosen) for array in own] for own in inputs]
             ids, numbers, timestamps = ids[covered], numbers[covered], timestamps[covered]
     if not len(ids):
-        return _NO_IDS, _NO_IDS, aggregates.partial(Groups(ids, 0), values, timestamps)
+        return _NO_IDS, _NO_IDS, aggregates.partial(Groups(ids, 0), inputs, timestamps)
     groups, found_ids, found_numbers = grouped_pairs(ids, keys, numbers)
-    return found_ids, slicing.ends(found_numbers), aggregates.partial(groups, values, timestamps)
+    return found_ids, slicing.ends(found_numbers), aggregates.partial(groups, inputs, timestamps)

@@ -1,17 +1,13 @@
-"""Built-in aggregates over groups of rows: partial results that merge, and what is given out in the end.
-
-A partial result is one or more columns. Those of counts, sums, averages and extremes of numbers and times are numpy
-arrays that merge element by element (`merging`), so whole slices of a window merge at the speed of memory; the others
-(see `value_accumulators`) are Arrow arrays that merge by group. Nulls are left out; what has seen nulls only is null.
+"""Numbers of groups of rows: what the kernels of counts, sums, means and extremes share.
 
 A sum of integers that leaves 64 bits, or of decimals that has more than 38 digits, raises `OverflowError`. Sums of
 floats are added in the order of arrival within a batch and then batch by batch, so their last bits depend on where
-batches are cut.
+batches are cut. Decimals are exact: a batch's rows are reduced as int64 where they fit; a partial result is an array of
+Python's integers, one per group, and a decimal in checkpoints and exchanges.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
@@ -19,72 +15,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.api.window_partials import stored_number
-from tidegate.operators.window.groups import Groups
+from tidegate.aggregates.aggregate import Column, Kernel, Longs, Mask
+from tidegate.aggregates.groups import Groups
 from tidegate.records.column_bits import null_mask
-from tidegate.records.decimals import check_digits, unscaled
+from tidegate.records.decimals import check_digits, decimals, unscaled
 from tidegate.records.rolling import empty_totals, running_sums
 
-Longs = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-Column = Any
-"""A numpy array, or an Arrow array."""
+Fold = Literal["sum", "min", "max"]
+"""How two numbers become one."""
+UFUNCS: Final[dict[Fold, np.ufunc]] = {"sum": np.add, "min": np.fmin, "max": np.maximum}
+"""NaN is the largest number."""
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-class Accumulator(ABC):
-    """One aggregate. Holds no results itself."""
-
-    fields: list[pa.Field]
-    """The columns of a partial result, as checkpoints and exchanges have them."""
-    numbers: int = 0
-    """How many of them, from the first, are numpy arrays."""
-    merging: list[np.ufunc] | None = None
-    """For each column what merges two of its elements; None: merge by group only."""
-    may_overflow: bool = False
-    """Whether the first column is a sum that may leave its type; counts of records do not."""
-    initial: Sequence[Any] = ()
-    """For each column that has a `merging` the element that changes no other."""
-
-    @abstractmethod
-    def partial(self, groups: Groups, values: pa.Array | None, timestamps: Longs) -> list[Column]:
-        """The partial result of each present group of rows."""
-
-    @abstractmethod
-    def merge(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Rows are partial results, in order of arrival: one for each present group."""
-
-    @abstractmethod
-    def result(self, columns: list[Column], records: Longs) -> pa.Array:
-        """What is given out. `records` is how many records there were, nulls included."""
-
-
-class CountRecords(Accumulator):
-    """How many records there are: that is known anyway."""
-
-    def __init__(self) -> None:
-        self.fields = []
-        self.merging = []
-
-    def partial(self, groups: Groups, values: pa.Array | None, timestamps: Longs) -> list[Column]:
-        """Nothing."""
-        return []
-
-    def merge(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Nothing."""
-        return []
-
-    def result(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The records."""
-        return pa.array(records)
-
-
-class NumberAccumulator(Accumulator):
+class NumberKernel(Kernel):
     """What merges element by element."""
 
     numbers = 2
 
-    def merge(self, groups: Groups, columns: list[Column]) -> list[Column]:
+    def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
         """Each column by its `merging`."""
         assert self.merging is not None
         return [
@@ -93,76 +42,57 @@ class NumberAccumulator(Accumulator):
         ]
 
 
-class CountValues(NumberAccumulator):
-    """How many values are not null."""
+class SeenNumber(NumberKernel):
+    """A number or time per group, folded; None where there was no value. By rows, the value itself."""
 
-    def __init__(self) -> None:
-        self.fields = [pa.field("count", pa.int64(), False)]
-        self.merging = [np.add]
-        self.initial = [0]
+    stored_name: str
 
-    def partial(self, groups: Groups, values: pa.Array | None, timestamps: Longs) -> list[Column]:
-        """Count."""
-        assert values is not None
-        return [count_values(groups, values)]
-
-    def result(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The count."""
-        return pa.array(columns[0])
-
-
-class Total(NumberAccumulator):
-    """A sum (int64 or float64), or the smallest or largest number or time."""
-
-    def __init__(self, kind: Literal["sum", "min", "max"], result_type: pa.DataType) -> None:
-        self._kind = kind
-        self._type = result_type
+    def __init__(self, fold: Fold, result_type: pa.DataType) -> None:
+        self.result_type = result_type
         self._storage = stored_number(result_type)
         dtype = np.dtype(self._storage.to_pandas_dtype())
-        self._initial = empty_totals(kind, dtype, 1)[0]
-        self._ufunc = {"sum": np.add, "min": np.fmin, "max": np.maximum}[kind]
-        self.fields = [pa.field(kind, self._storage, False), pa.field("seen", pa.bool_(), False)]
+        self._initial = empty_totals(fold, dtype, 1)[0]
+        self._ufunc = UFUNCS[fold]
+        self.partial = [pa.field(fold, self._storage, False), pa.field("seen", pa.bool_(), False)]
         self.merging = [self._ufunc, np.logical_or]
-        self.may_overflow = kind == "sum" and dtype.kind == "i"
         self.initial = [self._initial, False]
 
-    def partial(self, groups: Groups, values: pa.Array | None, timestamps: Longs) -> list[Column]:
-        """Reduce."""
-        assert values is not None
-        numbers, valid = numbers_of(values)
+    def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
+        """Fold the numbers that are not null."""
+        numbers, valid = numbers_of(inputs[0])
         return list(reduce_seen(groups, numbers, valid, self._ufunc, self._initial))
 
-    def result(self, columns: list[Column], records: Longs) -> pa.Array:
+    def finish(self, columns: list[Column], records: Longs) -> pa.Array:
         """The number, null where none was seen."""
         total, seen = columns
-        return _with_nulls(total, ~seen, self._storage, self._type)
+        return with_nulls(total, ~seen, self._storage, self.result_type)
+
+    @property
+    def stored(self) -> list[pa.Field]:
+        """The value, or None."""
+        return [pa.field(self.stored_name, self.result_type)]
 
 
-class Average(NumberAccumulator):
-    """The mean as a float64."""
+class SeenDecimal(NumberKernel):
+    """The same for decimals; `reduce` is the subclass's."""
 
-    def __init__(self) -> None:
-        self.fields = [pa.field("sum", pa.float64(), False), pa.field("count", pa.int64(), False)]
-        self.merging = [np.add, np.add]
-        self.initial = [-0.0, 0]
+    def __init__(self, fold: Fold, result_type: pa.Decimal128Type) -> None:
+        self.result_type = result_type
+        self._fold: Fold = fold
+        self._ufunc = UFUNCS[fold]
+        self.partial = [pa.field(fold, result_type, False), pa.field("seen", pa.bool_(), False)]
+        self.merging = [self._ufunc, np.logical_or]
+        largest = 10**result_type.precision - 1
+        neutral = {"sum": 0, "min": largest, "max": -largest}[fold]
+        self.initial = [np.array(neutral, object), False]  # a small integer by itself would be an int64
 
-    def partial(self, groups: Groups, values: pa.Array | None, timestamps: Longs) -> list[Column]:
-        """Sum and count."""
-        assert values is not None
-        numbers, valid = numbers_of(values)
-        doubles = numbers.astype(np.float64, copy=False)
-        if valid is not None:
-            doubles = np.where(valid, doubles, -0.0)
-        return [reduce_numbers(groups, doubles, np.add, -0.0), count_values(groups, values)]
-
-    def result(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The quotient, null where nothing was seen."""
-        total, count = columns
-        none = count == 0
-        return _with_nulls(total / np.where(none, 1, count), none, pa.float64(), pa.float64())
+    def finish(self, columns: list[Column], records: Longs) -> pa.Array:
+        """The decimal, null where none was seen."""
+        total, seen = columns
+        return decimals(total, self.result_type, ~seen)
 
 
-# ---- numbers ----
+# ---- reducing and merging ----
 
 
 def reduce_seen(
@@ -232,6 +162,21 @@ def merge_numbers(
     return sums
 
 
+# ---- from and to Arrow ----
+
+
+def stored_number(kind: pa.DataType) -> pa.DataType:
+    """The number that Arrow stores for a time; numbers are their own."""
+    if not pa.types.is_temporal(kind):
+        return kind
+    return pa.int32() if kind.bit_width == 32 else pa.int64()
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether it is an integer or a float."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
 def numbers_of(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
     """The numbers that Arrow stores (of decimals the whole numbers), and which are not null (None: all)."""
     if pa.types.is_decimal128(values.type):
@@ -246,7 +191,8 @@ def numbers_of(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
     return values.to_numpy(zero_copy_only=False), valid
 
 
-def _with_nulls(numbers: npt.NDArray[Any], null: Mask, storage: pa.DataType, kind: pa.DataType) -> pa.Array:
+def with_nulls(numbers: npt.NDArray[Any], null: Mask, storage: pa.DataType, kind: pa.DataType) -> pa.Array:
+    """Numbers as a column of a type that is stored as they are."""
     array = pa.array(numbers, storage, mask=null if null.any() else None)
     return array if storage == kind else array.view(kind)
 

@@ -1,0 +1,298 @@
+"""The contract of aggregates: `Aggregate` is what a program says, `Kernel` what computes it for columns of known types.
+
+A kernel works in two ways that agree. By columns: `reduce` makes a partial result for each group of rows, `combine`
+merges partial results, `finish` makes the results. By rows: `start`, `add`, `merge` and `result` do the same for one
+group and one record at a time. Windows choose by what cuts them, plans in two stages send partial results through an
+exchange, and running aggregates use `totals` where there are any, else rows.
+
+None is left out: a record whose first input is None is not aggregated. `where=` works through that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from tidegate.aggregates.groups import Groups
+from tidegate.core.errors import ProgramError
+from tidegate.records.columns import build_column, column_values
+
+Input = str | pl.Expr
+"""A column by name, or an expression of one record's columns."""
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Column = Any
+"""A numpy array, or an Arrow array."""
+
+
+class AggregateError(ValueError):
+    """An aggregate's own code, or an expression that it reads, failed; the cause is what it raised."""
+
+
+class Aggregate:
+    """An aggregate as a program declares it: the base of the built-in ones, and of your own.
+
+    Your own says its durable `kind`, what it reads (`column`, or `inputs`), the types of its result and of what is
+    kept, and how a value is added. `tests/contract/test_aggregates.py` is the suite that every aggregate passes. Where
+    Python per record is too slow, override `bind` and return a `Kernel` that works by columns too.
+    """
+
+    kind: ClassVar[str] = ""
+    """The name in plans and default column names, and part of the identity of what is kept."""
+    where: pl.Expr | None = None
+    """Only records for which this is true are aggregated."""
+
+    def inputs(self, names: Sequence[str]) -> tuple[Input, ...]:
+        """What it reads of records with these columns; here the attribute `column`, if there is one."""
+        column = getattr(self, "column", None)
+        return () if column is None else (column,)
+
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that it reads; None: all of them."""
+        found: dict[str, None] = {}
+        for each in (*self.inputs(()), *(() if self.where is None else (self.where,))):
+            if isinstance(each, pl.Expr) and each.meta.has_multiple_outputs():
+                return None
+            found.update(dict.fromkeys((each,) if isinstance(each, str) else each.meta.root_names()))
+        return tuple(found)
+
+    def default_output(self) -> str:
+        """The name of the result where the user gives none."""
+        return "_".join((self.kind, *map(input_name, self.inputs(()))))
+
+    def describe(self) -> str:
+        """A few words for the plan."""
+        return f"{self.kind}({self.words(', '.join(map(str, self.inputs(()))))})"
+
+    def identity(self) -> str:
+        """What it computes, as part of an operator's id: it stays when `describe` is worded otherwise."""
+        return f"{self.kind}({self.words(', '.join(map(str, self.inputs(()))))})"
+
+    def words(self, inputs: str) -> str:
+        """What is read, with the condition."""
+        return inputs if self.where is None else f"{inputs} where {self.where}".strip()
+
+    def label(self) -> str:
+        """How an error names it."""
+        first = next(iter(self.inputs(())), "")
+        return f"{self.kind}({first!r})" if isinstance(first, str) else f"{self.kind}({first})"
+
+    def bind(self, *inputs: pa.Field) -> Kernel:
+        """What computes it for inputs of these types; raises `ProgramError` for types that it cannot take.
+
+        A count of records has none. With `where=` there is always one.
+        """
+        missing = [m for m in ("result_type", "partial", "add", "merge") if not _is_own(self, m)]
+        if not self.kind or missing:
+            what = "kind = ..." if not self.kind else ", ".join(f"{m}(...)" for m in missing)
+            raise ProgramError(f"the aggregate {type(self).__name__} does not define {what}")
+        return PythonKernel(self, inputs)
+
+    # ---- an aggregate of the user's own, record by record ----
+
+    def result_type(self, *inputs: pa.DataType) -> pa.DataType:
+        """The Arrow type of the result for inputs of these types."""
+        raise NotImplementedError
+
+    def partial(self, *inputs: pa.DataType) -> dict[str, pa.DataType]:
+        """Names and types of what is kept of a group: of checkpoints and exchanges, so names are durable."""
+        raise NotImplementedError
+
+    def start(self) -> Any:
+        """What is kept of no record: one value for each field of `partial` (a tuple, if there are several)."""
+        return None
+
+    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
+        """What is kept with one record more. `value` is the input, or the tuple of inputs; the first is not None."""
+        raise NotImplementedError
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """Two as one; `left` came first. Merging with `start()` changes nothing."""
+        raise NotImplementedError
+
+    def result(self, kept: Any) -> Any:
+        """The result of what is kept."""
+        return kept
+
+
+@dataclass(frozen=True)
+class OfColumn(Aggregate):
+    """An aggregate of one column or expression."""
+
+    column: Input
+    where: pl.Expr | None = field(default=None, kw_only=True)
+
+
+class Kernel:
+    """One aggregate over inputs of known types. Holds no results itself.
+
+    The columns of a partial result are the first `numbers` ones numpy arrays, the others Arrow arrays. Those with a
+    `merging` merge element by element, so that whole slices of a window merge at the speed of memory.
+
+    What is not overridden by columns is done by rows: then `stored` and `partial` are the same.
+    """
+
+    result_type: pa.DataType
+    nullable: bool = True
+    """Whether a result may be None."""
+    partial: list[pa.Field]
+    """The columns of a partial result, as checkpoints and exchanges have them."""
+    numbers: int = 0
+    merging: list[np.ufunc] | None = None
+    """For each column what merges two of its elements; None: merge by group only."""
+    initial: Sequence[Any] = ()
+    """For each column that has a `merging` the element that changes no other."""
+    may_overflow: bool = False
+    """Whether the first column is a sum that may leave its type."""
+
+    # ---- by columns ----
+
+    def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
+        """The partial result of each present group of rows."""
+        kept = [self.start() for _ in range(len(groups))]
+        places = groups.positions(groups.codes).tolist()
+        values = input_rows(inputs, len(places))
+        for at, value, timestamp_ms in zip(places, values, timestamps.tolist(), strict=True):
+            if value is not None:
+                kept[at] = self.add(kept[at], value, timestamp_ms)
+        return self._columns(kept)
+
+    def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
+        """Rows are partial results, in order of arrival: one for each present group."""
+        kept = [self.start() for _ in range(len(groups))]
+        for at, other in zip(groups.positions(groups.codes).tolist(), self._loaded(columns), strict=True):
+            kept[at] = self.merge(kept[at], other)
+        return self._columns(kept)
+
+    def finish(self, columns: list[Column], records: Longs) -> pa.Array:
+        """The results. `records` is how many records there were, those that were left out included."""
+        results = pa.field("result", self.result_type, self.nullable)
+        return build_column(results, [self.result(kept) for kept in self._loaded(columns)], None)
+
+    def _columns(self, kept: list[Any]) -> list[Column]:
+        rows = [self.dump(each) for each in kept]
+        return [build_column(f, [row[i] for row in rows], None) for i, f in enumerate(self.partial)]
+
+    def _loaded(self, columns: list[Column]) -> list[Any]:
+        return [self.load(row) for row in zip(*(c.to_pylist() for c in columns), strict=True)]
+
+    # ---- by rows ----
+
+    @property
+    def stored(self) -> list[pa.Field]:
+        """The fields of what is kept of one group, as the state has them."""
+        return self.partial
+
+    def start(self) -> Any:
+        """What is kept of no records."""
+        return None
+
+    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
+        """With one record more; may change `kept`. `value` is the input (the tuple of several), and is not None."""
+        return self.merge(kept, value)
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """Two as one; may change both."""
+        raise NotImplementedError
+
+    def result(self, kept: Any) -> Any:
+        """The result."""
+        return kept
+
+    def dump(self, kept: Any) -> tuple[Any, ...]:
+        """One value for each of `stored`."""
+        if len(self.stored) == 1:
+            return (kept,)
+        return (None,) * len(self.stored) if kept is None else tuple(kept)
+
+    def load(self, stored: tuple[Any, ...]) -> Any:
+        """What was kept."""
+        if len(self.stored) == 1:
+            return stored[0]
+        return None if stored[0] is None else stored
+
+
+class PythonKernel(Kernel):
+    """Calls an aggregate of the user's own."""
+
+    def __init__(self, aggregate: Aggregate, inputs: Sequence[pa.Field]) -> None:
+        types = [f.type for f in inputs]
+        self.result_type = aggregate.result_type(*types)
+        self.partial = [pa.field(name, kind) for name, kind in aggregate.partial(*types).items()]
+        self._aggregate = aggregate
+        self._starts_with_none = aggregate.start() is None
+
+    def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
+        """Row by row."""
+        with self._blamed():
+            return super().reduce(groups, inputs, timestamps)
+
+    def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
+        """Row by row."""
+        with self._blamed():
+            return super().combine(groups, columns)
+
+    def finish(self, columns: list[Column], records: Longs) -> pa.Array:
+        """Row by row."""
+        with self._blamed():
+            return super().finish(columns, records)
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as e:
+            raise AggregateError(f"the aggregate {type(self._aggregate).__name__} failed: {e!r}") from e
+
+    def start(self) -> Any:
+        """The user's own."""
+        return self._aggregate.start()
+
+    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
+        """The user's own."""
+        return self._aggregate.add(kept, value, timestamp_ms)
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """The user's own."""
+        return self._aggregate.merge(left, right)
+
+    def result(self, kept: Any) -> Any:
+        """The user's own."""
+        return self._aggregate.result(kept)
+
+    def load(self, stored: tuple[Any, ...]) -> Any:
+        """What was kept: None only where that is the user's own start."""
+        if len(self.partial) == 1:
+            return stored[0]
+        return None if self._starts_with_none and all(v is None for v in stored) else stored
+
+
+def input_name(each: Input) -> str:
+    """The name of an input in default column names."""
+    return each if isinstance(each, str) else each.meta.output_name(raise_if_undetermined=False) or "value"
+
+
+def input_rows(inputs: Sequence[pa.Array], count: int) -> list[Any]:
+    """The value of each record for `Kernel.add`: None where it is left out, a tuple of several inputs."""
+    if not inputs:
+        return [True] * count
+    columns = [column_values(column, None) for column in inputs]
+    if len(columns) == 1:
+        return columns[0]
+    return [None if values[0] is None else values for values in zip(*columns, strict=True)]
+
+
+def of_type(kind: str, column: pa.Field, needed: str) -> ProgramError:
+    """The refusal of a column of another type."""
+    return ProgramError(f"{kind}({column.name!r}): the column is {column.type}, but must be {needed}")
+
+
+def _is_own(aggregate: Aggregate, method: str) -> bool:
+    return getattr(type(aggregate), method) is not getattr(Aggregate, method)

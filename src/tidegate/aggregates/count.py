@@ -1,0 +1,89 @@
+"""`Count`: how many records, or values that are not None."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tidegate.aggregates.aggregate import Aggregate, Column, Input, Kernel, Longs
+from tidegate.aggregates.groups import Groups
+from tidegate.aggregates.numbers import NumberKernel, count_values
+
+
+@dataclass(frozen=True)
+class Count(Aggregate):
+    """How many records; with a column, how many of its values are not None. An int64."""
+
+    kind = "count"
+    column: Input | None = None
+    where: pl.Expr | None = field(default=None, kw_only=True)
+
+    def bind(self, *inputs: pa.Field) -> Kernel:
+        """Of any column, or of none."""
+        return CountValues() if inputs else CountRecords()
+
+
+class _Counts(Kernel):
+    """By rows a number; by columns as the subclass has it."""
+
+    result_type = pa.int64()
+    nullable = False
+
+    @property
+    def stored(self) -> list[pa.Field]:
+        """The count."""
+        return [pa.field("count", pa.int64())]
+
+    def start(self) -> Any:
+        """None yet."""
+        return 0
+
+    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
+        """One more."""
+        return kept + 1
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """The sum."""
+        return left + right
+
+
+class CountRecords(_Counts):
+    """How many records there are: windows know that anyway, so a partial result has nothing of it."""
+
+    def __init__(self) -> None:
+        self.partial = []
+        self.merging = []
+
+    def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
+        """Nothing."""
+        return []
+
+    def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
+        """Nothing."""
+        return []
+
+    def finish(self, columns: list[Column], records: Longs) -> pa.Array:
+        """The records."""
+        return pa.array(records)
+
+
+class CountValues(_Counts, NumberKernel):
+    """How many values are not null."""
+
+    def __init__(self) -> None:
+        self.partial = [pa.field("count", pa.int64(), False)]
+        self.merging = [np.add]
+        self.initial = [0]
+
+    def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
+        """Count."""
+        return [count_values(groups, inputs[0])]
+
+    def finish(self, columns: list[Column], records: Longs) -> pa.Array:
+        """The count."""
+        return pa.array(columns[0])

@@ -1,0 +1,122 @@
+"""`Sum`: of integers, floats or decimals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.aggregates.aggregate import Column, Kernel, Longs, OfColumn, of_type
+from tidegate.aggregates.groups import Groups
+from tidegate.aggregates.numbers import SeenDecimal, SeenNumber, is_number, reduce_seen
+from tidegate.records.column_bits import null_mask
+from tidegate.records.decimals import (
+    MOST_DIGITS,
+    check_digits,
+    exact_sum,
+    fits,
+    limbs_of,
+    narrow,
+    numbers_of_limbs,
+    overflow_advice,
+    pairs_of,
+    sum_type,
+)
+
+_INT64: Final = 1 << 63
+
+
+@dataclass(frozen=True)
+class Sum(OfColumn):
+    """The sum of a column: an int64, a float64, or of decimals a decimal of 38 digits, exactly.
+
+    An int64 or a decimal that overflows is an error.
+    """
+
+    kind = "sum"
+
+    def bind(self, *inputs: pa.Field) -> Kernel:
+        """For integers, floats or decimals."""
+        kind = inputs[0].type
+        if pa.types.is_decimal128(kind):
+            return DecimalSum(self.label(), sum_type(kind))
+        if not is_number(kind):
+            raise of_type(self.kind, inputs[0], "an integer, a float or a decimal128")
+        return NumberSum(self.label(), pa.float64() if pa.types.is_floating(kind) else pa.int64())
+
+
+class NumberSum(SeenNumber):
+    """An int64 or a float64."""
+
+    stored_name = "sum"
+
+    def __init__(self, label: str, result_type: pa.DataType) -> None:
+        super().__init__("sum", result_type)
+        self._label = label
+        self.may_overflow = pa.types.is_integer(result_type)
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """The sum; an int64 that does not fit is refused."""
+        if left is None or right is None:
+            return right if left is None else left
+        total = left + right
+        if self.may_overflow and not -_INT64 <= total < _INT64:
+            raise OverflowError(
+                f"{self._label}: {total} does not fit into int64. {overflow_advice(of_decimals=False)}"
+            )
+        return total
+
+
+class DecimalSum(SeenDecimal):
+    """Exact. By rows what is kept is (sum, count)."""
+
+    may_overflow = True
+
+    def __init__(self, label: str, result_type: pa.Decimal128Type) -> None:
+        super().__init__("sum", result_type)
+        self._label = label
+        self._limit = Decimal(10) ** (MOST_DIGITS - result_type.scale)
+
+    def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
+        """As int64 where nothing can leave it, else limb by limb."""
+        values = inputs[0]
+        valid = ~null_mask(values) if values.null_count else None
+        pairs = pairs_of(values if valid is None else values.fill_null(pa.scalar(0, values.type)))
+        numbers = narrow(pairs)
+        if numbers is not None and fits(numbers):
+            total, seen = reduce_seen(groups, numbers, valid, np.add, np.int64(0))
+            return [total.astype(object), seen]
+        limbs = [reduce_seen(groups, limb, valid, np.add, np.int64(0)) for limb in limbs_of(pairs)]
+        sums = numbers_of_limbs([limb for limb, _ in limbs])
+        check_digits(sums)
+        return [sums, limbs[0][1]]
+
+    @property
+    def stored(self) -> list[pa.Field]:
+        """Sum and count."""
+        return [pa.field("sum", self.result_type), pa.field("count", pa.int64())]
+
+    def start(self) -> Any:
+        """Nothing."""
+        return Decimal(0), 0
+
+    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
+        """The sum with one more."""
+        return self.merge(kept, (value, 1))
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """The sum; one with too many digits is refused."""
+        total = exact_sum(left[0], right[0])
+        if abs(total) >= self._limit:
+            raise OverflowError(
+                f"{self._label}: {total} does not fit a {self.stored[0].type}. {overflow_advice(of_decimals=True)}"
+            )
+        return total, left[1] + right[1]
+
+    def result(self, kept: Any) -> Any:
+        """The sum; None of no values."""
+        return kept[0] if kept[1] else None
