@@ -21,6 +21,7 @@ from tidegate import (
     OutputTag,
     ProgramError,
     SchemaError,
+    Sum,
     TidegateError,
 )
 from tidegate.api.basic_sinks import PrintSink
@@ -160,7 +161,7 @@ MISUSES: list[tuple[str, Callable[[DataStream], Any], str]] = [
     ("negative limit", lambda s: PrintSink(limit=-1), "limit must not be negative, got -1"),
     ("sum of text", lambda s: s.key_by("user").sum("app"), "sum('app'): the column is string, but must be"),
     ("sum of times", lambda s: s.key_by("user").sum("at"), "sum('at'): the column is timestamp[us], but must be"),
-    ("min of text", lambda s: s.key_by("user").min("app"), "min('app'): the column is string, but must be"),
+    ("min of lists", lambda s: s.key_by("user").min("tags"), "min('tags'): the column is list<"),
     ("sum of an unknown column", lambda s: s.key_by("user").sum("x"), "sum names column 'x', but the records have"),
     ("sum of objects", lambda s: objects().key_by(len).sum("x"), "sum('x') needs columns, but the records are"),
     ("result named as the key", lambda s: s.key_by("app").count(output="app"), "'app' has the name of a key column"),
@@ -318,10 +319,11 @@ class TestOperations:
         ((ref,),) = merged._node.inputs
         local = ref.upstream.operation
         assert isinstance(local, RollingAggregate)
-        assert (local.stage, local.column) == ("local", "user")
+        assert (local.stage, local.aggregates) == ("local", (("sum_user", Sum("user")),))
         merge = merged._node.operation
         assert isinstance(merge, RollingAggregate)
-        assert (merge.stage, merge.column) == ("merge", "sum_user")
+        assert (merge.stage, merge.aggregates) == ("merge", local.aggregates)
+        assert ref.upstream.output_type == merged.record_type
         assert (merged._node.uid, ref.upstream.uid) == ("s", None)
 
     def test_sinks_are_objects_or_functions(self) -> None:

@@ -10,10 +10,11 @@ None is left out: a record whose first input is None is not aggregated. `where=`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,14 @@ from tidegate.aggregates.groups import Groups
 from tidegate.core.errors import ProgramError
 from tidegate.records.columns import build_column, column_values
 
+if TYPE_CHECKING:
+    from tidegate.aggregates.totals import Totals
+
+Identity = tuple[Any, ...]
+"""Plain values that outlive a process and a version."""
 Input = str | pl.Expr
 """A column by name, or an expression of one record's columns."""
+_ADDRESS: Final = re.compile("0x[0-9a-fA-F]+")
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Column = Any
@@ -71,9 +78,10 @@ class Aggregate:
         """A few words for the plan."""
         return f"{self.kind}({self.words(', '.join(map(str, self.inputs(()))))})"
 
-    def identity(self) -> str:
-        """What it computes, as part of an operator's id: it stays when `describe` is worded otherwise."""
-        return f"{self.kind}({self.words(', '.join(map(str, self.inputs(()))))})"
+    def identity(self) -> Identity:
+        """What it computes, durable: part of operator ids. It stays when `describe` is worded otherwise."""
+        where = () if self.where is None else (("where", input_identity(self.where)),)
+        return self.kind, *map(input_identity, self.inputs(())), *where
 
     def words(self, inputs: str) -> str:
         """What is read, with the condition."""
@@ -183,6 +191,16 @@ class Kernel:
     def _loaded(self, columns: list[Column]) -> list[Any]:
         return [self.load(row) for row in zip(*(c.to_pylist() for c in columns), strict=True)]
 
+    # ---- running ----
+
+    def totals(self) -> list[Totals] | None:
+        """The running numbers that its result is made from; None: it runs by rows."""
+        return None
+
+    def of_totals(self, totals: list[pa.Array]) -> pa.Array:
+        """The results from these numbers."""
+        return totals[0]
+
     # ---- by rows ----
 
     @property
@@ -274,9 +292,32 @@ class PythonKernel(Kernel):
         return None if self._starts_with_none and all(v is None for v in stored) else stored
 
 
+def columns_read(aggregates: Iterable[Aggregate]) -> frozenset[str] | None:
+    """The columns that all of them read; None: all there are."""
+    found: set[str] = set()
+    for aggregate in aggregates:
+        columns = aggregate.columns()
+        if columns is None:
+            return None
+        found.update(columns)
+    return frozenset(found)
+
+
+def aggregate_words(aggregates: Iterable[tuple[str, Aggregate]]) -> str:
+    """Aggregates by the names of their results, for the plan; names that go without saying are left out."""
+    return ", ".join(
+        a.describe() if name == a.default_output() else f"{name}={a.describe()}" for name, a in aggregates
+    )
+
+
 def input_name(each: Input) -> str:
     """The name of an input in default column names."""
     return each if isinstance(each, str) else each.meta.output_name(raise_if_undetermined=False) or "value"
+
+
+def input_identity(each: Input) -> str:
+    """An input in identities: an expression as polars writes it, without addresses."""
+    return each if isinstance(each, str) else _ADDRESS.sub("", str(each))
 
 
 def input_rows(inputs: Sequence[pa.Array], count: int) -> list[Any]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tidegate.aggregates.aggregate import Aggregate, Column, Input, Kernel, Longs
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.numbers import NumberKernel, count_values
+from tidegate.aggregates.totals import CountTotals, Totals
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class _Counts(Kernel):
     def stored(self) -> list[pa.Field]:
         """The count."""
         return [pa.field("count", pa.int64())]
+
+    def totals(self) -> list[Totals]:
+        """The count."""
+        return [CountTotals()]
 
     def start(self) -> Any:
         """None yet."""

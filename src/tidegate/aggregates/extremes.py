@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.aggregates.aggregate import Column, Kernel, Longs, OfColumn
+from tidegate.aggregates.decimal_totals import DecimalExtremeTotals
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.numbers import SeenDecimal, SeenNumber, numbers_of, reduce_seen
+from tidegate.aggregates.totals import ExtremeTotals, Totals
 from tidegate.aggregates.values import best_rows, check_ordered, is_text, ranks_of, taken, valid_rows
 from tidegate.records.rolling import empty_totals
 
@@ -68,6 +70,10 @@ class NumberExtreme(_ValueRows, SeenNumber):
         super().__init__(fold, kind)
         self.fold = fold
 
+    def totals(self) -> list[Totals] | None:
+        """The value."""
+        return [ExtremeTotals(self.fold, self.result_type)]
+
 
 class DecimalExtreme(_ValueRows, SeenDecimal):
     """Of decimals."""
@@ -84,6 +90,10 @@ class DecimalExtreme(_ValueRows, SeenDecimal):
         start = empty_totals(self.fold, np.int64, 1)[0]
         total, seen = reduce_seen(groups, numbers, valid, self._ufunc, start)
         return [np.where(seen, total.astype(object), self.initial[0]), seen]
+
+    def totals(self) -> list[Totals] | None:
+        """The value."""
+        return [DecimalExtremeTotals(self.fold, self.result_type)]
 
 
 class TextExtreme(_ValueRows):

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.aggregates.aggregate import Column, Kernel, Longs, OfColumn, of_type
+from tidegate.aggregates.decimal_totals import DecimalSumTotals
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.numbers import (
     NumberKernel,
@@ -20,7 +22,8 @@ from tidegate.aggregates.numbers import (
     with_nulls,
 )
 from tidegate.aggregates.sum import DecimalSum
-from tidegate.records.decimals import average_type, averages, decimals, exact_average, sum_type
+from tidegate.aggregates.totals import CountTotals, SumTotals, Totals
+from tidegate.records.decimals import average_type, averages, decimals, exact_average, sum_type, unscaled
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,14 @@ class NumberMean(NumberKernel):
         none = count == 0
         return with_nulls(total / np.where(none, 1, count), none, pa.float64(), pa.float64())
 
+    def totals(self) -> list[Totals] | None:
+        """Sum and count."""
+        return [SumTotals("sum", pa.float64()), CountTotals()]
+
+    def of_totals(self, totals: list[pa.Array]) -> pa.Array:
+        """The quotient."""
+        return pc.divide(totals[0], totals[1].cast(pa.float64()))
+
     def start(self) -> Any:
         """Nothing."""
         return 0.0, 0
@@ -105,6 +116,14 @@ class DecimalMean(DecimalSum):
         none = count == 0
         quotients = averages(total, np.where(none, 1, count), self._sum_type.scale, self.result_type)
         return decimals(quotients, self.result_type, none)
+
+    def totals(self) -> list[Totals] | None:
+        """Sum and count."""
+        return [DecimalSumTotals(self._sum_type), CountTotals()]
+
+    def of_totals(self, totals: list[pa.Array]) -> pa.Array:
+        """The quotient."""
+        return self.finish([unscaled(totals[0]), totals[1].to_numpy()], totals[1].to_numpy())
 
     @property
     def stored(self) -> list[pa.Field]:

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.aggregates.aggregate import Column, Kernel, Longs, OfColumn, of_type
+from tidegate.aggregates.decimal_totals import DecimalSumTotals
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.numbers import SeenDecimal, SeenNumber, is_number, reduce_seen
+from tidegate.aggregates.totals import SumTotals, Totals
 from tidegate.records.column_bits import null_mask
 from tidegate.records.decimals import (
     MOST_DIGITS,
@@ -59,6 +61,10 @@ class NumberSum(SeenNumber):
         self._label = label
         self.may_overflow = pa.types.is_integer(result_type)
 
+    def totals(self) -> list[Totals] | None:
+        """The sum."""
+        return [SumTotals("sum", self.result_type)]
+
     def merge(self, left: Any, right: Any) -> Any:
         """The sum; an int64 that does not fit is refused."""
         if left is None or right is None:
@@ -80,6 +86,10 @@ class DecimalSum(SeenDecimal):
         super().__init__("sum", result_type)
         self._label = label
         self._limit = Decimal(10) ** (MOST_DIGITS - result_type.scale)
+
+    def totals(self) -> list[Totals] | None:
+        """The sum."""
+        return [DecimalSumTotals(self.result_type)]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
         """As int64 where nothing can leave it, else limb by limb."""

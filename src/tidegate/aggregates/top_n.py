@@ -10,7 +10,16 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tidegate.aggregates.aggregate import Aggregate, Column, Input, Kernel, Longs, input_name
+from tidegate.aggregates.aggregate import (
+    Aggregate,
+    Column,
+    Identity,
+    Input,
+    Kernel,
+    Longs,
+    input_identity,
+    input_name,
+)
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.values import (
     LARGEST,
@@ -94,13 +103,11 @@ class TopN(Aggregate):
         ties = ", ties" if self.ties == "all" else ""
         return f"top_n({self.words(f'{self.n} by {by}{ties}')})"
 
-    def identity(self) -> str:
-        """How many, by what, and in which order."""
-        directions = [direction for _, direction in self.orders]
-        by = ", ".join(str(by) for by, _ in self.orders)
-        if "asc" in directions:
-            by += ", smallest" if len(directions) == 1 else f", {' '.join(directions)}"
-        return f"top_n({self.words(f'{self.n} by {by}' + (', ties' if self.ties == 'all' else ''))})"
+    def identity(self) -> Identity:
+        """How many, by what in which order, what is kept of each, and how ties are."""
+        orders = tuple((input_identity(by), direction) for by, direction in self.orders)
+        where = () if self.where is None else (("where", input_identity(self.where)),)
+        return self.kind, self.n, orders, self.select, self.ties, *where
 
     def label(self) -> str:
         """How an error names it."""

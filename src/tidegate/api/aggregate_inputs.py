@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import polars as pl
@@ -47,17 +46,6 @@ def result_field(output: str, aggregate: Aggregate, record_type: RecordType) -> 
     """The result's column; raises `ProgramError` for a column that the aggregate cannot take."""
     kernel = kernel_of(aggregate, record_type)
     return pa.field(output, kernel.result_type, kernel.nullable)
-
-
-def columns_read(aggregates: Iterable[Aggregate]) -> frozenset[str] | None:
-    """The columns that all of them read; None: all there are."""
-    found: set[str] = set()
-    for aggregate in aggregates:
-        columns = aggregate.columns()
-        if columns is None:
-            return None
-        found.update(columns)
-    return frozenset(found)
 
 
 def _input(aggregate: Aggregate, each: Input, record_type: RecordType) -> AggregateInput:

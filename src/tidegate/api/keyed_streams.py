@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack
 
 from typing_extensions import TypeForm
 
+from tidegate.aggregates.aggregate import Aggregate
+from tidegate.aggregates.count import Count
+from tidegate.aggregates.extremes import Max, Min
+from tidegate.aggregates.sum import Sum
 from tidegate.api import partitioning as p
+from tidegate.api.aggregate_inputs import kernel_of
 from tidegate.api.functions import (
     OutputTag,
     OutputTags,
@@ -17,7 +23,7 @@ from tidegate.api.functions import (
     check_callable,
     function_name,
 )
-from tidegate.api.keys import aggregate_type
+from tidegate.api.keys import aggregate_type, totals_type
 from tidegate.api.operations import Key, RollingAggregate, RollingReduce
 from tidegate.api.settings import Settings
 from tidegate.api.signatures import check_function
@@ -62,25 +68,25 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         >>> [tuple(r) for r in clicks.key_by("app").count().execute_and_collect()]
         [('a', 1), ('b', 1), ('a', 2)]
         """
-        return self._aggregate("count", None, emit, output, settings)
+        return self._running({output: Count()}, emit, settings)
 
     def sum(
         self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """Running sum of a column per key (None values are left out)."""
-        return self._aggregate("sum", column, emit, output, settings)
+        return self._one(Sum(column), emit, output, settings)
 
     def min(
         self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """Running minimum of a column per key."""
-        return self._aggregate("min", column, emit, output, settings)
+        return self._one(Min(column), emit, output, settings)
 
     def max(
         self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """Running maximum of a column per key."""
-        return self._aggregate("max", column, emit, output, settings)
+        return self._one(Max(column), emit, output, settings)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
         """Cut the records of each key into windows; see `docs/guide/event-time.md`."""
@@ -188,19 +194,26 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             raise ProgramError(f'emit is "each" or "batch", got {emit!r}')
         return emit or ("batch" if self._env.options.mini_batch else "each")
 
-    def _aggregate(
-        self, kind: Any, column: str | None, emit: Emit | None, output: str, settings: Mapping[str, Any]
+    def _one(
+        self, aggregate: Aggregate, emit: Emit | None, output: str, settings: Mapping[str, Any]
     ) -> DataStream[Row]:
-        mode = self._emit(emit)
-        output = output or f"{kind}_{column}"
-        name = kind if column is None else f"{kind}({column})"
-        out_type = aggregate_type(self._type, self._key_spec, kind, column, output)
-        whole = RollingAggregate(kind, column, output, self._key_spec, mode)
-        if mode == "each" or self._key_spec.function is not None:
+        return self._running({output or aggregate.default_output(): aggregate}, emit, settings)
+
+    def _running(
+        self, outputs: dict[str, Aggregate], emit: Emit | None, settings: Mapping[str, Any]
+    ) -> DataStream[Row]:
+        mode, key, aggregates = self._emit(emit), self._key_spec, tuple(outputs.items())
+        out_type = aggregate_type(self._type, key, aggregates)
+        kernels = [(output, kernel_of(a, self._type)) for output, a in aggregates]
+        by_rows = out_type.is_object or any(kernel.totals() is None for _, kernel in kernels)
+        name = ", ".join(a.describe() for a in outputs.values()).removesuffix("()")
+        whole = RollingAggregate(aggregates, key, mode, by_rows)
+        if mode == "each" or key.function is not None or by_rows:
             return self._then(whole, name, out_type, settings)
-        local = RollingAggregate(kind, column, output, self._key_spec, mode, "local")
-        merge = RollingAggregate(kind, output, output, self._key_spec, mode, "merge")
-        node = self._env._add(local, f"local {name}", (self._refs,), out_type)
-        refs = (StreamRef(node, None, p.Hash(self._key_spec)),)
-        merged: DataStream[Row] = DataStream(self._env, refs, out_type)
+        local = replace(whole, stage="local")
+        merge = replace(whole, stage="merge", aggregated_type=self._type)
+        between = totals_type(key, kernels)
+        node = self._env._add(local, f"local {name}", (self._refs,), between)
+        refs = (StreamRef(node, None, p.Hash(key)),)
+        merged: DataStream[Row] = DataStream(self._env, refs, between)
         return merged._then(merge, name, out_type, settings)

@@ -1,18 +1,20 @@
-"""Keys and what is aggregated per key: the types that `key_by`, `count`, `sum`, `min` and `max` give."""
+"""Keys and what is aggregated per key: the types that `key_by` and running aggregates give."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from tidegate.aggregates.aggregate import Aggregate, Kernel
+from tidegate.api.aggregate_inputs import result_field
 from tidegate.api.functions import function_name, result_type
 from tidegate.api.operations import Key
 from tidegate.api.signatures import check_arguments
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.words import kind_of
-from tidegate.records.decimals import sum_type
 from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, StructType, brief
 
 
@@ -82,39 +84,33 @@ def _check_hashable(key_type: RecordType, role: str, function: Any) -> None:
 
 
 def aggregate_type(
-    record_type: RecordType, key: Key, kind: str, column: str | None, output: str
+    record_type: RecordType, key: Key, aggregates: Iterable[tuple[str, Aggregate]]
 ) -> RecordType:
-    """The type of an aggregate's results: the key columns, then the result; objects for an untyped key function."""
-    value = pa.field(output, pa.int64(), False)
-    if column is not None:
-        if record_type.is_object:
-            raise ProgramError(
-                f"{kind}({column!r}) needs columns, but the records are Python objects without a schema"
-            )
-        field = record_type.schema.field(record_type.field_index(column, kind))
-        value = pa.field(output, _aggregate_value_type(kind, field), True)
+    """The type of running results: the key columns, then the results; objects for an untyped key function."""
+    results = [result_field(output, aggregate, record_type) for output, aggregate in aggregates]
     if key.function is not None and key.record_type.is_object:
         return ObjectType()
+    return RowType(pa.schema([*_key_fields(key, [f.name for f in results]), *results]))
+
+
+def totals_type(key: Key, kernels: Iterable[tuple[str, Kernel]]) -> RecordType:
+    """The type of the partial results of running numbers, between two stages."""
+    fields: list[pa.Field] = []
+    for output, kernel in kernels:
+        totals = kernel.totals() or []
+        names = [output] if len(totals) == 1 else [f"{output}.{i}" for i in range(len(totals))]
+        fields += [pa.field(name, each.type) for name, each in zip(names, totals, strict=True)]
+    return RowType(pa.schema([*_key_fields(key, []), *fields]))
+
+
+def _key_fields(key: Key, outputs: list[str]) -> list[pa.Field]:
     fields = [
         f.with_name("key") if isinstance(key.record_type, ScalarType) else f for f in key.record_type.schema
     ]
-    if output in (f.name for f in fields):
-        raise ProgramError(f"the result column {output!r} has the name of a key column; pass output=")
-    return RowType(pa.schema([*fields, value]))
-
-
-def _aggregate_value_type(kind: str, field: pa.Field) -> pa.DataType:
-    t = field.type
-    if pa.types.is_decimal128(t):
-        return sum_type(t) if kind == "sum" else t
-    if pa.types.is_boolean(t) or not (pa.types.is_integer(t) or pa.types.is_floating(t)):
-        if kind != "sum" and pa.types.is_temporal(t):
-            return t
-        needed = "a float or a decimal128" if kind == "sum" else "a float, a decimal128 or a time"
-        raise ProgramError(f"{kind}({field.name!r}): the column is {t}, but must be an integer, {needed}")
-    if kind != "sum":
-        return t
-    return pa.float64() if pa.types.is_floating(t) else pa.int64()
+    for f in fields:
+        if f.name in outputs:
+            raise ProgramError(f"the result column {f.name!r} has the name of a key column; pass output=")
+    return fields
 
 
 def check_key_types_meet(first: Key, second: Key) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from tidegate.aggregates.aggregate import Aggregate, aggregate_words, columns_read
 from tidegate.api.functions import Function, function_name, has_timers
 from tidegate.api.identity import Identity, expression_identity, function_identity
 from tidegate.api.sink import Sink
@@ -22,7 +23,6 @@ from tidegate.api.state import KeyedState, StateDeclaration, declared_states
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.records.types import RecordType
 
-AggregateKind = Literal["count", "sum", "min", "max"]
 Execution = Literal["reads", "writes", "vectorised", "per record"]
 Stage = Literal["whole", "local", "merge"]
 """With "local" it prepares the work before an exchange, and "merge" is what comes after that; else "whole"."""
@@ -407,16 +407,21 @@ class ApplyExpressions(Operation):
 
 @dataclass(frozen=True)
 class RollingAggregate(Operation):
-    """A running count, sum, min or max per key; one result per record, or the latest per key and batch."""
+    """Running aggregates per key; one result per record, or the latest per key and batch.
+
+    `aggregates` are (output column, aggregate) in order.
+    """
 
     kind = "aggregate"
     keeps_untyped_keys = True
-    aggregate: AggregateKind
-    column: str | None
-    output: str
+    aggregates: tuple[tuple[str, Aggregate], ...]
     key: Key
     emit: Literal["each", "batch"]
+    by_rows: bool = False
+    """Whether they run record by record: one of them has no running numbers, or keys have no type."""
     stage: Stage = "whole"
+    aggregated_type: RecordType | None = None
+    """With stage "merge" the type of the records before the exchange."""
 
     @property
     def is_local_stage(self) -> bool:
@@ -433,22 +438,23 @@ class RollingAggregate(Operation):
 
     @property
     def runs_user_code(self) -> bool:
-        return self.key.function is not None
+        return self.key.function is not None or self.by_rows
 
     def required_columns(self) -> frozenset[str] | None:
-        """The key columns and the aggregated one."""
-        key = self.key.required_columns()
-        return key if key is None or self.column is None else key | {self.column}
+        """The key columns and the aggregated ones."""
+        key, mine = self.key.required_columns(), columns_read(a for _, a in self.aggregates)
+        return None if key is None or mine is None or self.stage == "merge" else key | mine
 
     def detail(self) -> str:
-        """The aggregate in words."""
-        what = self.aggregate if self.column is None else f"{self.aggregate}({self.column})"
+        """The aggregates in words."""
+        what = aggregate_words(self.aggregates).removesuffix("()")
         stage = "" if self.stage == "whole" else f", {self.stage}"
         return f"{what} per {self.key.describe()}, {'each record' if self.emit == 'each' else 'per batch'}{stage}"
 
     def identity(self) -> Identity:
         """The aggregate, the key and the stage."""
-        return "aggregate", self.aggregate, self.column, self.key.identity(), self.emit, self.stage
+        aggregates = tuple(a.identity() for _, a in self.aggregates)
+        return "aggregate", aggregates, self.key.identity(), self.emit, self.stage
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from tidegate.aggregates.aggregate import Aggregate
-from tidegate.api.aggregate_inputs import columns_read, result_field
+from tidegate.aggregates.aggregate import Aggregate, aggregate_words, columns_read
+from tidegate.api.aggregate_inputs import result_field
 from tidegate.api.column_cuts import ColumnCut
 from tidegate.api.evictors import Evictor
 from tidegate.api.functions import function_name
@@ -180,10 +180,7 @@ class AggregateWindow(WindowOperation):
 
     def detail(self) -> str:
         """The aggregates and the windows."""
-        what = ", ".join(
-            a.describe() if name == a.default_output() else f"{name}={a.describe()}"
-            for name, a in self.aggregates
-        )
+        what = aggregate_words(self.aggregates)
         stage = "" if self.stage == "whole" else f", {self.stage}"
         return f"{what}, {self.window_words()}{stage}"
 

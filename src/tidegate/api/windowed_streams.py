@@ -169,9 +169,7 @@ class WindowedStream(FlinkNames, Generic[K, T]):
     def aggregate(self, **outputs: Aggregate | str | int) -> DataStream[Row]: ...
 
     @overload
-    def aggregate(
-        self, function: Aggregate, **outputs: Aggregate | str | int
-    ) -> DataStream[Row]: ...
+    def aggregate(self, function: Aggregate, **outputs: Aggregate | str | int) -> DataStream[Row]: ...
 
     @overload
     def aggregate(
@@ -364,14 +362,10 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         check_states(function, settings.get("name") or self._name(function), self._state_key())
         return result_type(function, "process", returns, many=True)
 
-    def _one(
-        self, aggregate: Aggregate, output: str | None, settings: Mapping[str, Any]
-    ) -> DataStream[Row]:
+    def _one(self, aggregate: Aggregate, output: str | None, settings: Mapping[str, Any]) -> DataStream[Row]:
         return self._aggregate({output or aggregate.default_output(): aggregate}, settings)
 
-    def _aggregate(
-        self, built_in: dict[str, Aggregate], settings: Mapping[str, Any]
-    ) -> DataStream[Row]:
+    def _aggregate(self, built_in: dict[str, Aggregate], settings: Mapping[str, Any]) -> DataStream[Row]:
         aggregates = tuple(built_in.items())
         windows = self._windows
         out = aggregate_window_type(self._stream.record_type, windows.key, windows.assigner, aggregates)

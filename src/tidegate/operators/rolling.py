@@ -1,11 +1,12 @@
-"""Running count, sum, min and max per key.
+"""Running aggregates per key.
 
-| key by            | stage            | operator                      | state                         |
-|-------------------|------------------|-------------------------------|-------------------------------|
-| columns           | whole, merge     | `ColumnAggregateOperator`     | a `ColumnTable` of `Totals`   |
-| typed function    | whole            | the same                      | the same                      |
-| columns           | local            | `LocalAggregateOperator`      | none                          |
-| untyped function  | whole            | `ObjectAggregateOperator`     | a dict, without checkpoints   |
+| key by            | aggregates       | stage            | operator                  | state                     |
+|-------------------|------------------|------------------|---------------------------|---------------------------|
+| columns           | of numbers       | whole, merge     | `ColumnAggregateOperator` | a `ColumnTable` of totals |
+| typed function    | of numbers       | whole            | the same                  | the same                  |
+| columns           | of numbers       | local            | `LocalAggregateOperator`  | none                      |
+| both              | any              | whole            | `RowAggregateOperator`    | a row per key             |
+| untyped function  | any              | whole            | `RowAggregateOperator`    | a dict, no checkpoints    |
 
 With `emit="each"` there is one result per record, in order. With `emit="batch"` there is one per key of the batch, the
 latest; their order means nothing, and may be another after a restore.
@@ -13,44 +14,49 @@ latest; their order means nothing, and may be another after a restore.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import add
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from tidegate.aggregates.aggregate import Aggregate, Kernel
+from tidegate.aggregates.rows import RowAggregates
+from tidegate.aggregates.totals import RunningRows, TotalColumn, Totals, distinct
 from tidegate.api.operations import RollingAggregate
 from tidegate.core.errors import SchemaError
-from tidegate.operators.decimal_totals import totals_of
+from tidegate.operators.aggregate_inputs import AggregateInputs
 from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.latest_values import MemoryValues
+from tidegate.operators.latest_values import latest_values
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
-from tidegate.operators.totals import distinct
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes, is_bytes_like
-from tidegate.records.decimals import exact_sum, overflow_advice
+from tidegate.records.columns import build_column
+from tidegate.records.decimals import overflow_advice
 from tidegate.records.key_index import KeyIndex
 from tidegate.records.rolling import Ids, SumOverflow
-from tidegate.records.types import column_values
+from tidegate.records.types import RecordType
+from tidegate.state.backend import ColumnArray
+from tidegate.state.generations import REMOVED
 
 STATE_NAME: Final = "total"
 """The name in checkpoints, of all aggregates: one that has become another is refused by its type."""
 
 
 def aggregate_operator(operation: RollingAggregate) -> type[Operator]:
-    """The operator for a rolling aggregate."""
+    """The operator for a running aggregate."""
     if operation.stage == "local":
         return LocalAggregateOperator
-    if operation.key.function is not None and operation.key.record_type.is_object:
-        return ObjectAggregateOperator
-    return ColumnAggregateOperator
+    return RowAggregateOperator if operation.by_rows else ColumnAggregateOperator
 
 
 class AggregateOperator(RowOperator):
-    """What the aggregates share: where the values are, and how results become batches."""
+    """What the aggregates share: what they read, and how results become batches."""
+
+    operation: RollingAggregate
 
     def user_function(self) -> Any:
         """There is none but the key's."""
@@ -59,82 +65,18 @@ class AggregateOperator(RowOperator):
     def open(self) -> None:
         """Find the columns."""
         super().open()
-        operation: RollingAggregate = self.operation
-        record_type = self.input_types[0]
-        self._key_positions = [record_type.field_index(c, "the key") for c in operation.key.columns]
-        self._value_position: int | None = None
-        if operation.column is not None:
-            self._value_position = record_type.field_index(operation.column, operation.aggregate)
+        operation = self.operation
+        self._key_positions = [self.input_types[0].field_index(c, "the key") for c in operation.key.columns]
+        aggregated: RecordType = operation.aggregated_type or self.input_types[0]
+        self.inputs = AggregateInputs([a for _, a in operation.aggregates], aggregated)
         self._schema: pa.Schema | None = None
 
-    def values(self, columns: pa.RecordBatch) -> pa.Array | None:
-        """The column to aggregate; None for a count of records."""
-        return None if self._value_position is None else columns.column(self._value_position)
-
-    def result(self, keys: list[pa.Array], values: pa.Array) -> pa.RecordBatch:
-        """Key columns and results as the output type has them, text encoded or plain as it came."""
-        arrays = [*keys, values]
-        types = [a.type for a in arrays]
-        if self._schema is None or self._schema.types != types:
-            declared = self.output_type.schema
-            fields = [f.with_type(t) for f, t in zip(declared, types, strict=True)]
-            self._schema = pa.schema(fields)
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def overflow(self, error: OverflowError, keys: list[pa.Array], ids: Ids) -> OverflowError:
-        """Say which sum of which key does not fit its type, and what to do."""
-        operation = self.operation
-        what = f"{operation.aggregate}({operation.column!r})"
-        if isinstance(error, SumOverflow):
-            row = int(np.flatnonzero(ids == error.id)[0])
-            what += f" of key {', '.join(repr(k[row].as_py()) for k in keys)}"
-        of_decimals = pa.types.is_decimal(self.output_type.schema.types[-1])
-        return OverflowError(f"{what}: {error}. {overflow_advice(of_decimals=of_decimals)}")
-
-
-class ColumnAggregateOperator(AggregateOperator):
-    """Keys and values are columns; every step is vectorised."""
-
-    def open(self) -> None:
-        """Find the state: empty, or as a checkpoint has it."""
-        super().open()
-        operation: RollingAggregate = self.operation
-        value_type = self.output_type.schema.types[-1]
-        self._totals = totals_of(operation.aggregate, value_type, merges=operation.stage == "merge")
-        backend = self.context.states.keyed(operation.key.record_type)
-        self._table = backend.columns(STATE_NAME, self._totals.columns)
-
-    def process(self, batch: Batch, input_index: int) -> None:
-        """Bring the batch into the totals and emit results."""
-        columns: pa.RecordBatch | None = None
-        if self._key_positions or self._value_position is not None:
-            columns = batch.columns
-        if self.operation.key.function is None:
-            assert columns is not None
-            keys = [columns.column(i) for i in self._key_positions]
-        else:
-            keys = self._function_keys(batch)
-        values = None if columns is None else self.values(columns)
-        with blame(self.name, batch_position(batch)):
-            ids, count, arrays = self._table.begin(keys)
-        try:
-            if self.operation.emit == "each":
-                results, touched = self._totals.each(ids, count, arrays, values)
-            else:
-                touched, rows = distinct(ids, count)
-                results = self._totals.latest(ids, arrays, values, touched)
-                keys = [k.take(pa.array(rows)) for k in keys]
-        except OverflowError as e:
-            raise OperatorError(self.name, batch_position(batch)) from self.overflow(e, keys, ids)
-        self._table.commit(touched)
-        out = self.result(keys, results)
-        if self.operation.emit == "each":
-            self.context.emit(Batch(self.output_type, out, None, batch.origin, batch.timestamps))
-        else:
-            self.context.emit(Batch.of_columns(self.output_type, out))
-
-    def _function_keys(self, batch: Batch) -> list[pa.Array]:
+    def key_columns(self, batch: Batch) -> list[pa.Array]:
+        """The key of every record."""
         key = self.operation.key
+        if key.function is None:
+            columns = batch.columns
+            return [columns.column(i) for i in self._key_positions]
         values = self.keys(batch, key)
         try:
             key.record_type.check_rows(values)
@@ -143,16 +85,117 @@ class ColumnAggregateOperator(AggregateOperator):
             reason = wrong_type(e, f"the key function {key.describe()} returned the wrong type")
             raise OperatorError(self.name, batch_position(batch)) from reason
 
+    def emit_columns(self, batch: Batch, keys: list[pa.Array], results: list[pa.Array]) -> None:
+        """Send key columns and results as the output type has them, text encoded or plain as it came."""
+        arrays = [*keys, *results]
+        types = [a.type for a in arrays]
+        if self._schema is None or self._schema.types != types:
+            declared = self.output_type.schema
+            self._schema = pa.schema([f.with_type(t) for f, t in zip(declared, types, strict=True)])
+        out = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if self.operation.emit == "each":
+            self.context.emit(Batch(self.output_type, out, None, batch.origin, batch.timestamps))
+        else:
+            self.context.emit(Batch.of_columns(self.output_type, out))
 
-class LocalAggregateOperator(AggregateOperator):
+
+@dataclass
+class _Running:
+    """One aggregate, and which of the arrays are those of its totals."""
+
+    aggregate: Aggregate
+    kernel: Kernel
+    totals: list[tuple[Totals, slice]]
+
+
+class TotalsOperator(AggregateOperator):
+    """Keys and values are columns; every step is vectorised."""
+
+    def open(self) -> None:
+        """Find the totals."""
+        super().open()
+        self.running: list[_Running] = []
+        self.columns: list[TotalColumn] = []
+        several = len(self.operation.aggregates) > 1
+        pairs = zip(self.operation.aggregates, self.inputs.kernels, strict=True)
+        for i, ((_, aggregate), kernel) in enumerate(pairs):
+            own: list[tuple[Totals, slice]] = []
+            for each in kernel.totals() or []:
+                totals = each.merging() if self.operation.stage == "merge" else each
+                start = len(self.columns)
+                own.append((totals, slice(start, start + len(totals.columns))))
+                names = [f"{i} {c.name}" if several else c.name for c in totals.columns]
+                self.columns += [c._replace(name=n) for c, n in zip(totals.columns, names, strict=True)]
+            self.running.append(_Running(aggregate, kernel, own))
+
+    def values(self, batch: Batch) -> Iterator[list[pa.Array | None]]:
+        """For each aggregate the values of each of its totals; None for a count of records."""
+        if self.operation.stage == "merge":
+            rest = iter(batch.columns.columns[len(self._key_positions) :])
+            yield from ([next(rest) for _ in each.totals] for each in self.running)
+        elif self.inputs.is_empty:
+            yield from ([None] for _ in self.running)
+        else:
+            arrays = self.inputs.columns(batch.columns)
+            for each, own in zip(self.running, arrays, strict=True):
+                yield [own[0] if own else None] * len(each.totals)
+
+    def refusal(self, of: _Running, error: OverflowError, keys: list[pa.Array], ids: Ids) -> OverflowError:
+        """Say which sum of which key does not fit its type, and what to do."""
+        what = of.aggregate.label()
+        if isinstance(error, SumOverflow):
+            row = int(np.flatnonzero(ids == error.id)[0])
+            what += f" of key {', '.join(repr(k[row].as_py()) for k in keys)}"
+        of_decimals = pa.types.is_decimal(of.kernel.result_type)
+        return OverflowError(f"{what}: {error}. {overflow_advice(of_decimals=of_decimals)}")
+
+
+class ColumnAggregateOperator(TotalsOperator):
+    """Keeps the totals of all keys in a column table."""
+
+    def open(self) -> None:
+        """Find the state: empty, or as a checkpoint has it."""
+        super().open()
+        backend = self.context.states.keyed(self.operation.key.record_type)
+        self._table = backend.columns(STATE_NAME, [ColumnArray(*c) for c in self.columns])
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Bring the batch into the totals and emit results."""
+        each = self.operation.emit == "each"
+        keys = self.key_columns(batch)
+        with blame(self.name, batch_position(batch)):
+            values = list(self.values(batch))
+            ids, count, arrays = self._table.begin(keys)
+        rows = RunningRows(ids, count)
+        touched, chosen = (np.empty(0, np.int64), ids) if each else distinct(ids, count)
+        results: list[pa.Array] = []
+        for running, own in zip(self.running, values, strict=True):
+            made: list[pa.Array] = []
+            try:
+                for (totals, part), column in zip(running.totals, own, strict=True):
+                    if each:
+                        found, touched = totals.each(rows, arrays[part], column)
+                    else:
+                        found = totals.latest(ids, arrays[part], column, touched)
+                    made.append(found)
+            except OverflowError as e:
+                reason = self.refusal(running, e, keys, ids)
+                raise OperatorError(self.name, batch_position(batch)) from reason
+            results.append(running.kernel.of_totals(made))
+        self._table.commit(touched)
+        if not each:
+            keys = [k.take(pa.array(chosen)) for k in keys]
+        self.emit_columns(batch, keys, results)
+
+
+class LocalAggregateOperator(TotalsOperator):
     """Aggregates each batch by itself, so that the exchange carries one record per key and batch."""
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Emit one partial result per key of the batch. Nothing is kept."""
-        columns = batch.columns
-        keys = [columns.column(i) for i in self._key_positions]
-        values = self.values(columns)
-        totals = totals_of(self.operation.aggregate, self.output_type.schema.types[-1])
+        keys = self.key_columns(batch)
+        with blame(self.name, batch_position(batch)):
+            values = list(self.values(batch))
         if len(keys) == 1 and is_bytes_like(_value_type(keys[0])):
             keys = [_compact(keys[0])]
             ids, count = dictionary_codes(keys[0]), len(keys[0].dictionary) + 1
@@ -162,70 +205,84 @@ class LocalAggregateOperator(AggregateOperator):
                 ids = index.ids(keys)
             count = len(index)
         touched, rows = distinct(ids, count)
-        try:
-            results = totals.latest(ids, totals.fresh(count), values, touched)
-        except OverflowError as e:
-            raise OperatorError(self.name, batch_position(batch)) from self.overflow(e, keys, ids)
+        results: list[pa.Array] = []
+        for running, own in zip(self.running, values, strict=True):
+            try:
+                for (totals, _), column in zip(running.totals, own, strict=True):
+                    results.append(totals.latest(ids, totals.fresh(count), column, touched))
+            except OverflowError as e:
+                reason = self.refusal(running, e, keys, ids)
+                raise OperatorError(self.name, batch_position(batch)) from reason
         chosen = pa.array(rows)
-        out = self.result([k.take(chosen) for k in keys], results)
-        self.context.emit(Batch.of_columns(self.output_type, out))
+        self.emit_columns(batch, [k.take(chosen) for k in keys], results)
 
 
-class ObjectAggregateOperator(AggregateOperator):
-    """Keys are any hashable Python objects; results are `(key, value)` tuples."""
+class RowAggregateOperator(AggregateOperator):
+    """Any aggregates, record by record. Where keys have no type, results are tuples of the key and the results."""
 
     def open(self) -> None:
-        """Start without keys; refuse to with checkpoints on, which could not have them."""
+        """Find the state; keys without a type are refused with checkpoints on, which could not have them."""
         super().open()
-        self._latest = MemoryValues(self.context, self.operation.key, self.output_type)
-        self._combine = _COMBINE[self.operation.aggregate]
+        operation = self.operation
+        outputs = [output for output, _ in operation.aggregates]
+        self._rows = RowAggregates(list(zip(outputs, self.inputs.kernels, strict=True)))
+        kept = self.output_type if self.output_type.is_object else self._rows.stored_type
+        self._latest = latest_values(self.context, operation.key, kept, STATE_NAME)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Bring each record into its key's total, in order."""
-        rows = self.rows(batch)
+        """Bring each record into what is kept of its key, in order."""
+        each = self.operation.emit == "each"
+        with blame(self.name, batch_position(batch)):
+            values = self.inputs.rows(batch)
         keys = self.keys(batch, self.operation.key)
-        values: list[Any] = [1] * len(rows)
-        if self._value_position is not None:
-            values = column_values(batch.columns.column(self._value_position), None)
-        state, combine = self._latest.begin(), self._combine
-        get = state.get
-        out: list[Any] = []
-        records = iter(rows)
+        times = [0] * len(keys) if batch.timestamps is None else batch.timestamps.fill_null(0).to_pylist()
+        stored, load = self._latest.begin(), self._latest.load
+        live: dict[Any, list[Any]] = {}
+        rows, out = self._rows, []
+        records = iter(keys)
         try:
-            for _, k, v in zip(records, keys, values, strict=True):
-                so_far = get(k)
-                if so_far is None:
-                    so_far = v
-                elif v is not None:
-                    so_far = combine(so_far, v)
-                state[k] = so_far
-                out.append((k, so_far))
-        except BaseException as e:  # a key that cannot be hashed, or whose comparison raises
-            raise self.failure(batch, rows, records) from e
-        if self.operation.emit == "each":
-            self.emit_checked(out, batch.origin, batch.timestamps, rows)
-        else:
-            self.emit_checked(list(dict(out).items()), None, None, None)
+            for key, value, time in zip(records, values, times, strict=True):
+                kept = live.get(key)
+                if kept is None:
+                    found = stored.get(key, REMOVED)
+                    if found is REMOVED:
+                        found = load(key)
+                    kept = live[key] = rows.start() if found is REMOVED else rows.load(found)
+                rows.add(kept, value, time)
+                if each:
+                    out.append(rows.result(kept))
+            if not each:
+                out = [rows.result(kept) for kept in live.values()]
+            for key, kept in live.items():
+                stored[key] = rows.dump(kept)
+            self._latest.commit()
+        except BaseException as e:
+            raise self.failure(batch, batch.rows, records) from e
+        self._emit_rows(batch, keys if each else list(live), out)
+
+    def _emit_rows(self, batch: Batch, keys: list[Any], results: list[list[Any]]) -> None:
+        each = self.operation.emit == "each"
+        if self.output_type.is_object:
+            rows = [(key, *found) for key, found in zip(keys, results, strict=True)]
+            if each:
+                self.emit_checked(rows, batch.origin, batch.timestamps, batch.rows)
+            else:
+                self.emit_checked(rows, None, None, None)
+            return
+        columns = self.key_columns(batch)
+        if not each:
+            place = {key: i for i, key in enumerate(self.keys(batch, self.operation.key))}
+            chosen = pa.array([place[key] for key in keys])
+            columns = [c.take(chosen) for c in columns]
+        fields = list(self.output_type.schema)[len(columns) :]
+        made = zip(*results, strict=True)
+        with blame(self.name, batch_position(batch)):
+            arrays = [build_column(f, list(column), None) for f, column in zip(fields, made, strict=True)]
+        self.emit_columns(batch, columns, arrays)
 
     def snapshot(self, checkpoint_id: int) -> None:
         """Objects cannot be in a checkpoint."""
         self._latest.check_snapshot()
-
-
-def _smaller(so_far: Any, value: Any) -> Any:
-    return value if value < so_far or so_far != so_far else so_far  # NaN is the largest number
-
-
-def _larger(so_far: Any, value: Any) -> Any:
-    return value if value > so_far or value != value else so_far
-
-
-_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    "count": add,
-    "sum": exact_sum,
-    "min": _smaller,
-    "max": _larger,
-}
 
 
 def _value_type(array: pa.Array) -> pa.DataType:

@@ -1,0 +1,269 @@
+"""Running totals over dense key ids: arrays that are brought forward a batch at a time.
+
+A kernel whose result is made from numbers says which `Totals` it needs. The arrays are those of a column table of the
+state, or fresh ones of a batch alone.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.aggregates.numbers import UFUNCS, numbers_of, stored_number
+from tidegate.records.column_bits import null_mask
+from tidegate.records.rolling import (
+    FEW_ROWS,
+    Ids,
+    Mask,
+    RowGroups,
+    empty_totals,
+    few_running,
+    running_counts,
+    running_max,
+    running_min,
+    running_seen,
+    running_sums,
+)
+
+Arrays = list[npt.NDArray[Any]]
+_INT64_MAX: Final = np.iinfo(np.int64).max
+
+
+class TotalColumn(NamedTuple):
+    """One array of totals; names and types are part of checkpoints."""
+
+    name: str
+    dtype: np.dtype[Any]
+    initial: Any
+    decimal: pa.Decimal128Type | None = None
+
+
+class RunningRows:
+    """The rows of a batch by the ids of their keys, which are below `keys`; sorted once for all totals."""
+
+    def __init__(self, ids: Ids, keys: int) -> None:
+        self.ids = ids
+        self.keys = keys
+
+    @cached_property
+    def groups(self) -> RowGroups:
+        """The rows key by key."""
+        return RowGroups(self.ids, self.keys)
+
+
+class Totals:
+    """How one running number is kept per key, and brought forward by a batch. Holds no totals itself.
+
+    They are arrays by key id, as `columns` describes them. Arrays are changed in place, or not at all when an error is
+    raised. A key whose values were all null has a null total.
+    """
+
+    columns: list[TotalColumn]
+    type: pa.DataType
+    """Of the totals as a column."""
+
+    def fresh(self, keys: int) -> Arrays:
+        """The arrays of keys that have seen nothing."""
+        return [np.full(keys, column.initial, column.dtype) for column in self.columns]
+
+    def each(self, rows: RunningRows, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
+        """Add a batch; for each row the total of its key after it, and the ids that occur."""
+        raise NotImplementedError
+
+    def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
+        """Add a batch; return the totals of the ids `touched`, which are those that occur in it, each once."""
+        raise NotImplementedError
+
+    def merging(self) -> Totals:
+        """The same for values that are totals themselves, of batches."""
+        return self
+
+
+class CountTotals(Totals):
+    """How many records, or, given values, how many of them are not null."""
+
+    type = pa.int64()
+
+    def __init__(self) -> None:
+        self.columns = [TotalColumn("count", np.dtype(np.int64), 0)]
+
+    def each(self, rows: RunningRows, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
+        """Count."""
+        valid = _valid(values)
+        if len(rows.ids) <= FEW_ROWS and valid is None:
+            few, touched = few_running("count", rows.ids, None, arrays[0])
+            return pa.array(few), touched
+        return pa.array(running_counts(rows.groups, arrays[0], valid)), rows.groups.ids
+
+    def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
+        """Count."""
+        totals, valid = arrays[0], _valid(values)
+        counted = ids if valid is None else ids[valid]
+        if len(totals) > 4 * len(counted):
+            np.add.at(totals, counted, 1)
+        else:
+            totals += np.bincount(counted, minlength=len(totals))
+        return pa.array(totals[touched])
+
+    def merging(self) -> Totals:
+        """Counts are summed up, and are never null."""
+        return _MergedCounts()
+
+
+class NumberTotals(Totals):
+    """A folded number or time per key, and whether there was one."""
+
+    fold: Literal["sum", "min", "max"]
+
+    def __init__(self, name: str, value_type: pa.DataType) -> None:
+        self.type = value_type
+        self._storage = stored_number(value_type)
+        dtype = np.dtype(self._storage.to_pandas_dtype())
+        if self._storage != value_type:
+            name = f"{name} {value_type}"  # the same bits mean something else
+        self.columns = [
+            TotalColumn(name, dtype, empty_totals(self.fold, dtype, 1)[0]),
+            TotalColumn("seen", np.dtype(np.bool_), False),
+        ]
+
+    def each(self, rows: RunningRows, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
+        """Fold."""
+        assert values is not None
+        numbers, valid = numbers_of(values)
+        totals = arrays[0]
+        if (
+            len(rows.ids) <= FEW_ROWS
+            and valid is None
+            and totals.dtype.kind == "i"
+            and numbers.dtype.kind == "i"
+        ):
+            few, touched = few_running(self.fold, rows.ids, numbers, totals)
+            self._mark(arrays, touched)
+            return self._array(few, None), touched
+        results = self._run(rows.groups, numbers, totals, valid)
+        if valid is None:
+            self._mark(arrays, rows.groups.ids)
+            return self._array(results, None), rows.groups.ids
+        return self._array(results, running_seen(rows.groups, valid, arrays[1])), rows.groups.ids
+
+    def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
+        """Fold."""
+        assert values is not None
+        numbers, valid = numbers_of(values)
+        self._add(ids, numbers, arrays[0], valid, touched)
+        seen: Mask | None = None
+        if valid is None:
+            self._mark(arrays, touched)
+        else:
+            arrays[1][ids[valid]] = True
+            seen = arrays[1][touched]
+        return self._array(arrays[0][touched], seen)
+
+    def _mark(self, arrays: Arrays, touched: Ids) -> None:
+        arrays[1][touched] = True
+
+    def _run(
+        self, groups: RowGroups, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None
+    ) -> npt.NDArray[Any]:
+        """The total after each row."""
+        raise NotImplementedError
+
+    def _add(
+        self, ids: Ids, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None, touched: Ids
+    ) -> None:
+        """Bring a batch into the totals without the values in between."""
+        raise NotImplementedError
+
+    def _array(self, numbers: npt.NDArray[Any], seen: Mask | None) -> pa.Array:
+        mask = None if seen is None or seen.all() else ~seen
+        array = pa.array(numbers, self._storage, mask=mask)
+        return array if self._storage == self.type else array.view(self.type)
+
+
+class SumTotals(NumberTotals):
+    """An int64 or a float64."""
+
+    fold = "sum"
+
+    def _run(
+        self, groups: RowGroups, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None
+    ) -> npt.NDArray[Any]:
+        return running_sums(groups, numbers, totals, valid)
+
+    def _add(
+        self, ids: Ids, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None, touched: Ids
+    ) -> None:
+        if valid is not None:
+            ids, numbers = ids[valid], numbers[valid]
+        if not len(ids):
+            return
+        if _may_overflow(numbers, totals[touched]):
+            running_sums(ids, numbers, totals)  # finds out exactly
+        else:
+            np.add.at(totals, ids, numbers.astype(totals.dtype, copy=False))
+
+
+class _MergedCounts(SumTotals):
+    def __init__(self) -> None:
+        super().__init__("count", pa.int64())
+        del self.columns[1]
+
+    def _mark(self, arrays: Arrays, touched: Ids) -> None:
+        """Nothing: a count is never null."""
+
+
+class ExtremeTotals(NumberTotals):
+    """The smallest or largest number or time."""
+
+    def __init__(self, fold: Literal["min", "max"], value_type: pa.DataType) -> None:
+        self.fold = fold
+        super().__init__(fold, value_type)
+
+    def _run(
+        self, groups: RowGroups, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None
+    ) -> npt.NDArray[Any]:
+        running = running_min if self.fold == "min" else running_max
+        return running(groups, numbers, totals, valid)
+
+    def _add(
+        self, ids: Ids, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None, touched: Ids
+    ) -> None:
+        if valid is not None:
+            ids, numbers = ids[valid], numbers[valid]
+        if not len(ids):
+            return
+        ufunc = UFUNCS[self.fold]
+        groups = RowGroups(ids, len(totals))
+        found = ufunc.reduceat(numbers[groups.order], groups.starts)
+        totals[groups.ids] = ufunc(totals[groups.ids], found)
+
+
+def distinct(ids: Ids, keys: int) -> tuple[Ids, Ids]:
+    """The ids that occur, in order, and for each of them a row where it does."""
+    if keys > 4 * len(ids):
+        touched, rows = np.unique(ids, return_index=True)
+        return touched, rows.astype(np.int64, copy=False)
+    row_of = np.full(keys, -1, np.int64)
+    row_of[ids] = np.arange(len(ids))
+    touched = np.flatnonzero(row_of >= 0)
+    return touched, row_of[touched]
+
+
+def _valid(values: pa.Array | None) -> Mask | None:
+    """Which values are not null; None: all."""
+    if values is None or not (values.null_count or pa.types.is_dictionary(values.type)):
+        return None
+    return ~null_mask(values)
+
+
+def _may_overflow(numbers: npt.NDArray[Any], totals: npt.NDArray[Any]) -> bool:
+    """Whether a sum may leave int64, as far as the sizes alone tell. Floats do not mind."""
+    if totals.dtype != np.int64:
+        return False
+    largest = max(abs(int(numbers.min())), abs(int(numbers.max())))
+    start = max(abs(int(totals.min())), abs(int(totals.max())))
+    return start + largest * len(numbers) > _INT64_MAX
