@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tidegate import Environment
-from tidegate.api.identity import Identity
 from tidegate.api.operations import ApplyFunction, Operation, ReadSource, WriteSink
 from tidegate.api.sequences import CollectionSource, NumberSequenceSource, SpanSplit
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import FINISHED, IDLE, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ModuleMissingError, SchemaError, SerializationError
+from tidegate.core.identity import Identity
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.blobs import dump_blob

@@ -10,11 +10,10 @@ None is left out: a record whose first input is None is not aggregated. `where=`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +22,14 @@ import pyarrow as pa
 
 from tidegate.aggregates.groups import Groups
 from tidegate.core.errors import ProgramError
+from tidegate.core.identity import Identity, expression_identity
 from tidegate.records.columns import build_column, column_values
 
 if TYPE_CHECKING:
     from tidegate.aggregates.totals import Totals
 
-Identity = tuple[Any, ...]
-"""Plain values that outlive a process and a version."""
 Input = str | pl.Expr
 """A column by name, or an expression of one record's columns."""
-_ADDRESS: Final = re.compile("0x[0-9a-fA-F]+")
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Column = Any
@@ -317,7 +314,7 @@ def input_name(each: Input) -> str:
 
 def input_identity(each: Input) -> str:
     """An input in identities: an expression as polars writes it, without addresses."""
-    return each if isinstance(each, str) else _ADDRESS.sub("", str(each))
+    return each if isinstance(each, str) else expression_identity(each)
 
 
 def input_rows(inputs: Sequence[pa.Array], count: int) -> list[Any]:

@@ -13,7 +13,6 @@ import pyarrow as pa
 from tidegate.aggregates.aggregate import (
     Aggregate,
     Column,
-    Identity,
     Input,
     Kernel,
     Longs,
@@ -32,6 +31,7 @@ from tidegate.aggregates.values import (
     valid_rows,
 )
 from tidegate.core.errors import ProgramError
+from tidegate.core.identity import Identity
 
 Direction = Literal["asc", "desc"]
 Order = Input | tuple[Input, Direction]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from tidegate.api.identity import Identity
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.core.errors import ProgramError
+from tidegate.core.identity import Identity
 from tidegate.records.batch import Batch
 
 MAX_DRIVER_BACKLOG = 8

@@ -10,10 +10,10 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, Self
 
-from tidegate.api.identity import Identity, class_identity
 from tidegate.api.windows import TimeWindow, check_count
 from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.core.identity import Identity, class_identity
 from tidegate.records.type_variables import AnyRecord, AnyRecordOut
 
 
@@ -58,7 +58,7 @@ class Evictor(ABC, Generic[AnyRecord]):
         return type(self).__name__
 
     def identity(self) -> Identity:
-        """What it is, for ids of operators without a uid (see `api/identity.py`); not for display."""
+        """What it is, for ids of operators without a uid (see `core/identity.py`); not for display."""
         return (class_identity(self),)
 
 

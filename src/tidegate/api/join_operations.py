@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tidegate.api.functions import function_name
-from tidegate.api.identity import Identity, function_identity
 from tidegate.api.operations import FunctionOperation, Key, Operation
 from tidegate.api.window_operations import WindowOperation
 from tidegate.core.durations import format_duration_ms
+from tidegate.core.identity import Identity, function_identity
 
 How = Literal["inner", "left", "right", "full"]
 Sides = tuple[bool, bool]

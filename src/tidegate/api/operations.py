@@ -4,7 +4,7 @@ The streams of `api/streams.py` make them, the graph turns them into specs (pick
 `operators/` builds the running thing from them in a slot. Whatever anybody must know about an operation it states
 itself, as a property: nobody asks for its class but the table of `operators/build.py`.
 
-`kind` and `detail` are text for plans. `identity` is durable: see `api/identity.py`.
+`kind` and `detail` are text for plans. `identity` is durable: see `core/identity.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 from tidegate.aggregates.aggregate import Aggregate, aggregate_words, columns_read
 from tidegate.api.functions import Function, function_name, has_timers
-from tidegate.api.identity import Identity, expression_identity, function_identity
 from tidegate.api.sink import Sink
 from tidegate.api.source import Source
 from tidegate.api.state import KeyedState, StateDeclaration, declared_states
 from tidegate.api.watermarks import WatermarkStrategy
+from tidegate.core.identity import Identity, expression_identity, function_identity
 from tidegate.records.types import RecordType
 
 Execution = Literal["reads", "writes", "vectorised", "per record"]

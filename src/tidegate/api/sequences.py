@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidegate.api.identity import Identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.identity import Identity
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.tables import records_of
 from tidegate.records.type_variables import AnyRecordOut

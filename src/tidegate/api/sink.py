@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Generic
 import msgspec
 
 from tidegate.api.functions import function_name
-from tidegate.api.identity import Identity, class_identity, function_identity
 from tidegate.api.source import Counter
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProgramError
+from tidegate.core.identity import Identity, class_identity, function_identity
 from tidegate.records.batch import Batch
 from tidegate.records.type_variables import AnyCommittable, AnyRecordIn
 from tidegate.records.types import RecordType
@@ -158,7 +158,7 @@ class Sink(ABC, Generic[AnyRecordIn]):
         return f"{name} writes without transactions, so it repeats records after a recovery"
 
     def identity(self) -> Identity:
-        """What is written, where, for ids of operators without a uid (see `api/identity.py`); not for display."""
+        """What is written, where, for ids of operators without a uid (see `core/identity.py`); not for display."""
         return (class_identity(self),)
 
 

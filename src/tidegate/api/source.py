@@ -18,8 +18,8 @@ from typing import Any, Generic, Protocol
 import msgspec
 from typing_extensions import TypeVar
 
-from tidegate.api.identity import Identity, class_identity
 from tidegate.core.clock import Clock
+from tidegate.core.identity import Identity, class_identity
 from tidegate.records.batch import Batch
 from tidegate.records.rows import Row
 from tidegate.records.type_variables import AnyRecordOut
@@ -248,7 +248,7 @@ class Source(ABC, Generic[AnyRecordOut]):
         return type(self).__name__
 
     def identity(self) -> Identity:
-        """What is read, for ids of operators without a uid (see `api/identity.py`); not for display.
+        """What is read, for ids of operators without a uid (see `core/identity.py`); not for display.
 
         Two sources of one class that read different things should have different ones, or each a uid.
         """

@@ -12,10 +12,10 @@ from collections.abc import MutableMapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self
 
-from tidegate.api.identity import Identity, class_identity
 from tidegate.api.windows import TimeWindow, check_count, not_inherited
 from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.core.identity import Identity, class_identity
 from tidegate.records.type_variables import AnyRecordIn
 
 
@@ -134,7 +134,7 @@ class Trigger(ABC, Generic[AnyRecordIn]):
         return type(self).__name__
 
     def identity(self) -> Identity:
-        """What it is, for ids of operators without a uid (see `api/identity.py`); not for display."""
+        """What it is, for ids of operators without a uid (see `core/identity.py`); not for display."""
         return (class_identity(self),)
 
 

@@ -13,12 +13,12 @@ from tidegate.api.aggregate_inputs import result_field
 from tidegate.api.column_cuts import ColumnCut
 from tidegate.api.evictors import Evictor
 from tidegate.api.functions import function_name
-from tidegate.api.identity import Identity, function_identity
 from tidegate.api.operations import Key, Operation, Stage, TwoStages
 from tidegate.api.triggers import Trigger
 from tidegate.api.windows import WindowAssigner
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.core.identity import Identity, function_identity
 from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, record_type_of
 
 WINDOW_START: Final = "window_start"

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
-from tidegate.api.identity import Identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import IDLE, Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.durations import parse_duration_ms, parse_size_bytes
 from tidegate.core.errors import BadRecordError, ProgramError, TidegateError
+from tidegate.core.identity import Identity
 from tidegate.protocol.liveness import probe_when_idle
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import record_type_of

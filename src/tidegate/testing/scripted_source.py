@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidegate.api.identity import Identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ProgramError, TidegateError
+from tidegate.core.identity import Identity
 from tidegate.core.words import number_of
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import infer_record_type, record_type_of

@@ -18,7 +18,6 @@ import msgspec
 import pyarrow as pa
 from typing_extensions import TypeForm
 
-from tidegate.api.identity import Identity, function_identity
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.sequences import spans_for
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, Source, SourceReader, SourceSplit
@@ -36,6 +35,7 @@ from tidegate.connectors.datagen.columns import Column, GeneratedColumn, Stamped
 from tidegate.core.clock import Clock, SystemClock
 from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.identity import Identity, function_identity
 from tidegate.core.words import number_of
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.rows import Row

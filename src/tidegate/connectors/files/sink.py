@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pyarrow.fs as pafs
 
-from tidegate.api.identity import Identity
 from tidegate.api.sink import Committer, Sink, SinkJob, SinkWriter, WriterContext
 from tidegate.connectors.files.format_names import format_of
 from tidegate.connectors.files.output_directory import FAILED, OutputDirectory, OutputDirectoryError
@@ -21,6 +20,7 @@ from tidegate.connectors.files.paths import absolute, locate, path_name
 from tidegate.connectors.files.publishing import FileCommitter, PendingFile, check_owner
 from tidegate.core.durations import parse_size_bytes
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.identity import Identity
 from tidegate.formats import FormatWriter, ParquetFormat, TextFormat
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType

@@ -12,7 +12,6 @@ import pyarrow.fs as pafs
 from typing_extensions import TypeForm
 
 from tidegate.api.functions import OutputTag
-from tidegate.api.identity import Identity
 from tidegate.api.source import (
     Boundedness,
     EnumeratorContext,
@@ -48,6 +47,7 @@ from tidegate.connectors.files.text_files import BOM, TextFile
 from tidegate.connectors.files.text_reader import LineCounts, OpenTextSplit, TextReading
 from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms, parse_size_bytes
 from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.identity import Identity
 from tidegate.formats import ParquetFormat, TextFormat
 from tidegate.formats.parquet import reader_schema
 from tidegate.records.rows import Row
