@@ -207,7 +207,15 @@ class BarrierAlignment:
                 waiting = self._waiting[id] = _Waiting(barrier, self._not_ended())
             if channel in waiting.missing:
                 waiting.missing.remove(channel)
-                self._count(waiting, channel, barrier, now_ms)
+                if barrier.unaligned:
+                    # Also if it is the last: it may overtake in its own queue, and must go on overtaking further down.
+                    waiting.barrier = barrier
+                overtakes = barrier.unaligned or self.is_late(waiting.barrier, now_ms)
+                if not waiting.missing or (overtakes and not self._at_least_once):
+                    self._begin(waiting, channel)
+                elif not self._at_least_once:
+                    self.channels[channel].is_blocked = True
+                    self._actions.append(BlockChannel(channel))
         stale = self._queued.pop((channel, id), None)
         if stale is not None:
             self._actions.append(RemoveBarrier(channel, stale))
@@ -264,7 +272,7 @@ class BarrierAlignment:
             deadline_ms = self.deadline_ms
             if deadline_ms is not None and now_ms >= deadline_ms:
                 (waiting,) = self._waiting.values()
-                self._begin_unaligned(waiting)
+                self._begin(waiting)
         elif self._queued and self._recording is None:
             (channel, _), barrier = next(iter(self._queued.items()))
             if self.is_late(barrier, now_ms):
@@ -297,87 +305,43 @@ class BarrierAlignment:
         id = barrier.checkpoint_id
         if id <= self._over or id in self._aborted or id in self._waiting:
             return
-        if self._open:
-            self._end_older(id)
-            self._begin_unaligned(_Waiting(barrier, self._not_ended()), by_trigger=True)
-        else:
-            self._begin(_Waiting(barrier, set()), by_trigger=True)
-
-    def _count(self, waiting: _Waiting, channel: ChannelId, barrier: CheckpointBarrier, now_ms: int) -> None:
-        """One more channel has its barrier."""
-        if not waiting.missing:
-            # Nothing is recorded, but this barrier may overtake what waits in its own queue, and one that overtook
-            # further up must go on overtaking further down.
-            if barrier.unaligned:
-                waiting.barrier = unaligned(waiting.barrier)
-            self._begin(waiting, self._take_out(channel, barrier))
-        elif self._at_least_once:
-            pass
-        elif barrier.unaligned or self.is_late(waiting.barrier, now_ms):
-            self._begin_unaligned(waiting, self._take_out(channel, barrier))
-        else:
-            self.channels[channel].is_blocked = True
-            self._actions.append(BlockChannel(channel))
-
-    def _take_out(
-        self, channel: ChannelId, barrier: CheckpointBarrier
-    ) -> dict[ChannelId, CheckpointBarrier | None]:
-        """The queue in which a barrier marks its place, if it is in one; then it leaves it."""
-        queued = self._queued.pop((channel, barrier.checkpoint_id), None)
-        return {} if queued is None else {channel: queued}
+        self._begin(_Waiting(barrier, self._not_ended()), by_trigger=True)
 
     def _begin(
-        self,
-        waiting: _Waiting,
-        overtaken: dict[ChannelId, CheckpointBarrier | None] | None = None,
-        *,
-        by_trigger: bool = False,
+        self, waiting: _Waiting, barrier_of: ChannelId | None = None, by_trigger: bool = False
     ) -> None:
+        """Begin a checkpoint: unaligned if channels do not have its barrier yet.
+
+        The barrier that just came, on `barrier_of`, may overtake what waits in its own queue. Of the other channels,
+        where the barrier is queued, it leaves the queue; where the end is, nothing follows; elsewhere what arrives is
+        recorded.
+        """
         id = waiting.barrier.checkpoint_id
         self._end_older(id)
-        self._take(id)
-        self._actions.append(BeginCheckpoint(waiting.barrier, overtaken or {}, by_trigger))
-        if waiting.barrier.unaligned:
-            self._actions.append(CompleteRecording(id))
-
-    def _begin_unaligned(
-        self,
-        waiting: _Waiting,
-        overtaken: dict[ChannelId, CheckpointBarrier | None] | None = None,
-        *,
-        by_trigger: bool = False,
-    ) -> None:
-        """Begin before all channels have the barrier.
-
-        Where it is queued, it leaves the queue; where an end is, nothing follows; elsewhere what arrives is recorded.
-        """
-        waiting.barrier = unaligned(waiting.barrier)
-        id = waiting.barrier.checkpoint_id
-        self._take(id)
-        overtaken = overtaken or {}
-        for channel in sorted(waiting.missing):
-            state = self.channels[channel]
-            queued = self._queued.pop((channel, id), None)
-            overtaken[channel] = queued
-            if queued is not None:
-                if not queued.unaligned:  # else it is there already
-                    self._overtaking.append((channel, queued))
-            elif state.end_arrived:
-                waiting.missing.discard(channel)
-            else:
-                state.recorded_by = id
-        self._recording = waiting
-        self._actions.append(BeginCheckpoint(waiting.barrier, overtaken, by_trigger))
-        self._complete_recording()
-
-    def _take(self, id: int) -> None:
-        """It begins now: nothing waits for it any more, and what is not newer is over."""
         self._waiting.pop(id, None)
         self._over = id
         self._aborted = {i for i in self._aborted if i > id}
         if self._triggered is not None and self._triggered.checkpoint_id <= id:
             self._triggered = None
         self._unblock()
+        overtaken: dict[ChannelId, CheckpointBarrier | None] = {}
+        if barrier_of is not None and (queued := self._queued.pop((barrier_of, id), None)) is not None:
+            overtaken[barrier_of] = queued
+        if waiting.missing:
+            waiting.barrier = unaligned(waiting.barrier)
+        for channel in sorted(waiting.missing):
+            queued = overtaken[channel] = self._queued.pop((channel, id), None)
+            if queued is not None:
+                if not queued.unaligned:  # else it is among them already
+                    self._overtaking.append((channel, queued))
+            elif self.channels[channel].end_arrived:
+                waiting.missing.discard(channel)
+            else:
+                self.channels[channel].recorded_by = id
+        self._actions.append(BeginCheckpoint(waiting.barrier, overtaken, by_trigger))
+        if waiting.barrier.unaligned:
+            self._recording = waiting
+            self._complete_recording()
 
     def _unblock(self) -> None:
         blocked = sorted(channel for channel, state in self.channels.items() if state.is_blocked)
