@@ -40,11 +40,14 @@ _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack: Final = msgspec.msgpack.Decoder().decode
 
 
+NULL, INTEGER, LARGE_INTEGER, FLOAT, TEXT, BINARY, DATE, TIMESTAMP, DURATION, TIME, DECIMAL, TUPLE = range(12)
+"""Kinds of keys. They are the tags in the bytes of keys, so they never change."""
+
+
 class KeyForm(NamedTuple):
     """What the hash and the bytes of a key see of its type."""
 
-    kind: str
-    """`integer`, `float`, `date`, `timestamp`, `duration`, `time`, `text` or `binary`."""
+    tag: int
     dtype: np.dtype[Any] | None = None
     """The numpy type of Arrow's buffer, for numbers of at most 64 bits; None for text and binary."""
 
@@ -59,7 +62,7 @@ class Codec:
     """The plain form of keys, where equal ones (zeros, NaNs) must have equal bytes; None: the same."""
     classes: tuple[type, ...] = (object,)
     but_not: tuple[type, ...] = ()
-    check: Callable[[str, list[Any]], None] | None = None
+    check: Callable[[str, Sequence[Any]], None] | None = None
     """Raises `SchemaError` where a class alone does not tell; takes the column's name and values without None."""
     look: str | None = None
     """An expression with `{v}`: true if it fits. It may be false of one that fits. None: there is no quick way."""
@@ -106,11 +109,12 @@ def check_values(name: str, data_type: pa.DataType, nullable: bool, values: Sequ
         if not nullable:
             refuse_none(name, data_type)
         classes.discard(type(None))
+        values = [v for v in values if v is not None]
     for found in classes:
         if not codec.takes(found):
             refuse(name, data_type, next(v for v in values if type(v) is found))
     if codec.check is not None:
-        codec.check(name, [v for v in values if v is not None])
+        codec.check(name, values)
 
 
 def refuse(name: str, data_type: pa.DataType, value: Any) -> NoReturn:
@@ -176,13 +180,7 @@ def plain_form(data_type: pa.DataType, nullable: bool, for_keys: bool = False) -
 
 
 def _bool_codec(t: pa.DataType) -> Codec:
-    return Codec(
-        t,
-        pv.BOOL,
-        classes=(bool, np.bool_),
-        look="{v}.__class__ is bool",
-        is_exact=True,
-    )
+    return Codec(t, pv.BOOL, classes=(bool, np.bool_), look="{v}.__class__ is bool", is_exact=True)
 
 
 def _integer_codec(t: pa.DataType) -> Codec:
@@ -281,12 +279,7 @@ def _timestamp_codec(t: pa.DataType) -> Codec:
 
 
 def _time_codec(t: pa.DataType) -> Codec:
-    return Codec(
-        t,
-        _arrow_form(t),
-        classes=(dt.time,),
-        check=functools.partial(_check_zones, t, False),
-    )
+    return Codec(t, _arrow_form(t), classes=(dt.time,), check=functools.partial(_check_zones, t, False))
 
 
 def _duration_codec(t: pa.DataType) -> Codec:
@@ -299,7 +292,7 @@ def _duration_codec(t: pa.DataType) -> Codec:
     )
 
 
-def _check_zones(t: pa.DataType, is_zoned: bool, name: str, values: list[Any]) -> None:
+def _check_zones(t: pa.DataType, is_zoned: bool, name: str, values: Sequence[Any]) -> None:
     for value in values:
         if (getattr(value, "tzinfo", None) is not None) != is_zoned and not isinstance(value, np.datetime64):
             raise SchemaError(
@@ -314,7 +307,7 @@ def _check_zones(t: pa.DataType, is_zoned: bool, name: str, values: list[Any]) -
 def _list_codec(t: pa.DataType) -> Codec:
     field = t.value_field
 
-    def check(name: str, values: list[Any]) -> None:
+    def check(name: str, values: Sequence[Any]) -> None:
         check_values(f"{name} item", field.type, field.nullable, [i for v in values for i in v])
 
     is_usual = t.id == lib.Type_LIST
@@ -343,7 +336,7 @@ def _list_form(t: pa.DataType, for_keys: bool) -> PlainForm:
 
 
 def _map_codec(t: pa.DataType) -> Codec:
-    def check(name: str, values: list[Any]) -> None:
+    def check(name: str, values: Sequence[Any]) -> None:
         pairs = [pair for v in values for pair in (v.items() if isinstance(v, dict) else v)]
         if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             check_values(f"{name} key", t.key_type, False, [k for k, _ in pairs])
@@ -366,7 +359,7 @@ def _map_form(t: pa.DataType, for_keys: bool) -> PlainForm:
 
 
 def _struct_codec(t: pa.DataType) -> Codec:
-    def check(name: str, values: list[Any]) -> None:
+    def check(name: str, values: Sequence[Any]) -> None:
         if all(isinstance(v, dict) for v in values):
             for field in t:
                 inside = [v.get(field.name) for v in values]
@@ -431,31 +424,31 @@ def _mark(field: pa.Field) -> str:
 # ---- the table ----
 
 _TABLE: Final[dict[str, tuple[Callable[[pa.DataType], Codec], KeyForm | None]]] = {
-    "BOOL": (_bool_codec, KeyForm("integer", np.dtype(np.bool_))),
+    "BOOL": (_bool_codec, KeyForm(INTEGER, np.dtype(np.bool_))),
     **{
         f"{sign}INT{bits}": (
             _integer_codec,
-            KeyForm("integer", np.dtype(f"{sign or 'i'}{bits // 8}".lower())),
+            KeyForm(INTEGER, np.dtype(f"{sign or 'i'}{bits // 8}".lower())),
         )
         for sign in ("", "U")
         for bits in (8, 16, 32, 64)
     },
-    "HALF_FLOAT": (_float_codec, KeyForm("float", np.dtype("f2"))),
-    "FLOAT": (_float_codec, KeyForm("float", np.dtype("f4"))),
-    "DOUBLE": (_float_codec, KeyForm("float", np.dtype("f8"))),
-    "DATE32": (_date_codec, KeyForm("date", np.dtype("i4"))),
-    "DATE64": (_date_codec, KeyForm("date", np.dtype("i8"))),
-    "TIMESTAMP": (_timestamp_codec, KeyForm("timestamp", np.dtype("i8"))),
-    "DURATION": (_duration_codec, KeyForm("duration", np.dtype("i8"))),
-    "TIME32": (_time_codec, KeyForm("time", np.dtype("i4"))),
-    "TIME64": (_time_codec, KeyForm("time", np.dtype("i8"))),
-    "STRING": (_text_codec, KeyForm("text")),
-    "LARGE_STRING": (_text_codec, KeyForm("text")),
-    "STRING_VIEW": (_other_codec, KeyForm("text")),
-    "BINARY": (_binary_codec, KeyForm("binary")),
-    "LARGE_BINARY": (_binary_codec, KeyForm("binary")),
-    "BINARY_VIEW": (_other_codec, KeyForm("binary")),
-    "FIXED_SIZE_BINARY": (_other_codec, KeyForm("binary")),
+    "HALF_FLOAT": (_float_codec, KeyForm(FLOAT, np.dtype("f2"))),
+    "FLOAT": (_float_codec, KeyForm(FLOAT, np.dtype("f4"))),
+    "DOUBLE": (_float_codec, KeyForm(FLOAT, np.dtype("f8"))),
+    "DATE32": (_date_codec, KeyForm(DATE, np.dtype("i4"))),
+    "DATE64": (_date_codec, KeyForm(DATE, np.dtype("i8"))),
+    "TIMESTAMP": (_timestamp_codec, KeyForm(TIMESTAMP, np.dtype("i8"))),
+    "DURATION": (_duration_codec, KeyForm(DURATION, np.dtype("i8"))),
+    "TIME32": (_time_codec, KeyForm(TIME, np.dtype("i4"))),
+    "TIME64": (_time_codec, KeyForm(TIME, np.dtype("i8"))),
+    "STRING": (_text_codec, KeyForm(TEXT)),
+    "LARGE_STRING": (_text_codec, KeyForm(TEXT)),
+    "STRING_VIEW": (_other_codec, KeyForm(TEXT)),
+    "BINARY": (_binary_codec, KeyForm(BINARY)),
+    "LARGE_BINARY": (_binary_codec, KeyForm(BINARY)),
+    "BINARY_VIEW": (_other_codec, KeyForm(BINARY)),
+    "FIXED_SIZE_BINARY": (_other_codec, KeyForm(BINARY)),
     "DECIMAL32": (_decimal_codec, None),
     "DECIMAL64": (_decimal_codec, None),
     "DECIMAL128": (_decimal_codec, None),

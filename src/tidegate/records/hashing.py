@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from tidegate.core.errors import KeyTypeError
 from tidegate.core.words import kind_of
-from tidegate.records.codecs import key_form
+from tidegate.records.codecs import DATE, FLOAT, INTEGER, key_form
 from tidegate.records.column_bits import (
     NAN_BITS,
     TAIL_MASKS,
@@ -192,12 +192,12 @@ def _hash_fixed_width(array: pa.Array) -> Hashes:
     form = key_form(array.type)
     assert form is not None
     bits = fixed_width_bits(array)
-    if form.kind == "float":
+    if form.tag == FLOAT:
         bits ^= np.uint64(_FLOAT_SEED)
-    elif form.kind == "date":
+    elif form.tag == DATE:
         if pa.types.is_date64(array.type):
             bits = (bits.view(np.int64) // 86_400_000).view(np.uint64)
-    elif form.kind != "integer":
+    elif form.tag != INTEGER:
         bits *= np.uint64(_NANOSECONDS[array.type.unit])
     return mix_in_place(bits)
 

@@ -39,23 +39,24 @@ import pyarrow as pa
 from tidegate.core.errors import KeyTypeError
 from tidegate.core.key_groups import key_group_for_hash
 from tidegate.core.words import kind_of
-from tidegate.records.codecs import key_form
+from tidegate.records.codecs import (
+    BINARY,
+    DATE,
+    DECIMAL,
+    DURATION,
+    FLOAT,
+    INTEGER,
+    LARGE_INTEGER,
+    TEXT,
+    TIME,
+    TIMESTAMP,
+    TUPLE,
+    key_form,
+)
 from tidegate.records.column_bits import fixed_width_bits, is_bytes_like, is_fixed_width, null_mask
 from tidegate.records.hashing import decimal_text, hash_columns, hash_value, hash_values
 from tidegate.records.keying import key_groups
 
-NULL, INTEGER, LARGE_INTEGER, FLOAT, TEXT, BINARY, DATE, TIMESTAMP, DURATION, TIME, DECIMAL, TUPLE = range(12)
-
-_TAGS: Final = {
-    "integer": INTEGER,
-    "float": FLOAT,
-    "text": TEXT,
-    "binary": BINARY,
-    "date": DATE,
-    "timestamp": TIMESTAMP,
-    "duration": DURATION,
-    "time": TIME,
-}
 _BIAS: Final = 1 << 63
 _PREFIX: Final = struct.Struct(">HB")
 _NUMBER: Final = struct.Struct(">BQ")
@@ -234,7 +235,7 @@ def _numbers(column: pa.Array) -> npt.NDArray[Any]:
     """Structs of tag and value; anything where the row is null."""
     kind, form = column.type, key_form(column.type)
     assert form is not None
-    tag, bits = _TAGS[form.kind], fixed_width_bits(column)
+    tag, bits = form.tag, fixed_width_bits(column)
     if tag == FLOAT:
         return _structs(FLOAT, bits)
     if tag == INTEGER:
@@ -274,6 +275,6 @@ def _texts(column: pa.Array) -> list[bytes]:
     assert form is not None
     values: list[bytes] = column.cast(pa.large_binary()).fill_null(b"").to_pylist()
     heads = np.empty(len(values), _BYTES_TYPE)
-    heads["tag"] = _TAGS[form.kind]
+    heads["tag"] = form.tag
     heads["length"] = np.fromiter(map(len, values), np.int64, len(values))
     return [h + v for h, v in zip(_rows(heads), values, strict=True)]

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tidegate.records import codecs
 from tidegate.records.types import RecordType
-from tidegate.state.rocksdb import key_bytes as kb
 from tidegate.state.serializers import KeySerializer
 
 _BIAS: Final = 1 << 63
@@ -47,10 +47,10 @@ class StoredKeys:
     def columns_of(self, entries: list[bytes], tail: int) -> list[pa.Array]:
         """The key columns of entries, a row for each, that have so many bytes behind the key."""
         types = self._types
-        if len(types) == 1 and pa.types.is_string(types[0]) and all(e[_HEAD] == kb.TEXT for e in entries):
+        if len(types) == 1 and pa.types.is_string(types[0]) and all(e[_HEAD] == codecs.TEXT for e in entries):
             start = _HEAD + 1 + _LENGTH.size
             return [pa.array([e[start:-tail] for e in entries], pa.binary()).cast(types[0])]
-        if len(types) == 1 and types[0] == pa.int64() and all(e[_HEAD] == kb.INTEGER for e in entries):
+        if len(types) == 1 and types[0] == pa.int64() and all(e[_HEAD] == codecs.INTEGER for e in entries):
             numbers = np.frombuffer(b"".join([e[_HEAD + 1 : -tail] for e in entries]), ">u8")
             return [pa.array((numbers.astype(np.uint64) ^ np.uint64(_BIAS)).view(np.int64))]
         rows = [self._read_key(entry)[0] for entry in entries]
@@ -85,30 +85,30 @@ def _read(data: bytes, position: int, kind: pa.DataType) -> tuple[Any, int]:
     """One part, as `pyarrow.array` takes it for its type, and where the next one begins."""
     tag = data[position]
     position += 1
-    if tag == kb.NULL:
+    if tag == codecs.NULL:
         return None, position
-    if tag == kb.TUPLE:
+    if tag == codecs.TUPLE:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         parts, end = _read_parts(data, position + 1, [f.type for f in fields])
         return {f.name: part for f, part in zip(fields, parts, strict=True)}, end
-    if tag in (kb.TEXT, kb.BINARY, kb.DECIMAL):
+    if tag in (codecs.TEXT, codecs.BINARY, codecs.DECIMAL):
         (length,) = _LENGTH.unpack_from(data, position)
         end = position + _LENGTH.size + length
         content = data[position + _LENGTH.size : end]
-        if tag == kb.DECIMAL:
+        if tag == codecs.DECIMAL:
             return Decimal(content.decode()), end
-        return content.decode() if tag == kb.TEXT else content, end
-    if tag in (kb.TIMESTAMP, kb.DURATION, kb.TIME):
+        return content.decode() if tag == codecs.TEXT else content, end
+    if tag in (codecs.TIMESTAMP, codecs.DURATION, codecs.TIME):
         micros, nanos = _MOMENT.unpack_from(data, position)
         return _in_unit(micros - _BIAS, nanos, kind.unit), position + _MOMENT.size
     end = position + 8
-    if tag == kb.FLOAT:
+    if tag == codecs.FLOAT:
         return _DOUBLE.unpack_from(data, position)[0], end
     (number,) = _UNSIGNED.unpack_from(data, position)
-    if tag == kb.LARGE_INTEGER:
+    if tag == codecs.LARGE_INTEGER:
         return number, end
     number -= _BIAS
-    if tag == kb.DATE:
+    if tag == codecs.DATE:
         return number * (86_400_000 if pa.types.is_date64(kind) else 1), end
     return bool(number) if pa.types.is_boolean(kind) else number, end
 
