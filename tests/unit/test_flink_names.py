@@ -58,12 +58,11 @@ ASKED: list[tuple[Any, str, str]] = [
     (stream(), "groupBy", "DataStream has no 'groupBy'; in tidegate it is 'key_by(\"app\")'"),
     (
         stream().key_by("f0"),
-        "aggregate",
-        (
-            "KeyedStream has no 'aggregate'; in tidegate it is "
-            "'count(), sum(\"amount\"), ..., or window(...).aggregate(...) for several at once'"
-        ),
+        "agg",
+        "KeyedStream has no 'agg'; in tidegate it is 'aggregate(n=Count(), total=Sum(\"amount\"))'",
     ),
+    (stream(), "max_by", "max_by() needs keys: call key_by(...).max_by(...)"),
+    (stream().key_by("f0"), "maxBy", "KeyedStream has no 'maxBy'; in tidegate it is 'max_by'"),
     (stream().key_by("f0"), "cuont", "'KeyedStream' object has no attribute 'cuont'. Did you mean 'count'?"),
     (stream(), "intervalJoin", "DataStream has no 'intervalJoin'; in tidegate it is 'interval_join'"),
     (

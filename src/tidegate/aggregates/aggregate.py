@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -279,8 +280,9 @@ class PythonKernel(Kernel):
         return self._aggregate.merge(left, right)
 
     def result(self, kept: Any) -> Any:
-        """The user's own."""
-        return self._aggregate.result(kept)
+        """The user's own; a copy where that is what goes on changing."""
+        found = self._aggregate.result(kept)
+        return deepcopy(found) if found is kept and isinstance(found, (list, dict, set)) else found
 
     def load(self, stored: tuple[Any, ...]) -> Any:
         """What was kept: None only where that is the user's own start."""
@@ -309,7 +311,8 @@ def aggregate_words(aggregates: Iterable[tuple[str, Aggregate]]) -> str:
 
 def input_name(each: Input) -> str:
     """The name of an input in default column names."""
-    return each if isinstance(each, str) else each.meta.output_name(raise_if_undetermined=False) or "value"
+    name = each.meta.output_name(raise_if_undetermined=False) if isinstance(each, pl.Expr) else each
+    return name if isinstance(name, str) else "value"
 
 
 def input_identity(each: Input) -> str:

@@ -10,17 +10,20 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tidegate.aggregates.aggregate import Aggregate, Column, Input, Kernel, Longs
+from tidegate.aggregates.aggregate import Aggregate, Column, Input, Kernel, Longs, input_name
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.top_n import selected_names
 from tidegate.aggregates.values import best_rows, check_ordered, plain, rank_of, ranks_of, taken, valid_rows
+
+Selected = str | Sequence[str] | None
+"""One column, several columns, or (None) all of them."""
 
 
 @dataclass(frozen=True)
 class _BestBy(Aggregate):
     largest: ClassVar[bool]
     by: Input
-    select: str | tuple[str, ...] | None = None
+    select: Selected = None
     where: pl.Expr | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -35,6 +38,10 @@ class _BestBy(Aggregate):
     def columns(self) -> tuple[str, ...] | None:
         """All, where none are selected."""
         return None if self.select is None else super().columns()
+
+    def default_output(self) -> str:
+        """The name of the result where the user gives none."""
+        return f"{self.kind}_{input_name(self.by)}"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
         """By a column that has an order; any are selected."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -37,6 +37,18 @@ def inputs_of(aggregate: Aggregate, record_type: RecordType) -> list[AggregateIn
     return found
 
 
+def named_aggregates(first: Any, outputs: dict[str, Any]) -> tuple[dict[str, Aggregate], dict[str, Any]]:
+    """The aggregates by the names of their results, and what else is among the keyword arguments."""
+    found = {name: value for name, value in outputs.items() if isinstance(value, Aggregate)}
+    others = {name: value for name, value in outputs.items() if name not in found}
+    for name, value in others.items():
+        if isinstance(value, type) and issubclass(value, Aggregate):
+            raise ProgramError(f"aggregate({name}={value.__name__}) got the class; give it an instance")
+    if isinstance(first, Aggregate):
+        found = {first.default_output(): first, **found}
+    return found, others
+
+
 def kernel_of(aggregate: Aggregate, record_type: RecordType) -> Kernel:
     """What computes an aggregate of records of this type."""
     return aggregate.bind(*(i.field for i in inputs_of(aggregate, record_type)))
@@ -49,17 +61,16 @@ def result_field(output: str, aggregate: Aggregate, record_type: RecordType) -> 
 
 
 def _input(aggregate: Aggregate, each: Input, record_type: RecordType) -> AggregateInput:
-    if not isinstance(each, (str, pl.Expr)):
-        raise ProgramError(f"{aggregate.kind} takes the name of a column, or an expression, got {each!r}")
-    shown = f"{aggregate.kind}({each!r})" if isinstance(each, str) else f"{aggregate.kind}({each})"
+    shown = f"{aggregate.kind}({each})" if isinstance(each, pl.Expr) else f"{aggregate.kind}({each!r})"
     if record_type.is_object:
         raise ProgramError(
             f"{shown} needs columns, but the records are Python objects without a schema. Give the function that makes "
             f"them a return type hint"
         )
-    if isinstance(each, str) or (is_plain_column(each) and each.meta.root_names()[0] in record_type.names):
-        name = each if isinstance(each, str) else each.meta.root_names()[0]
-        position = record_type.field_index(name, aggregate.kind)
+    if isinstance(each, pl.Expr) and is_plain_column(each) and each.meta.root_names()[0] in record_type.names:
+        each = each.meta.root_names()[0]
+    if not isinstance(each, pl.Expr):
+        position = record_type.field_index(each, aggregate.kind)
         return AggregateInput(record_type.schema.field(position), position, None)
     try:
         if each.meta.has_multiple_outputs():

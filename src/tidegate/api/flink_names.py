@@ -30,11 +30,7 @@ _LIMIT = Advice(
     "end the source (DataGeneratorSource(count=n))"
 )
 _SHOW = Advice("print() prints every record in the driver; execute_and_collect() gives them to the program")
-_BY = Advice(
-    "max() and min() give the value of one column. For the whole record use "
-    "reduce(lambda a, b: max(a, b, key=lambda r: r.price)), or TopN(1, by=...) in window(...).aggregate(...)"
-)
-_AVERAGE = Advice("a running average is a sum and a count; window(...).avg(column) has one per window")
+_AVERAGE = 'aggregate(mean=Avg("price"))'
 _DISTINCT = "key_by(...).deduplicate(within=...)"
 _OWN_STATE = "process(function) with a KeyedProcessFunction that declares ValueState, ListState or MapState"
 _TRANSFORM = Advice("call your function with the stream: function(stream)")
@@ -89,7 +85,7 @@ INSTEAD: Final[dict[str, dict[str, str]]] = {
     },
     "DataStream": {
         "add_sink": "sink_to(sink)",
-        "agg": 'count(), sum("amount"), ... of a keyed stream, or window(...).aggregate(...) for several at once',
+        "agg": 'key_by(...).aggregate(n=Count(), total=Sum("amount")), or window(...).aggregate(...)',
         "apply": Advice(
             "map(function) takes a function of one record, map_batches(function) one of an Arrow batch, "
             "window(...).process(function) one of the records of a window"
@@ -129,9 +125,7 @@ INSTEAD: Final[dict[str, dict[str, str]]] = {
         "map_groups_with_state": _OWN_STATE,
         "map_partitions": "map_batches(function)",
         "map_with_state": _OWN_STATE,
-        "max_by": _BY,
         "merge": "union(other) for one stream after the other's records, join(other) for pairs",
-        "min_by": _BY,
         "order_by": _SORT,
         "persist": Advice(
             "a stream is not stored: use the same stream in several places, it is computed once"
@@ -182,7 +176,7 @@ INSTEAD: Final[dict[str, dict[str, str]]] = {
         "write_stream": "sink_to(sink)",
     },
     "KeyedStream": {
-        "aggregate": 'count(), sum("amount"), ..., or window(...).aggregate(...) for several at once',
+        "agg": 'aggregate(n=Count(), total=Sum("amount"))',
         "average": _AVERAGE,
         "avg": _AVERAGE,
         "mean": _AVERAGE,

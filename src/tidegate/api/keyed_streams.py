@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack
 
 from typing_extensions import TypeForm
 
-from tidegate.aggregates.aggregate import Aggregate
+from tidegate.aggregates.aggregate import Aggregate, Input
+from tidegate.aggregates.best_by import MaxBy, MinBy, Selected
 from tidegate.aggregates.count import Count
 from tidegate.aggregates.extremes import Max, Min
 from tidegate.aggregates.sum import Sum
 from tidegate.api import partitioning as p
-from tidegate.api.aggregate_inputs import kernel_of
+from tidegate.api.aggregate_inputs import kernel_of, named_aggregates
 from tidegate.api.functions import (
     OutputTag,
     OutputTags,
@@ -70,23 +71,75 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         """
         return self._running({output: Count()}, emit, settings)
 
+    def aggregate(
+        self,
+        aggregate: Aggregate | None = None,
+        *,
+        emit: Emit | None = None,
+        **outputs: Aggregate | str | int,
+    ) -> DataStream[Row]:
+        """Running aggregates per key, by the names of their result columns; `emit` as for `count`.
+
+        Where one of them has no running number (a text, the best record), all work record by record, without the local
+        pre-aggregation.
+
+        >>> from tidegate import Count, Environment, MaxBy, Sum
+        >>> env = Environment(runtime="in-process")
+        >>> sold = [{"shop": "n", "id": i, "price": price} for i, price in enumerate([5, 9, 1])]
+        >>> by_shop = env.from_collection(sold).key_by("shop")
+        >>> running = by_shop.aggregate(n=Count(), revenue=Sum("price"), best=MaxBy("price", "id"))
+        >>> [tuple(r) for r in running.execute_and_collect()]
+        [('n', 1, 5, 0), ('n', 2, 14, 1), ('n', 3, 15, 1)]
+        """
+        found, settings = named_aggregates(aggregate, outputs)
+        if not found or not (aggregate is None or isinstance(aggregate, Aggregate)):
+            raise ProgramError(
+                'aggregate takes aggregates by name: aggregate(total=Sum("x"), n=Count()). A function of your own is '
+                "for reduce(function); or derive a class from Aggregate"
+            )
+        return self._running(found, emit, settings)
+
     def sum(
-        self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
+        self, column: Input, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """Running sum of a column per key (None values are left out)."""
         return self._one(Sum(column), emit, output, settings)
 
     def min(
-        self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
+        self, column: Input, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """Running minimum of a column per key."""
         return self._one(Min(column), emit, output, settings)
 
     def max(
-        self, column: str, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
+        self, column: Input, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """Running maximum of a column per key."""
         return self._one(Max(column), emit, output, settings)
+
+    def max_by(
+        self,
+        by: Input,
+        select: Selected = None,
+        *,
+        emit: Emit | None = None,
+        output: str = "",
+        **settings: Unpack[Settings],
+    ) -> DataStream[Row]:
+        """What the record with the largest `by` so far has in the selected column; a struct of several, or of all."""
+        return self._one(MaxBy(by, select), emit, output, settings)
+
+    def min_by(
+        self,
+        by: Input,
+        select: Selected = None,
+        *,
+        emit: Emit | None = None,
+        output: str = "",
+        **settings: Unpack[Settings],
+    ) -> DataStream[Row]:
+        """What the record with the smallest `by` so far has in the selected column; a struct of several, or of all."""
+        return self._one(MinBy(by, select), emit, output, settings)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
         """Cut the records of each key into windows; see `docs/guide/event-time.md`."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
-from tidegate.aggregates.aggregate import Aggregate
+from tidegate.aggregates.aggregate import Aggregate, Input
+from tidegate.aggregates.best_by import MaxBy, MinBy, Selected
 from tidegate.aggregates.count import Count
 from tidegate.aggregates.distinct import CountDistinct
 from tidegate.aggregates.edges import First, Last
 from tidegate.aggregates.extremes import Max, Min
 from tidegate.aggregates.mean import Avg
 from tidegate.aggregates.sum import Sum
-from tidegate.aggregates.top_n import TopN
+from tidegate.aggregates.top_n import Order, Ties, TopN
+from tidegate.api.aggregate_inputs import named_aggregates
 from tidegate.api.evictors import CountEvictor, Evictor
 from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import (
@@ -210,15 +212,8 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         With an `AggregateFunction` the types come from the hints of `create_accumulator` and `get_result`, or from
         `accumulator_type` and `returns`; a `window_function` gets the result together with the window.
         """
-        built_in = {k: v for k, v in outputs.items() if isinstance(v, Aggregate)}
-        settings = {k: v for k, v in outputs.items() if k not in built_in}
-        if isinstance(function, Aggregate):
-            built_in = {function.default_output(): function, **built_in}
-            function = None
-        for k, v in settings.items():
-            if isinstance(v, type) and issubclass(v, Aggregate):
-                raise ProgramError(f"aggregate({k}={v.__name__}) got the class; give it an instance")
-        if function is None:
+        built_in, settings = named_aggregates(function, outputs)
+        if function is None or isinstance(function, Aggregate):
             if not built_in or window_function is not None:
                 raise ProgramError(
                     'aggregate takes built-in aggregates by name, aggregate(total=Sum("x"), n=Count()), or an '
@@ -261,36 +256,44 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         """How many records each window has."""
         return self._aggregate({output: Count()}, settings)
 
-    def sum(self, column: str, *, output: str | None = None, **settings: Unpack[Settings]) -> DataStream[Row]:
+    def sum(
+        self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """The sum of a column."""
         return self._one(Sum(column), output, settings)
 
-    def min(self, column: str, *, output: str | None = None, **settings: Unpack[Settings]) -> DataStream[Row]:
+    def min(
+        self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """The smallest value of a column."""
         return self._one(Min(column), output, settings)
 
-    def max(self, column: str, *, output: str | None = None, **settings: Unpack[Settings]) -> DataStream[Row]:
+    def max(
+        self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """The largest value of a column."""
         return self._one(Max(column), output, settings)
 
-    def avg(self, column: str, *, output: str | None = None, **settings: Unpack[Settings]) -> DataStream[Row]:
+    def avg(
+        self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
         """The mean of a column."""
         return self._one(Avg(column), output, settings)
 
     def first(
-        self, column: str, *, output: str | None = None, **settings: Unpack[Settings]
+        self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """The value of the earliest record."""
         return self._one(First(column), output, settings)
 
     def last(
-        self, column: str, *, output: str | None = None, **settings: Unpack[Settings]
+        self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """The value of the latest record."""
         return self._one(Last(column), output, settings)
 
     def count_distinct(
-        self, column: str, *, output: str | None = None, **settings: Unpack[Settings]
+        self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
     ) -> DataStream[Row]:
         """How many different values a column has."""
         return self._one(CountDistinct(column), output, settings)
@@ -298,16 +301,29 @@ class WindowedStream(FlinkNames, Generic[K, T]):
     def top_n(
         self,
         n: int,
-        by: str,
+        by: Order | Sequence[Order],
         *,
         select: Iterable[str] | None = None,
         largest: bool = True,
+        ties: Ties = "first",
         output: str | None = None,
         **settings: Unpack[Settings],
     ) -> DataStream[Row]:
-        """The `n` records with the largest (or smallest) value of a column, as a list of structs."""
+        """The `n` records with the largest (or smallest) value of a column, or of several, as a list of structs."""
         chosen = select if select is None or isinstance(select, str) else tuple(select)
-        return self._one(TopN(n, by, chosen, largest), output, settings)
+        return self._one(TopN(n, by, chosen, largest, ties=ties), output, settings)
+
+    def max_by(
+        self, by: Input, select: Selected = None, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
+        """What the record with the largest `by` has in the selected column; a struct of several, or of all."""
+        return self._one(MaxBy(by, select), output, settings)
+
+    def min_by(
+        self, by: Input, select: Selected = None, *, output: str | None = None, **settings: Unpack[Settings]
+    ) -> DataStream[Row]:
+        """What the record with the smallest `by` has in the selected column; a struct of several, or of all."""
+        return self._one(MinBy(by, select), output, settings)
 
     # ---- inside ----
 

@@ -60,13 +60,11 @@ class AggregateInputs:
             found.append(arrays)
         return found
 
-    def rows(self, batch: Batch) -> list[tuple[Any, ...]]:
-        """For each record the value of each aggregate, as `Kernel.add` takes it; None where it is left out."""
+    def rows(self, batch: Batch) -> list[list[Any]]:
+        """For each aggregate the value of each record, as `Kernel.add` takes it; None where it is left out."""
         count = batch.num_rows
-        if self.is_empty:
-            return [(True,) * len(self._inputs)] * count
-        arrays = self.columns(batch.columns)
-        return list(zip(*(input_rows(own, count) for own in arrays), strict=True))
+        arrays: Arrays = [()] * len(self._inputs) if self.is_empty else self.columns(batch.columns)
+        return [input_rows(own, count) for own in arrays]
 
     def _column(
         self, i: int, j: int, each: AggregateInput, batch: pa.RecordBatch, made: list[pa.Array]

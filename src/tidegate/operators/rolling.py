@@ -6,7 +6,7 @@
 | typed function    | of numbers       | whole            | the same                  | the same                  |
 | columns           | of numbers       | local            | `LocalAggregateOperator`  | none                      |
 | both              | any              | whole            | `RowAggregateOperator`    | a row per key             |
-| untyped function  | any              | whole            | `RowAggregateOperator`    | a dict, no checkpoints    |
+| untyped function  | any              | whole            | `ObjectAggregateOperator` | a dict, no checkpoints    |
 
 With `emit="each"` there is one result per record, in order. With `emit="batch"` there is one per key of the batch, the
 latest; their order means nothing, and may be another after a restore.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from tidegate.api.operations import RollingAggregate
 from tidegate.core.errors import SchemaError
 from tidegate.operators.aggregate_inputs import AggregateInputs
 from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.latest_values import latest_values
+from tidegate.operators.latest_values import MemoryValues, latest_values
 from tidegate.operators.operator import Operator
 from tidegate.operators.results import wrong_type
 from tidegate.operators.row_operator import RowOperator, batch_position
@@ -50,6 +51,8 @@ def aggregate_operator(operation: RollingAggregate) -> type[Operator]:
     """The operator for a running aggregate."""
     if operation.stage == "local":
         return LocalAggregateOperator
+    if operation.key.record_type.is_object:
+        return ObjectAggregateOperator
     return RowAggregateOperator if operation.by_rows else ColumnAggregateOperator
 
 
@@ -128,17 +131,21 @@ class TotalsOperator(AggregateOperator):
                 self.columns += [c._replace(name=n) for c, n in zip(totals.columns, names, strict=True)]
             self.running.append(_Running(aggregate, kernel, own))
 
-    def values(self, batch: Batch) -> Iterator[list[pa.Array | None]]:
+    def values(self, batch: Batch) -> list[list[pa.Array | None]]:
         """For each aggregate the values of each of its totals; None for a count of records."""
         if self.operation.stage == "merge":
-            rest = iter(batch.columns.columns[len(self._key_positions) :])
-            yield from ([next(rest) for _ in each.totals] for each in self.running)
-        elif self.inputs.is_empty:
-            yield from ([None] for _ in self.running)
-        else:
-            arrays = self.inputs.columns(batch.columns)
-            for each, own in zip(self.running, arrays, strict=True):
-                yield [own[0] if own else None] * len(each.totals)
+            columns = batch.columns.columns[len(self._key_positions) :]
+            if len(columns) == len(self.running):
+                return [[column] for column in columns]
+            rest = iter(columns)
+            return [[next(rest) for _ in each.totals] for each in self.running]
+        if self.inputs.is_empty:
+            return [[None] for _ in self.running]
+        arrays = self.inputs.columns(batch.columns)
+        return [
+            [own[0] if own else None] * len(each.totals)
+            for each, own in zip(self.running, arrays, strict=True)
+        ]
 
     def refusal(self, of: _Running, error: OverflowError, keys: list[pa.Array], ids: Ids) -> OverflowError:
         """Say which sum of which key does not fit its type, and what to do."""
@@ -164,10 +171,10 @@ class ColumnAggregateOperator(TotalsOperator):
         each = self.operation.emit == "each"
         keys = self.key_columns(batch)
         with blame(self.name, batch_position(batch)):
-            values = list(self.values(batch))
+            values = self.values(batch)
             ids, count, arrays = self._table.begin(keys)
         rows = RunningRows(ids, count)
-        touched, chosen = (np.empty(0, np.int64), ids) if each else distinct(ids, count)
+        touched, chosen = (ids, ids) if each else distinct(ids, count)
         results: list[pa.Array] = []
         for running, own in zip(self.running, values, strict=True):
             made: list[pa.Array] = []
@@ -195,15 +202,14 @@ class LocalAggregateOperator(TotalsOperator):
         """Emit one partial result per key of the batch. Nothing is kept."""
         keys = self.key_columns(batch)
         with blame(self.name, batch_position(batch)):
-            values = list(self.values(batch))
-        if len(keys) == 1 and is_bytes_like(_value_type(keys[0])):
-            keys = [_compact(keys[0])]
-            ids, count = dictionary_codes(keys[0]), len(keys[0].dictionary) + 1
-        else:
-            index = KeyIndex()
-            with blame(self.name, batch_position(batch)):
+            values = self.values(batch)
+            if len(keys) == 1 and is_bytes_like(_value_type(keys[0])):
+                keys = [_compact(keys[0])]
+                ids, count = dictionary_codes(keys[0]), len(keys[0].dictionary) + 1
+            else:
+                index = KeyIndex()
                 ids = index.ids(keys)
-            count = len(index)
+                count = len(index)
         touched, rows = distinct(ids, count)
         results: list[pa.Array] = []
         for running, own in zip(self.running, values, strict=True):
@@ -218,32 +224,32 @@ class LocalAggregateOperator(TotalsOperator):
 
 
 class RowAggregateOperator(AggregateOperator):
-    """Any aggregates, record by record. Where keys have no type, results are tuples of the key and the results."""
+    """Any aggregates, record by record: what is kept is a row of the state."""
 
     def open(self) -> None:
-        """Find the state; keys without a type are refused with checkpoints on, which could not have them."""
+        """Find the state."""
         super().open()
-        operation = self.operation
-        outputs = [output for output, _ in operation.aggregates]
+        outputs = [output for output, _ in self.operation.aggregates]
         self._rows = RowAggregates(list(zip(outputs, self.inputs.kernels, strict=True)))
-        kept = self.output_type if self.output_type.is_object else self._rows.stored_type
-        self._latest = latest_values(self.context, operation.key, kept, STATE_NAME)
+        self._latest = latest_values(self.context, self.operation.key, self._rows.stored_type, STATE_NAME)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Bring each record into what is kept of its key, in order."""
         each = self.operation.emit == "each"
         with blame(self.name, batch_position(batch)):
-            values = self.inputs.rows(batch)
+            values = zip(*self.inputs.rows(batch), strict=True)
         keys = self.keys(batch, self.operation.key)
-        times = [0] * len(keys) if batch.timestamps is None else batch.timestamps.fill_null(0).to_pylist()
         stored, load = self._latest.begin(), self._latest.load
         live: dict[Any, list[Any]] = {}
-        rows, out = self._rows, []
+        place: dict[Any, int] = {}
+        rows = self._rows
+        out: list[list[Any]] = []
         records = iter(keys)
         try:
-            for key, value, time in zip(records, values, times, strict=True):
+            for key, value, time in zip(records, values, _times(batch), strict=True):
                 kept = live.get(key)
                 if kept is None:
+                    place[key] = len(out) if each else batch.num_rows - length_hint(records) - 1
                     found = stored.get(key, REMOVED)
                     if found is REMOVED:
                         found = load(key)
@@ -251,38 +257,95 @@ class RowAggregateOperator(AggregateOperator):
                 rows.add(kept, value, time)
                 if each:
                     out.append(rows.result(kept))
-            if not each:
-                out = [rows.result(kept) for kept in live.values()]
             for key, kept in live.items():
                 stored[key] = rows.dump(kept)
             self._latest.commit()
+            if not each:
+                out = [rows.result(kept) for kept in live.values()]
         except BaseException as e:
             raise self.failure(batch, batch.rows, records) from e
-        self._emit_rows(batch, keys if each else list(live), out)
-
-    def _emit_rows(self, batch: Batch, keys: list[Any], results: list[list[Any]]) -> None:
-        each = self.operation.emit == "each"
-        if self.output_type.is_object:
-            rows = [(key, *found) for key, found in zip(keys, results, strict=True)]
-            if each:
-                self.emit_checked(rows, batch.origin, batch.timestamps, batch.rows)
-            else:
-                self.emit_checked(rows, None, None, None)
-            return
         columns = self.key_columns(batch)
         if not each:
-            place = {key: i for i, key in enumerate(self.keys(batch, self.operation.key))}
-            chosen = pa.array([place[key] for key in keys])
+            chosen = pa.array(list(place.values()))
             columns = [c.take(chosen) for c in columns]
         fields = list(self.output_type.schema)[len(columns) :]
-        made = zip(*results, strict=True)
+        results = zip(*out, strict=True)
         with blame(self.name, batch_position(batch)):
-            arrays = [build_column(f, list(column), None) for f, column in zip(fields, made, strict=True)]
+            arrays = [build_column(f, list(found), None) for f, found in zip(fields, results, strict=True)]
         self.emit_columns(batch, columns, arrays)
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """The state is in the backend."""
+        self._latest.check_snapshot()
+
+
+class ObjectAggregateOperator(AggregateOperator):
+    """Keys are any hashable Python objects; results are tuples of the key and the results."""
+
+    def open(self) -> None:
+        """Start without keys; refuse to with checkpoints on, which could not have them."""
+        super().open()
+        self._latest = MemoryValues(self.context, self.operation.key, self.output_type)
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Bring each record into what is kept of its key, in order."""
+        with blame(self.name, batch_position(batch)):
+            values = self.inputs.rows(batch)
+        keys = self.keys(batch, self.operation.key)
+        records = iter(keys)
+        try:
+            if len(values) == 1:
+                out = self._one(self.inputs.kernels[0], records, values[0], _times(batch))
+            else:
+                out = self._several(records, zip(*values, strict=True), _times(batch))
+        except BaseException as e:  # a key that cannot be hashed, or whose comparison raises
+            raise self.failure(batch, batch.rows, records) from e
+        if self.operation.emit == "each":
+            self.emit_checked(out, batch.origin, batch.timestamps, batch.rows)
+        else:
+            self.emit_checked(list({row[0]: row for row in out}.values()), None, None, None)
+
+    def _one(
+        self, kernel: Kernel, keys: Iterator[Any], values: list[Any], times: list[int]
+    ) -> list[tuple[Any, ...]]:
+        state, start, add, result = self._latest.begin(), kernel.start, kernel.add, kernel.result
+        get = state.get
+        out: list[tuple[Any, ...]] = []
+        for key, value, time in zip(keys, values, times, strict=True):
+            kept = get(key, REMOVED)
+            if kept is REMOVED:
+                kept = start()
+            if value is not None:
+                kept = add(kept, value, time)
+            state[key] = kept
+            out.append((key, result(kept)))
+        return out
+
+    def _several(
+        self, keys: Iterator[Any], values: Iterator[tuple[Any, ...]], times: list[int]
+    ) -> list[tuple[Any, ...]]:
+        state = self._latest.begin()
+        rows = RowAggregates([("", kernel) for kernel in self.inputs.kernels])
+        out: list[tuple[Any, ...]] = []
+        for key, value, time in zip(keys, values, times, strict=True):
+            kept = state.get(key)
+            if kept is None:
+                kept = state[key] = rows.start()
+            rows.add(kept, value, time)
+            out.append((key, *rows.result(kept)))
+        return out
 
     def snapshot(self, checkpoint_id: int) -> None:
         """Objects cannot be in a checkpoint."""
         self._latest.check_snapshot()
+
+
+def _times(batch: Batch) -> list[int]:
+    """The timestamp of every record; without one, 0: then first and last are by arrival."""
+    if batch.timestamps is None:
+        return [0] * batch.num_rows
+    times: list[int] = batch.timestamps.fill_null(0).to_pylist()
+    return times
 
 
 def _value_type(array: pa.Array) -> pa.DataType:

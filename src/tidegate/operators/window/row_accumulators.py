@@ -65,7 +65,7 @@ class AggregateAccumulators(RowAggregates, Accumulators):
 
     def values(self, batch: Batch) -> list[tuple[Any, ...]]:
         """What `add` takes of each record."""
-        return self._inputs.rows(batch)
+        return list(zip(*self._inputs.rows(batch), strict=True))
 
     def create(self, value: Any, timestamp_ms: int) -> Any:
         """Those of one record."""
