@@ -36,6 +36,7 @@ NOT_FOR_USERS = {
     "Settings": "the keyword arguments of an operation",
     "StateOptions": "the keyword arguments of a state",
     "StreamRef": "made by the methods of streams",
+    "Totals": "the running numbers of the built-in kernels",
     "Transformation": "made by the methods of streams",
     "WatermarkAlignment": "made by WatermarkStrategy.with_alignment",
     "Where": "a step of join(...).where(...)",
