@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import signal
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -373,3 +375,28 @@ def test_an_address_that_is_not_ours_cannot_be_bound():
     with pytest.raises(OSError, match="assign requested address"):
         ControlServer("192.0.2.1", SECRET, "job", 3, 1, 1_000)
     assert psutil.Process().num_fds() == before
+
+
+def interrupt_when_it_waits() -> None:
+    """Ctrl-C for the main thread as soon as that waits for a thread."""
+    main = threading.main_thread().ident
+    assert main is not None
+    while True:
+        frame, names = sys._current_frames()[main], set()
+        while frame is not None:
+            names.add(frame.f_code.co_qualname)
+            frame = frame.f_back
+        if "ControlServer.join" in names and names & {"Event.wait", "Thread._wait_for_tstate_lock"}:
+            break
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def test_a_wait_that_ctrl_c_has_ended_can_be_made_again(rig):
+    interrupt = threading.Thread(target=interrupt_when_it_waits)
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        rig.server.join(WAIT_S)
+    interrupt.join()
+    assert not rig.server.join(0.01), "it still runs"
+    rig.server.stop()
+    assert rig.server.join(WAIT_S)

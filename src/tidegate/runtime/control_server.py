@@ -91,6 +91,7 @@ class ControlServer:
         self._accept_again_ms = 0
         self._accepting = True
         self._thread: threading.Thread | None = None
+        self._has_ended = threading.Event()
         self._listener = listen(bind_host, ports, "network.control_port")
         self._selector = selectors.DefaultSelector()
         self._wake_receive, self._wake_send = socket.socketpair()
@@ -123,10 +124,15 @@ class ControlServer:
         self._wake()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; False when it did not come in time."""
+        """Wait for the end; False when it did not come in time.
+
+        A Ctrl-C in here must leave a server that can be waited for again. In `Thread.join` alone it would not: Python
+        then takes the thread for one that has ended (before 3.13).
+        """
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-            return not self._thread.is_alive()
+            if not self._has_ended.wait(timeout_s):
+                return False
+            self._thread.join()
         return True
 
     def close_unstarted(self) -> None:
@@ -183,7 +189,10 @@ class ControlServer:
                     self.close()
                     self._on_crash(e)
         finally:
-            self._close_all()
+            try:
+                self._close_all()
+            finally:
+                self._has_ended.set()
 
     def _serve(self) -> None:
         next_tick_ms = self._now_ms()
