@@ -45,6 +45,8 @@ NOT_FOR_USERS = {
 
 
 MAY_BE_ANY = {
+    "Aggregate": "an aggregate is made before the stream that has its column is known",
+    "Kernel": "numpy and Arrow arrays of a type that is known when the program runs",
     "BroadcastContext.apply_to_keyed_state": "a name says nothing about the state's type",
     "DataStream.key_by": "column names say nothing about the key's type",
     "DataStream.partition_custom": "column names say nothing about the key's type",
