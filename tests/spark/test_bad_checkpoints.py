@@ -426,16 +426,16 @@ def test_value_that_does_not_fit_its_state_names_operator_state_key_and_type(mak
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"checkpoint_interval": "-1 s"}, "checkpoint.interval"),
+        ({"checkpoint_interval": "-1 s"}, "checkpoint_interval"),
         ({"checkpoint_interval": "1 ms"}, "at least 10 ms"),
-        ({"checkpoint_interval": "soon"}, "checkpoint.interval"),
-        ({"checkpoint_interval": float("nan")}, "checkpoint.interval"),
-        ({"checkpoint_interval": "1e400 d"}, "checkpoint.interval"),
-        ({"checkpoint_interval": "1 s", "checkpoint_timeout": 0}, "checkpoint.timeout"),
-        ({"checkpoint_interval": "1 s", "checkpoint_retained": 0}, "checkpoint.retained"),
-        ({"checkpoint_interval": "1 s", "checkpoint_mode": "twice"}, "checkpoint.mode"),
-        ({"checkpoint_interval": "1 s", "checkpoint_max_concurrent": -3}, "checkpoint.max_concurrent"),
-        ({"resume": "latest"}, "checkpoint.dir"),
+        ({"checkpoint_interval": "soon"}, "checkpoint_interval"),
+        ({"checkpoint_interval": float("nan")}, "checkpoint_interval"),
+        ({"checkpoint_interval": "1e400 d"}, "checkpoint_interval"),
+        ({"checkpoint_interval": "1 s", "checkpoint_timeout": 0}, "checkpoint_timeout"),
+        ({"checkpoint_interval": "1 s", "checkpoint_retained": 0}, "checkpoint_retained"),
+        ({"checkpoint_interval": "1 s", "checkpoint_mode": "twice"}, "checkpoint_mode"),
+        ({"checkpoint_interval": "1 s", "checkpoint_max_concurrent": -3}, "checkpoint_max_concurrent"),
+        ({"resume": "latest"}, "checkpoint_dir"),
     ],
 )
 def test_absurd_settings_are_refused_by_name(options: dict[str, Any], words: str):
