@@ -92,17 +92,22 @@ class CollectedBuffers:
 
 
 class CollectedResults(Iterator[T]):
-    """An iterator over collected batches. Leaving it early (`close`, `with`, dropping it) cancels the job."""
+    """An iterator over collected batches. Leaving it early (`close`, `with`, dropping it) cancels the job.
+
+    It ends when `await_end` returns: then nothing of the job is left, no thread that holds what the program staged.
+    """
 
     def __init__(
         self,
         buffer: CollectedBuffer,
         convert: Callable[[DeliverCollected], T],
         cancel: Callable[[bool], None],
+        await_end: Callable[[], object],
     ) -> None:
         self._buffer = buffer
         self._convert = convert
         self._cancel = cancel
+        self._await_end = await_end
         self._done = False
 
     def __iter__(self) -> CollectedResults[T]:
@@ -114,12 +119,16 @@ class CollectedResults(Iterator[T]):
         try:
             batch = self._buffer.take()
         except Exception:
-            self._done = True
+            self._end()
             raise
         if batch is None:
-            self._done = True
+            self._end()
             raise StopIteration
         return self._convert(batch)
+
+    def _end(self) -> None:
+        self._done = True
+        self._await_end()
 
     def close(self) -> None:
         """Stop taking: the job is cancelled and gone when this returns, unless it had ended before."""

@@ -187,7 +187,7 @@ class LocalJobClient(DriverClient):
             else:
                 self._runner.post(ev.CancelRequested(reason))
 
-        return CollectedResults(self._runner.collected(operator_id), convert, cancel)
+        return CollectedResults(self._runner.collected(operator_id), convert, cancel, self._runner.wait)
 
 
 def run_job(runner: JobRunner, plan: Plan | None = None) -> LocalJobClient:
