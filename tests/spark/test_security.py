@@ -98,14 +98,14 @@ class Victim:
 
     @property
     def secret(self) -> bytes:
-        return self.client._runner._secret  # type: ignore[no-any-return]
+        return self.client._runner._server._secret  # type: ignore[no-any-return]
 
     @property
     def control_port(self) -> tuple[str, int]:
         return "127.0.0.1", self.client._runner._server.port
 
     def data_ports(self) -> list[tuple[str, int]]:
-        master = self.client._runner.master
+        master = self.client._runner.driver.job.master
         return [(a.host, a.port) for a in master._slots.addresses()]
 
     def ports(self) -> dict[str, tuple[str, int]]:
@@ -390,7 +390,7 @@ def test_the_secret_is_in_no_log_command_line_environment_or_repr(victim, capfd)
         runner._bootstrap(),
         runner._host,
         runner._gang,
-        runner.master,
+        runner.driver.job.master,
     ):
         assert_clean(repr(thing).encode(), f"the repr of {type(thing).__name__}")
     assert_clean(repr(runner._bootstrap().__rich_repr__()).encode(), "what rich shows")
@@ -406,7 +406,7 @@ def test_the_secret_is_in_no_log_command_line_environment_or_repr(victim, capfd)
 
 def test_every_job_has_a_secret_of_its_own(make_env):
     clients = [_started(make_env()) for _ in range(2)]
-    secrets = {client._runner._secret for client in clients}
+    secrets = {client._runner._server._secret for client in clients}
     for client in clients:
         client.result(timeout_s=60)
     assert len(secrets) == 2

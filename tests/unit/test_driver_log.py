@@ -128,3 +128,14 @@ def test_the_job_manager_names_slot_and_subtask_and_adds_the_slots_up():
     (said,) = kit.say(0, m.SlotWarned("another", 1, VertexId(99), 0))
     assert said.text.endswith("): another"), "nonsense is not followed"
     assert kit.master.failure is None
+
+
+def test_a_warning_that_cannot_be_sent_as_it_is_fails_nobody(slot: Slot, monkeypatch: pytest.MonkeyPatch):
+    with entered(slot):
+        LOG.warning("file %s", "a\udc80")
+    assert [w.words for w in slot.sent] == ["file a\\udc80"]
+    monkeypatch.setattr(slot.log, "format", lambda record: 1 // 0)
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    with entered(slot):
+        LOG.warning("another")
+    assert len(slot.sent) == 1

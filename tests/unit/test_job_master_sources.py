@@ -26,6 +26,7 @@ from tidegate.jobmanager.ports import PortClosed
 from tidegate.jobmanager.source_coordinator import SourceCoordinator, make_coordinators, sources_of
 from tidegate.runtime import port_threads
 from tidegate.runtime.port_threads import EnumeratorThreads
+from tidegate.runtime.simulated_driver import SimulatedEnumerators
 
 OPERATOR = OperatorId("source")
 
@@ -192,7 +193,7 @@ class Threads:
         env.from_source(NumberSequenceSource(1, 10)).print()
         program = env._take_program("job")
         stream = build_stream_graph("job", program.sinks, program.transformations, program.options)
-        graph = build_job_graph(stream)
+        self.graph = graph = build_job_graph(stream)
         [(_, self.operator)] = [(v, spec.id) for v, spec in sources_of(graph)]
         left = list(sources)
 
@@ -315,3 +316,18 @@ def test_an_attempt_fails_that_is_to_go_on_from_enumerators_that_do_not_say_wher
     assert "did not say how far it was" in failed.event.reason
     hanging.released.set()
     threads.close()
+
+
+def test_the_simulated_ones_also_go_on_where_the_scheduler_has_not_made_them_before_they_are_stopped(
+    monkeypatch,
+):
+    threads = Threads(monkeypatch, ScriptedSource(), ScriptedSource())
+    port = SimulatedEnumerators(threads.graph, ManualClock(), threads.events.put)
+    port.begin(AttemptNumber(0), {})
+    port.stop()
+    port.begin(AttemptNumber(1), None)
+    port.start()
+    while port.requests:
+        port.take_request()
+    failed = [e.event for e in threads.events.queue if isinstance(e.event, ev.EnumeratorFailed)]
+    assert failed == []

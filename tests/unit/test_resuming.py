@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +28,7 @@ from tidegate import (
 from tidegate.connectors.files import OutputDirectoryError
 from tidegate.core.errors import CheckpointError, JobFailedError
 from tidegate.core.options import Options
-from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.jobmanager.resuming import Beginning, beginning, prospect
 from tidegate.storage.storage import StorageError
 
 
@@ -124,6 +125,23 @@ def test_an_output_that_is_refused_is_refused_before_another_driver_of_the_job_i
         program(tmp_path, resume="latest").execute("job")
     assert sorted((tmp_path / "chk").glob("*/claims/*")) == claims
     assert [p.name for p in (tmp_path / "out").iterdir()] == [later]
+
+
+def test_a_checkpoint_that_the_running_driver_replaces_before_it_is_fenced_is_no_reason_to_refuse(tmp_path):
+    """Starting Spark takes longer than a few checkpoints: refusing then would end the one and not begin the other."""
+    program(tmp_path, checkpoint_retained=1).execute("job")
+    options = program(tmp_path, resume="latest").options
+    ahead = prospect(options, "job")
+    [found] = (tmp_path / "chk").glob("*/chk-*")
+    program(tmp_path, checkpoint_retained=1, resume="latest").execute("job")
+    [newer] = (tmp_path / "chk").glob("*/chk-*")
+    assert found.name != newer.name
+    assert [Path(c.path).parent for c in ahead.take().found] == [newer]
+
+    ahead = prospect(options, "job")
+    shutil.rmtree(newer)
+    with pytest.raises(CheckpointError, match="was there a moment ago and is gone"):
+        ahead.take()
 
 
 # ---- there is nothing, or nobody can know ----

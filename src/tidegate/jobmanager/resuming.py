@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -145,6 +146,15 @@ def _new_job(options: Options, job_name: str, job_graph: JobGraph | None, job_id
     return Prospect(options, job_name, job_graph, job_id, make_storage(options, job_id))
 
 
+def _may_go_on(found: int, completed: Sequence[int], *, claimed: bool) -> bool:
+    """Whether there still is the checkpoint that was found, or one that the job has completed since.
+
+    A driver that ran until the claim may have replaced it meanwhile, by newer ones. A job that takes no checkpoints
+    claims nothing, and reads the very one that was named.
+    """
+    return found in completed or (claimed and any(id > found for id in completed))
+
+
 def _take(prospect: Prospect, storage: FilesystemStorage) -> Beginning:
     options, job_name, job_graph = prospect.options, prospect.job_name, prospect.job_graph
     if options.checkpoint_interval:
@@ -157,7 +167,9 @@ def _take(prospect: Prospect, storage: FilesystemStorage) -> Beginning:
         attempt = AttemptNumber(claim.first_attempt)
     completed = storage.completed() if claim is None else claim.inherited
     found = prospect.found
-    if found is not None and found.manifest.checkpoint_id not in completed:
+    if found is not None and not _may_go_on(
+        found.manifest.checkpoint_id, completed, claimed=claim is not None
+    ):
         raise CheckpointError(
             f"{found.path} was there a moment ago and is gone. Is the storage mounted? Has another driver of the job "
             f"replaced it? Run the program again"

@@ -74,18 +74,22 @@ class JobRunner:
 
         self._gang = GangThread(host, bootstrap, self.post)
         self._enumerators = EnumeratorThreads(job_graph, clock, self.post)
-        orders = begin.storage_orders(job_graph, options)
-        self._storage = None if orders is None else StorageThread(orders, self.post)
-        self._collected = CollectedBuffers(job_graph, self.post)
-        self.driver = JobDriver(
-            job_graph,
-            options,
-            begin,
-            Ports(self._server, self._gang, self._enumerators, self._storage, self._collected),
-            clock,
-            seed=random.SystemRandom().randrange(1 << 32),
-            on_end=on_end,
-        )
+        try:
+            orders = begin.storage_orders(job_graph, options)
+            self._storage = None if orders is None else StorageThread(orders, self.post)
+            self._collected = CollectedBuffers(job_graph, self.post)
+            self.driver = JobDriver(
+                job_graph,
+                options,
+                begin,
+                Ports(self._server, self._gang, self._enumerators, self._storage, self._collected),
+                clock,
+                seed=random.SystemRandom().randrange(1 << 32),
+                on_end=on_end,
+            )
+        except BaseException:  # a source of the user's that raises, for one
+            self._server.close_unstarted()
+            raise
 
     def start(self) -> None:
         """Submit the job and return at once."""

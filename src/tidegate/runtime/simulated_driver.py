@@ -204,12 +204,15 @@ class SimulatedEnumerators:
         self._post = post
         self.requests: deque[Callable[[], None]] = deque()
         """What they are asked, in order."""
+        self._begun_later: Callable[[], None] | None = None
+        """Makes those of the current attempt, if the scheduler has not chosen that yet."""
         self._current: AttemptEnumerators | None = None
         self._closed_at: Mapping[OperatorId, bytes] | None = None
 
     def begin(self, attempt: AttemptNumber, restored: Mapping[OperatorId, bytes] | None) -> None:
         """Make those of an attempt, when those of the one before are closed."""
-        self.requests.append(partial(self._begin, attempt, restored))
+        self._begun_later = partial(self._begin, attempt, restored)
+        self.requests.append(self._begun_later)
 
     def start(self) -> None:
         """Start one after the other."""
@@ -225,8 +228,13 @@ class SimulatedEnumerators:
         self._ask(lambda enumerators: enumerators.snapshot(checkpoint_id))
 
     def stop(self) -> None:
-        """Close them, when the scheduler chooses; what they were asked before is dropped."""
+        """Close them, when the scheduler chooses; what they were asked before is dropped.
+
+        Those that were not made yet are made, so that they can say where the next attempt goes on.
+        """
         self.requests.clear()
+        if self._begun_later is not None:
+            self.requests.append(self._begun_later)
         self.requests.append(self.release)
 
     def close(self) -> None:
@@ -250,6 +258,7 @@ class SimulatedEnumerators:
             self._current = None
 
     def _begin(self, attempt: AttemptNumber, restored: Mapping[OperatorId, bytes] | None) -> None:
+        self._begun_later = None
         states = self._closed_at if restored is None else restored
         self._current = AttemptEnumerators(self._graph, self._clock, attempt, states, self._post)
 

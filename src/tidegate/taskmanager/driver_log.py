@@ -54,7 +54,13 @@ class DriverLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell the driver, or leave it to the executor's log; the caller holds the handler's lock."""
-        words = self.format(record)
+        try:
+            self._tell(record)
+        except Exception:  # noqa: BLE001 -- a warning must not fail the code that warns
+            self.handleError(record)
+
+    def _tell(self, record: logging.LogRecord) -> None:
+        words = self.format(record).encode("utf-8", "backslashreplace").decode()
         if len(words) > _LONGEST:
             half = _LONGEST // 2
             words = f"{words[:half]} ... {words[-half:]}"
