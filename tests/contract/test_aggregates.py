@@ -464,3 +464,8 @@ def test_a_failure_in_a_users_own_names_it() -> None:
     with pytest.raises(AggregateError, match="the aggregate Broken failed: LookupError") as failed:
         Computed(Broken("n")).partial([record])
     assert isinstance(failed.value.__cause__, LookupError)
+
+
+@every_aggregate
+def test_only_a_users_own_runs_code_of_the_users(aggregate: Aggregate, oracle: Oracle) -> None:
+    assert aggregate.runs_user_code == isinstance(aggregate, (Spread, Words))

@@ -21,6 +21,7 @@ Selected = str | Sequence[str] | None
 
 @dataclass(frozen=True)
 class _BestBy(Aggregate):
+    runs_user_code = False
     largest: ClassVar[bool]
     by: Input
     select: Selected = None

@@ -21,6 +21,7 @@ class Count(Aggregate):
     """How many records; with a column, how many of its values are not None. An int64."""
 
     kind = "count"
+    runs_user_code = False
     column: Input | None = None
     where: pl.Expr | None = field(default=None, kw_only=True)
 

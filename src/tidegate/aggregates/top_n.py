@@ -52,6 +52,7 @@ class TopN(Aggregate):
     """
 
     kind = "top_n"
+    runs_user_code = False
     n: int
     orders: tuple[tuple[Input, Direction], ...]
     select: tuple[str, ...] | None = None
