@@ -387,13 +387,14 @@ def test_the_secret_is_in_no_log_command_line_environment_or_repr(victim, capfd)
         victim.client,
         runner,
         runner._server,
-        runner._bootstrap(),
-        runner._host,
         runner._gang,
+        runner._gang._bootstrap(0),
+        runner._gang._host,
+        runner.driver,
         runner.driver.job.master,
     ):
         assert_clean(repr(thing).encode(), f"the repr of {type(thing).__name__}")
-    assert_clean(repr(runner._bootstrap().__rich_repr__()).encode(), "what rich shows")
+    assert_clean(repr(runner._gang._bootstrap(0).__rich_repr__()).encode(), "what rich shows")
     wrong_secret(victim.control_port, victim)
     wrong_secret(victim.data_ports()[0], victim)
     wait_until(lambda: victim.logged().count("does not hold") >= 2, "both refusals are logged")

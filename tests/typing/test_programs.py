@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import sys
 import tempfile
 from pathlib import Path
 
@@ -32,10 +33,12 @@ FLAGS = [
 def found() -> dict[tuple[str, int], str]:
     """The errors that mypy finds, by program and line."""
     before, os.environ["MYPYPATH"] = os.environ.get("MYPYPATH"), str(ROOT / "src")
+    recursion = sys.getrecursionlimit()
     try:
         cache = f"--cache-dir={ROOT / '.mypy_cache' / 'programs'}"
         out, err, _ = api.run([*FLAGS, cache, "--config-file=", *map(str, [*PROGRAMS, *EXAMPLES])])
     finally:
+        sys.setrecursionlimit(recursion)  # mypy raises it, for whatever runs in this process later
         del os.environ["MYPYPATH"]
         if before is not None:
             os.environ["MYPYPATH"] = before

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +23,10 @@ import pyarrow as pa
 from tidegate.aggregates.groups import Groups
 from tidegate.core.errors import ProgramError
 from tidegate.core.identity import Identity, expression_identity
+from tidegate.core.words import kind_of
 from tidegate.records.columns import build_column, column_values
+from tidegate.records.object_copies import copy_object
+from tidegate.records.type_hints import identity_codec
 
 if TYPE_CHECKING:
     from tidegate.aggregates.totals import Totals
@@ -62,9 +64,15 @@ class Aggregate:
         return () if column is None else (column,)
 
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that it reads; None: all of them."""
+        """The columns that it reads; None: all of them, also where `inputs` may ask for any."""
+        if type(self).inputs is not Aggregate.inputs:
+            return None
+        return self.columns_of(self.inputs(()))
+
+    def columns_of(self, inputs: Sequence[Input]) -> tuple[str, ...] | None:
+        """The columns that these inputs and the condition read; None: all of them."""
         found: dict[str, None] = {}
-        for each in (*self.inputs(()), *(() if self.where is None else (self.where,))):
+        for each in (*inputs, *(() if self.where is None else (self.where,))):
             if isinstance(each, pl.Expr) and each.meta.has_multiple_outputs():
                 return None
             found.update(dict.fromkeys((each,) if isinstance(each, str) else each.meta.root_names()))
@@ -190,7 +198,7 @@ class Kernel:
         return [build_column(f, [row[i] for row in rows], None) for i, f in enumerate(self.partial)]
 
     def _loaded(self, columns: list[Column]) -> list[Any]:
-        return [self.load(row) for row in zip(*(c.to_pylist() for c in columns), strict=True)]
+        return [self.load(row) for row in zip(*map(_values, columns), strict=True)]
 
     # ---- running ----
 
@@ -247,6 +255,9 @@ class PythonKernel(Kernel):
         self.partial = [pa.field(name, kind) for name, kind in aggregate.partial(*types).items()]
         self._aggregate = aggregate
         self._starts_with_none = aggregate.start() is None
+        self._forms = [
+            (i, f, form) for i, f in enumerate(self.partial) if (form := _form(f.type)) is not None
+        ]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
         """Row by row."""
@@ -283,9 +294,19 @@ class PythonKernel(Kernel):
         return self._aggregate.merge(left, right)
 
     def result(self, kept: Any) -> Any:
-        """The user's own; a copy where that is what goes on changing."""
-        found = self._aggregate.result(kept)
-        return deepcopy(found) if found is kept and isinstance(found, (list, dict, set)) else found
+        """The user's own; a copy, because it may be, or have, a part of what goes on changing."""
+        return copy_object(self._aggregate.result(kept))
+
+    def dump(self, kept: Any) -> tuple[Any, ...]:
+        """What the user's own keeps, if it is what comes back from a checkpoint."""
+        row = super().dump(kept)
+        for i, field_, form in self._forms:
+            if row[i] is not None and type(row[i]) is not form:
+                raise TypeError(
+                    f"the aggregate {type(self._aggregate).__name__} keeps {field_.name!r} as {field_.type}, which "
+                    f"is a {form.__name__} in Python, but made {kind_of(row[i])}"
+                )
+        return row
 
     def load(self, stored: tuple[Any, ...]) -> Any:
         """What was kept: None only where that is the user's own start."""
@@ -327,10 +348,22 @@ def input_rows(inputs: Sequence[pa.Array], count: int) -> list[Any]:
     """The value of each record for `Kernel.add`: None where it is left out, a tuple of several inputs."""
     if not inputs:
         return [True] * count
-    columns = [column_values(column, None) for column in inputs]
+    columns = [_values(column) for column in inputs]
     if len(columns) == 1:
         return columns[0]
     return [None if values[0] is None else values for values in zip(*columns, strict=True)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """As rows have them: a map is a dict."""
+    return column_values(column, identity_codec(column.type).decode)
+
+
+def _form(kind: pa.DataType) -> type | None:
+    """The class of values that are made of others."""
+    if pa.types.is_map(kind) or pa.types.is_struct(kind):
+        return dict
+    return list if pa.types.is_nested(kind) else None
 
 
 def of_type(kind: str, column: pa.Field, needed: str) -> ProgramError:

@@ -89,7 +89,7 @@ class TopN(Aggregate):
 
     def columns(self) -> tuple[str, ...] | None:
         """All, where none are selected."""
-        return None if self.select is None else super().columns()
+        return None if self.select is None else self.columns_of(self.inputs(()))
 
     def default_output(self) -> str:
         """The name of the result where the user gives none."""

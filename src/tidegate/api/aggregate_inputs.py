@@ -45,6 +45,10 @@ def named_aggregates(first: Any, outputs: dict[str, Any]) -> tuple[dict[str, Agg
         if isinstance(value, type) and issubclass(value, Aggregate):
             raise ProgramError(f"aggregate({name}={value.__name__}) got the class; give it an instance")
     if isinstance(first, Aggregate):
+        if first.default_output() in found:
+            raise ProgramError(
+                f"aggregate has two results named {first.default_output()!r}. Give the first one a name too"
+            )
         found = {first.default_output(): first, **found}
     return found, others
 

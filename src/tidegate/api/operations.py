@@ -453,7 +453,7 @@ class RollingAggregate(Operation):
 
     def identity(self) -> Identity:
         """The aggregate, the key and the stage."""
-        aggregates = tuple(a.identity() for _, a in self.aggregates)
+        aggregates = tuple((output, a.identity()) for output, a in self.aggregates)
         return "aggregate", aggregates, self.key.identity(), self.emit, self.stage
 
 

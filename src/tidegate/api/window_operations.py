@@ -173,7 +173,8 @@ class AggregateWindow(WindowOperation):
             return None
         mine = columns_read(a for _, a in self.aggregates)
         key = frozenset[str]() if self.key is None else self.key.required_columns()
-        reads_records = self.trigger is not None or self.evictor is not None or self.late_tag is not None
+        own_trigger = self.effective_trigger.waits_for_end is None
+        reads_records = own_trigger or self.evictor is not None or self.late_tag is not None
         if mine is None or key is None or reads_records or self.assigner.reads_element:
             return None
         return key | mine

@@ -30,9 +30,12 @@ from tidegate.state.serializers import KeySerializer
 
 
 def latest_values(
-    context: OperatorContext, key: Key, value_type: RecordType, state_name: str
+    context: OperatorContext, key: Key, value_type: RecordType, state_name: str, *, by_state: bool = False
 ) -> LatestValues:
-    """The values of an operator, restored. What no checkpoint can hold is refused if checkpoints are on."""
+    """The values of an operator, restored. What no checkpoint can hold is refused if checkpoints are on.
+
+    `by_state`: each value passes through the state, which looks into it; for values that users make.
+    """
     if key.record_type.is_object or value_type.is_object:
         return MemoryValues(context, key, value_type)
     backend = context.states.keyed(key.record_type)
@@ -42,7 +45,7 @@ def latest_values(
         )  # None is a value here, but in a state it is the absence of one
         return StateValues(backend, key, ValueState(boxed, name=state_name), is_boxed=True)
     declaration: ValueState[Any] = ValueState(value_type, name=state_name)
-    table = backend.table(declaration)
+    table = None if by_state else backend.table(declaration)
     if table is not None:
         return TableValues(table, value_type)
     return StateValues(backend, key, declaration)

@@ -121,13 +121,13 @@ class TotalsOperator(AggregateOperator):
         self.columns: list[TotalColumn] = []
         several = len(self.operation.aggregates) > 1
         pairs = zip(self.operation.aggregates, self.inputs.kernels, strict=True)
-        for i, ((_, aggregate), kernel) in enumerate(pairs):
+        for (output, aggregate), kernel in pairs:
             own: list[tuple[Totals, slice]] = []
             for each in kernel.totals() or []:
                 totals = each.merging() if self.operation.stage == "merge" else each
                 start = len(self.columns)
                 own.append((totals, slice(start, start + len(totals.columns))))
-                names = [f"{i} {c.name}" if several else c.name for c in totals.columns]
+                names = [f"{output} {c.name}" if several else c.name for c in totals.columns]
                 self.columns += [c._replace(name=n) for c, n in zip(totals.columns, names, strict=True)]
             self.running.append(_Running(aggregate, kernel, own))
 
@@ -231,7 +231,12 @@ class RowAggregateOperator(AggregateOperator):
         super().open()
         outputs = [output for output, _ in self.operation.aggregates]
         self._rows = RowAggregates(list(zip(outputs, self.inputs.kernels, strict=True)))
-        self._latest = latest_values(self.context, self.operation.key, self._rows.stored_type, STATE_NAME)
+        # What the user's own keeps is brought to the form that it has after a restore.
+        by_state = any(a.runs_user_code for _, a in self.operation.aggregates)
+        stored_type = self._rows.stored_type
+        self._latest = latest_values(
+            self.context, self.operation.key, stored_type, STATE_NAME, by_state=by_state
+        )
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Bring each record into what is kept of its key, in order."""
