@@ -17,8 +17,17 @@ from tidegate.api.state import KeyedState
 from tidegate.core.errors import ProgramError
 from tidegate.snapshot.handles import StateSchema
 from tidegate.state.backend import BackendContext, ColumnArray, ColumnTable, KeyedStateBackend, PaneTable
-from tidegate.state.cells import DeclaredState, ListCells, MapCells, ValueCells
+from tidegate.state.cells import (
+    DeclaredState,
+    KeptForm,
+    ListCells,
+    MapCells,
+    TtlMapCells,
+    TtlValueCells,
+    ValueCells,
+)
 from tidegate.state.fingerprints import check_compatible, column_schema, pane_schema
+from tidegate.state.generations import MapGenerations, ValueGenerations
 from tidegate.state.live_states import live_state
 
 T = TypeVar("T")
@@ -52,8 +61,12 @@ class LayeredBackend(KeyedStateBackend):
         """What the checkpoint has under a name."""
 
     @abstractmethod
-    def _open_rows(self, declared: DeclaredState) -> RowCells:
-        """Cells over a new table, or the restored one."""
+    def _open_table(self, declared: DeclaredState) -> tuple[KeptForm, ValueGenerations | MapGenerations]:
+        """A new table of values or maps, or the restored one, and what it keeps of values."""
+
+    @abstractmethod
+    def _open_lists(self, declared: DeclaredState) -> ListCells:
+        """The same for lists, with cells of the backend's own."""
 
     @abstractmethod
     def _open_columns(self, schema: StateSchema, arrays: Sequence[ColumnArray]) -> ColumnTable:
@@ -79,10 +92,18 @@ class LayeredBackend(KeyedStateBackend):
         declared = DeclaredState(declaration, self)
 
         def opened() -> OpenRows:
-            cells = self._open_rows(declared)
+            cells = self._cells(declared)
             return OpenRows(live_state(declaration, cells), cells)
 
         return self._opened(declared.schema, opened)
+
+    def _cells(self, declared: DeclaredState) -> RowCells:
+        if declared.is_list:
+            return self._open_lists(declared)
+        form, table = self._open_table(declared)
+        if isinstance(table, MapGenerations):
+            return (MapCells if declared.clock is None else TtlMapCells)(declared, form, table)
+        return (ValueCells if declared.clock is None else TtlValueCells)(declared, form, table)
 
     def keys(self, name: str) -> Iterator[Any]:
         """The keys that have something in the row state of this name."""

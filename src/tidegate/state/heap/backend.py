@@ -21,15 +21,7 @@ from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibili
 from tidegate.records import type_hints
 from tidegate.snapshot.handles import KeyedStateHandle, StateFile, StateSchema
 from tidegate.state.backend import NO_KEY, AsyncPart, BackendContext, ColumnArray, EventTime
-from tidegate.state.cells import (
-    DeclaredState,
-    KeptForm,
-    MapCells,
-    MapKeyForm,
-    TtlMapCells,
-    TtlValueCells,
-    ValueCells,
-)
+from tidegate.state.cells import DeclaredState, KeptForm, MapKeyForm, ValueCells
 from tidegate.state.generations import ValueGenerations
 from tidegate.state.heap.columns import ColumnStore
 from tidegate.state.heap.files import Encoded, RowLayout, StoredRows, as_read, read, to_parquet
@@ -91,22 +83,20 @@ class HeapBackend(LayeredBackend):
             return cells.table
         return None
 
-    def _open_rows(self, declared: DeclaredState) -> RowCells:
-        form, clock = _kept_form(declared), declared.clock
+    def _open_table(self, declared: DeclaredState) -> tuple[KeptForm, HeapTable | MapTable]:
+        clock = declared.clock
         table: HeapTable
-        cells: RowCells
         if declared.is_map:
-            table = maps = MapTable() if clock is None else ExpiringMapTable(clock)
-            cells = (MapCells if clock is None else TtlMapCells)(declared, form, maps)
+            table = MapTable() if clock is None else ExpiringMapTable(clock)
         else:
             table = HeapTable() if clock is None else ExpiringTable(clock)
-            if declared.is_list:
-                cells = (WholeLists if clock is None else TtlWholeLists)(declared, form, table)
-            else:
-                cells = (ValueCells if clock is None else TtlValueCells)(declared, form, table)
         store = RowStore(table, declared.schema, self._layout(declared), clock)
         self._adopt(store, store.restore)
-        return cells
+        return _kept_form(declared), table
+
+    def _open_lists(self, declared: DeclaredState) -> WholeLists:
+        form, table = self._open_table(declared)
+        return (WholeLists if declared.clock is None else TtlWholeLists)(declared, form, table)
 
     def _layout(self, declared: DeclaredState) -> RowLayout | None:
         if self._keys is None:

@@ -16,58 +16,31 @@ import pyarrow as pa
 
 from tidegate.records.key_index import KeyIndex
 from tidegate.snapshot.handles import StateSchema
-from tidegate.state.backend import ColumnArray, ColumnTable, Ids
+from tidegate.state.backend import ColumnArray, Ids
 from tidegate.state.heap.files import Encoded, StoredRows, encode, one_array
+from tidegate.state.live_columns import LiveColumns
 from tidegate.state.serializers import KeySerializer
 
 Mask = npt.NDArray[np.bool_]
 
-_LEAST_CAPACITY: Final = 1024
 _PORTION: Final = 1 << 18
 _RESTORED_ROWS: Final = 1 << 16  # the table of ids probes a batch in the cache
 
 
-class ColumnStore(ColumnTable):
+class ColumnStore(LiveColumns):
     """The arrays of all keys of one subtask."""
 
     def __init__(
         self, schema: StateSchema, arrays: Sequence[ColumnArray], keys: KeySerializer, max_parallelism: int
     ) -> None:
+        super().__init__(arrays)
         self.schema = schema
-        self._arrays = list(arrays)
         self._keys = keys
         self._max_parallelism = max_parallelism
-        self._index = KeyIndex()
-        self._capacity = 0
-        self._values: list[npt.NDArray[Any]] = [np.empty(0, a.dtype) for a in arrays]
-        self._changed = np.zeros(0, np.bool_)
         self._open: list[tuple[int, Mask]] = []  # what was in the newest checkpoint, until one is complete
-        self._batch: Ids = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return len(self._index)
-
-    def begin(self, keys: Sequence[pa.Array]) -> tuple[Ids, int, list[npt.NDArray[Any]]]:
-        """Ids of the rows, how many ids there are, and the arrays of all keys, to be changed in place."""
-        ids = self._batch = self._index.ids(keys)
-        count = len(self._index)
-        if count > self._capacity:
-            self._grow(count)
-        return ids, count, [values[:count] for values in self._values]
-
-    def commit(self, touched: Ids | None = None) -> None:
-        """Remember which ids changed."""
-        self._changed[self._batch if touched is None else touched] = True
-
-    def _grow(self, count: int) -> None:
-        capacity = max(count, 2 * self._capacity, _LEAST_CAPACITY)
-        for i, array in enumerate(self._arrays):
-            larger = np.full(capacity, array.initial, array.dtype)
-            larger[: self._capacity] = self._values[i]
-            self._values[i] = larger
-        changed = np.zeros(capacity, np.bool_)
-        changed[: self._capacity] = self._changed
-        self._changed, self._capacity = changed, capacity
 
     # ---- snapshots ----
 
@@ -82,7 +55,7 @@ class ColumnStore(ColumnTable):
             return list
         self._open = [(checkpoint_id, changed.copy())]
         ids = None if full or how_many == count else np.flatnonzero(changed)
-        values = [v[:count].copy() if ids is None else v.take(ids) for v in self._values]
+        values = [v[:count].copy() if ids is None else v.take(ids) for v in self._arrays]
         changed[:] = False
         index = self._index.freeze()
 
@@ -103,14 +76,14 @@ class ColumnStore(ColumnTable):
         self, index: KeyIndex, ids: Ids | None, values: list[npt.NDArray[Any]]
     ) -> Iterator[pa.RecordBatch]:
         """The rows of these ids (None: of all), whose values lie in the same order."""
-        names = [a.name for a in self._arrays]
+        names = [a.name for a in self._declared]
         count = len(index) if ids is None else len(ids)
         for start in range(0, count, _PORTION):
             end = min(start + _PORTION, count)
             key = self._keys.join(index.keys(np.arange(start, end) if ids is None else ids[start:end]))
             groups = self._keys.key_groups(key, self._max_parallelism).astype(np.int32)
             value = pa.StructArray.from_arrays(
-                [a.to_arrow(v[start:end]) for a, v in zip(self._arrays, values, strict=True)], names=names
+                [a.to_arrow(v[start:end]) for a, v in zip(self._declared, values, strict=True)], names=names
             )
             deleted = pa.array(np.zeros(len(key), np.bool_))
             yield pa.record_batch({"key_group": groups, "key": key, "value": value, "deleted": deleted})
@@ -124,5 +97,5 @@ class ColumnStore(ColumnTable):
                 rows = pa.Table.from_batches([batch])
                 ids, _, arrays = self.begin(self._keys.split(one_array(rows.column("key"))))
                 columns = one_array(rows.column("value")).flatten()
-                for declared, array, column in zip(self._arrays, arrays, columns, strict=True):
+                for declared, array, column in zip(self._declared, arrays, columns, strict=True):
                     array[ids] = declared.to_numpy(column)

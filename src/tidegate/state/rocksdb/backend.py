@@ -21,14 +21,7 @@ import pyarrow as pa
 from tidegate.core.errors import ProgramError
 from tidegate.snapshot.handles import KeyedStateHandle, StateSchema
 from tidegate.state.backend import NO_WATERMARK, AsyncPart, BackendContext, ColumnArray, EventTime
-from tidegate.state.cells import (
-    DeclaredState,
-    KeptForm,
-    MapCells,
-    TtlMapCells,
-    TtlValueCells,
-    ValueCells,
-)
+from tidegate.state.cells import DeclaredState, KeptForm
 from tidegate.state.layered_backend import LayeredBackend, RowCells
 from tidegate.state.rocksdb.columns import RocksDBColumnTable
 from tidegate.state.rocksdb.database import Database, Entry
@@ -69,26 +62,18 @@ class RocksDBBackend(LayeredBackend):
 
     # ---- states ----
 
-    def _open_rows(self, declared: DeclaredState) -> RowCells:
-        context, clock = self._table_context(declared.schema), declared.clock
-        has_ttl = clock is not None
-        is_value = not (declared.is_list or declared.is_map)
-        cell_bytes = CellBytes(declared.values, has_ttl, always_bytes=not is_value)
-        map_keys = None if declared.map_keys is None else map_key_form(declared.map_keys)
-        form = KeptForm(cell_bytes.adopter, cell_bytes.release, map_keys)
-        cells: RowCells
-        table: StoredTable
-        if declared.is_list:
-            table = lists = ListTable(context, clock, self._next_list_sequence)
-            cells = PartLists(declared, form, lists)
-        elif declared.is_map:
-            table = maps = MapTable(context, clock, cell_bytes)
-            cells = (TtlMapCells if has_ttl else MapCells)(declared, form, maps)
-        else:
-            table = values = ValueTable(context, clock, cell_bytes)
-            cells = (TtlValueCells if has_ttl else ValueCells)(declared, form, values)
+    def _open_table(self, declared: DeclaredState) -> tuple[KeptForm, ValueTable | MapTable]:
+        context, clock, keys = self._table_context(declared.schema), declared.clock, declared.map_keys
+        cells = CellBytes(declared.values, has_ttl=clock is not None, always_bytes=keys is not None)
+        table = (ValueTable if keys is None else MapTable)(context, clock, cells)
         self._tables[declared.schema.name] = table
-        return cells
+        return KeptForm(cells.adopter, cells.release, None if keys is None else map_key_form(keys)), table
+
+    def _open_lists(self, declared: DeclaredState) -> PartLists:
+        elements = CellBytes(declared.values, has_ttl=False, always_bytes=True)
+        table = ListTable(self._table_context(declared.schema), declared.clock, self._next_list_sequence)
+        self._tables[declared.schema.name] = table
+        return PartLists(declared, KeptForm(elements.adopter, elements.release), table)
 
     def _keys_of(self, cells: RowCells) -> Iterator[Any]:
         """The keys of the database's entries; all changes go there first."""

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.records.column_bits import is_bytes_like
-from tidegate.records.key_index import KeyIndex
-from tidegate.state.backend import ColumnArray, ColumnTable, Ids
+from tidegate.state.backend import ColumnArray, Ids
+from tidegate.state.live_columns import LiveColumns
 from tidegate.state.rocksdb.database import Entry
 from tidegate.state.rocksdb.rows import TableContext
 from tidegate.state.rocksdb.write_back import FrozenEntries, Store
@@ -31,55 +31,41 @@ _ID_BYTES: Final = 30
 _CHUNK: Final = 65536
 
 
-class RocksDBColumnTable(ColumnTable, Store):
+class RocksDBColumnTable(LiveColumns, Store):
     """The live table of one name."""
 
     def __init__(self, context: TableContext, arrays: Sequence[ColumnArray]) -> None:
-        self._database = context.database
-        self._write_back = context.write_back
-        self._entry_keys = context.entry_keys
-        self._declared = list(arrays)
+        super().__init__(arrays)
+        self._context = context
         names = [f"v{i}" for i in range(len(self._declared))]
         dtypes = [a.dtype.newbyteorder("<") for a in self._declared]
         self._value_type = np.dtype(list(zip(names, dtypes, strict=True)))
-        self._memory_bytes = context.memory_bytes
-        self._is_complete = context.is_empty
-        self._key_bytes = 0.0
-        self._begin_empty()
-        context.write_back.add(self)
-
-    def _begin_empty(self) -> None:
-        self._index = KeyIndex()
-        self._arrays = [np.empty(0, a.dtype) for a in self._declared]
-        self._changed = np.zeros(0, np.bool_)
+        self._memory_bytes, self._is_complete = context.memory_bytes, context.is_empty
         self._change_count = 0
-        self._batch: Ids | None = None
+        self._key_bytes = 0.0
+        context.write_back.add(self)
 
     def begin(self, keys: Sequence[pa.Array]) -> tuple[Ids, int, list[npt.NDArray[Any]]]:
         """Ids and values of the batch's keys, read from the database where they are not in memory."""
         known = len(self._index)
         if known and known * self._bytes_per_key() > self._memory_bytes():
-            self._write_back.spill()
-            self._begin_empty()
+            self._context.write_back.spill()
+            self._forget()
             self._is_complete = False
             known = 0
         elif self._change_count > (_MOST_CHANGED_TEXTS if self._key_bytes else _MOST_CHANGED):
-            self._write_back.spill()
-        ids = self._index.ids(keys)
-        size = len(self._index)
+            self._context.write_back.spill()
+        ids, size, arrays = LiveColumns.begin(self, keys)
         if size > known:
-            self._grow(size)
             if known == 0:
                 self._key_bytes = _average_key_bytes(keys)
             if not self._is_complete:
                 self._load(known, size)
-        self._batch = ids
-        return ids, size, [array[:size] for array in self._arrays]
+        return ids, size, arrays
 
     def commit(self, touched: Ids | None = None) -> None:
         """Remember which keys have changed."""
         ids = self._batch if touched is None else touched
-        assert ids is not None, "commit without begin"
         self._changed[ids] = True
         # Each at most once per batch and often again: an upper bound is good enough to decide when to write.
         self._change_count = min(self._change_count + len(ids), len(self._index))
@@ -101,29 +87,19 @@ class RocksDBColumnTable(ColumnTable, Store):
         """The values are in the arrays, frozen or not."""
 
     def _entries(self, keys: list[pa.Array], values: npt.NDArray[Any]) -> Iterable[Entry]:
-        order = self._entry_keys.order_of_columns(keys)
+        order = self._context.entry_keys.order_of_columns(keys)
         keys = [k.take(pa.array(order)) for k in keys]
         rows = values[order].view(f"V{values.itemsize}")
         for start in range(0, len(values), _CHUNK):
-            entries = self._entry_keys.of_columns([k.slice(start, _CHUNK) for k in keys])
+            entries = self._context.entry_keys.of_columns([k.slice(start, _CHUNK) for k in keys])
             yield from zip(entries, rows[start : start + _CHUNK].tolist(), strict=True)
-
-    def _grow(self, size: int) -> None:
-        if size <= len(self._changed):
-            return
-        more = max(size, 2 * len(self._changed), 1024) - len(self._changed)
-        self._arrays = [
-            np.concatenate([array, np.full(more, declared.initial, declared.dtype)])
-            for array, declared in zip(self._arrays, self._declared, strict=True)
-        ]
-        self._changed = np.concatenate([self._changed, np.zeros(more, np.bool_)])
 
     def _load(self, known: int, size: int) -> None:
         """Read the values of new ids; those that the database does not have keep the initial values."""
         ids = np.arange(known, size, dtype=np.int64)
-        entries = self._entry_keys.of_columns(self._index.keys(ids))
+        entries = self._context.entry_keys.of_columns(self._index.keys(ids))
         order = sorted(range(len(entries)), key=entries.__getitem__)
-        found = self._database.get_many([entries[i] for i in order])
+        found = self._context.database.get_many([entries[i] for i in order])
         stored = [(i, value) for i, value in zip(order, found, strict=True) if value is not None]
         if not stored:
             return
