@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tidegate.core.ids import ChannelId, EdgeId
 from tidegate.records.elements import CheckpointBarrier
 from tidegate.taskmanager.barriers.alignment import (
+    AbandonCheckpoint,
     Action,
     BarrierAlignment,
     BeginCheckpoint,
     BlockChannel,
     CompleteRecording,
-    DeclineCheckpoint,
     RemoveBarrier,
     UnblockChannels,
 )
@@ -112,7 +112,7 @@ def test_a_newer_barrier_ends_the_older_alignment() -> None:
     alignment.barrier_received(a, barrier(1), 0)
     actions = alignment.barrier_received(b, barrier(2), 0)
     assert actions[0] == UnblockChannels((a,))
-    assert isinstance(actions[1], DeclineCheckpoint)
+    assert isinstance(actions[1], AbandonCheckpoint)
     assert actions[1].checkpoint_id == 1
     assert actions[2] == BlockChannel(b)
     assert begun(alignment.barrier_received(a, barrier(2), 0)) == [2]
@@ -450,7 +450,7 @@ class Gate:
                     self.begin(found, overtaken)
                 case CompleteRecording(id):
                     self.check(id)
-                case DeclineCheckpoint(id):
+                case AbandonCheckpoint(id):
                     self.given_up.add(id)
 
     def abort(self, id: int) -> None:

@@ -72,7 +72,7 @@ class CompleteRecording:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclineCheckpoint:
+class AbandonCheckpoint:
     """This checkpoint cannot be taken here any more."""
 
     checkpoint_id: int
@@ -80,7 +80,7 @@ class DeclineCheckpoint:
 
 
 Action = (
-    BlockChannel | UnblockChannels | RemoveBarrier | BeginCheckpoint | CompleteRecording | DeclineCheckpoint
+    BlockChannel | UnblockChannels | RemoveBarrier | BeginCheckpoint | CompleteRecording | AbandonCheckpoint
 )
 
 
@@ -371,7 +371,7 @@ class BarrierAlignment:
             self._end_recording()
         for i in older:
             self._actions.append(
-                DeclineCheckpoint(i, f"a barrier of checkpoint {id} came before all of its own")
+                AbandonCheckpoint(i, f"a barrier of checkpoint {id} came before all of its own")
             )
 
 

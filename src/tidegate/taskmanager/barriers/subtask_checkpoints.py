@@ -164,7 +164,7 @@ class SubtaskCheckpoints:
                     self._begin(action)
                 case al.CompleteRecording(checkpoint_id):
                     self._complete_recording(checkpoint_id)
-                case al.DeclineCheckpoint(checkpoint_id, reason):
+                case al.AbandonCheckpoint(checkpoint_id, reason):
                     self._forget(checkpoint_id)
                     id = self._id
                     self._host.send(
