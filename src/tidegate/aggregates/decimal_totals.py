@@ -63,8 +63,8 @@ class _DecimalTotals(NumberTotals):
         """Fold."""
         assert values is not None
         pairs, valid = _pairs(values)
-        touched = rows.groups.ids
-        own = copy(rows.groups)
+        own = copy(rows.groups())
+        touched = own.ids
         own.ids = np.arange(len(touched))
         seen = arrays[1][touched]
         before = np.where(seen, arrays[0][touched], _ZERO)

@@ -54,13 +54,17 @@ class _ValueRows(Kernel):
         """The value, or None."""
         return [pa.field("value", self.result_type)]
 
+    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
+        """The better of both."""
+        if kept is None:
+            return value
+        if self.fold == "min":
+            return value if value < kept or kept != kept else kept
+        return value if value > kept or value != value else kept
+
     def merge(self, left: Any, right: Any) -> Any:
         """The better of both."""
-        if left is None or right is None:
-            return right if left is None else left
-        if self.fold == "min":
-            return right if right < left or left != left else left
-        return right if right > left or right != right else left
+        return left if right is None else self.add(left, right, 0)
 
 
 class NumberExtreme(_ValueRows, SeenNumber):

@@ -65,16 +65,20 @@ class NumberSum(SeenNumber):
         """The sum."""
         return [SumTotals("sum", self.result_type)]
 
-    def merge(self, left: Any, right: Any) -> Any:
+    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
         """The sum; an int64 that does not fit is refused."""
-        if left is None or right is None:
-            return right if left is None else left
-        total = left + right
+        if kept is None:
+            return value
+        total = kept + value
         if self.may_overflow and not -_INT64 <= total < _INT64:
             raise OverflowError(
                 f"{self._label}: {total} does not fit into int64. {overflow_advice(of_decimals=False)}"
             )
         return total
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """The sum."""
+        return left if right is None else self.add(left, right, 0)
 
 
 class DecimalSum(SeenDecimal):

@@ -6,14 +6,13 @@ state, or fresh ones of a batch alone.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.aggregates.numbers import UFUNCS, numbers_of, stored_number
+from tidegate.aggregates.numbers import UFUNCS, stored_number
 from tidegate.records.column_bits import null_mask
 from tidegate.records.rolling import (
     FEW_ROWS,
@@ -45,14 +44,18 @@ class TotalColumn(NamedTuple):
 class RunningRows:
     """The rows of a batch by the ids of their keys, which are below `keys`; sorted once for all totals."""
 
+    __slots__ = ("_groups", "ids", "keys")
+
     def __init__(self, ids: Ids, keys: int) -> None:
         self.ids = ids
         self.keys = keys
+        self._groups: RowGroups | None = None
 
-    @cached_property
     def groups(self) -> RowGroups:
         """The rows key by key."""
-        return RowGroups(self.ids, self.keys)
+        if self._groups is None:
+            self._groups = RowGroups(self.ids, self.keys)
+        return self._groups
 
 
 class Totals:
@@ -97,7 +100,8 @@ class CountTotals(Totals):
         if len(rows.ids) <= FEW_ROWS and valid is None:
             few, touched = few_running("count", rows.ids, None, arrays[0])
             return pa.array(few), touched
-        return pa.array(running_counts(rows.groups, arrays[0], valid)), rows.groups.ids
+        groups = rows.groups()
+        return pa.array(running_counts(groups, arrays[0], valid)), groups.ids
 
     def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
         """Count."""
@@ -123,7 +127,8 @@ class NumberTotals(Totals):
         self.type = value_type
         self._storage = stored_number(value_type)
         dtype = np.dtype(self._storage.to_pandas_dtype())
-        if self._storage != value_type:
+        self._is_time = self._storage != value_type
+        if self._is_time:
             name = f"{name} {value_type}"  # the same bits mean something else
         self.columns = [
             TotalColumn(name, dtype, empty_totals(self.fold, dtype, 1)[0]),
@@ -133,7 +138,7 @@ class NumberTotals(Totals):
     def each(self, rows: RunningRows, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
         """Fold."""
         assert values is not None
-        numbers, valid = numbers_of(values)
+        numbers, valid = self._numbers(values)
         totals = arrays[0]
         if (
             len(rows.ids) <= FEW_ROWS
@@ -144,16 +149,17 @@ class NumberTotals(Totals):
             few, touched = few_running(self.fold, rows.ids, numbers, totals)
             self._mark(arrays, touched)
             return self._array(few, None), touched
-        results = self._run(rows.groups, numbers, totals, valid)
+        groups = rows.groups()
+        results = self._run(groups, numbers, totals, valid)
         if valid is None:
-            self._mark(arrays, rows.groups.ids)
-            return self._array(results, None), rows.groups.ids
-        return self._array(results, running_seen(rows.groups, valid, arrays[1])), rows.groups.ids
+            self._mark(arrays, groups.ids)
+            return self._array(results, None), groups.ids
+        return self._array(results, running_seen(groups, valid, arrays[1])), groups.ids
 
     def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
         """Fold."""
         assert values is not None
-        numbers, valid = numbers_of(values)
+        numbers, valid = self._numbers(values)
         self._add(ids, numbers, arrays[0], valid, touched)
         seen: Mask | None = None
         if valid is None:
@@ -181,7 +187,15 @@ class NumberTotals(Totals):
     def _array(self, numbers: npt.NDArray[Any], seen: Mask | None) -> pa.Array:
         mask = None if seen is None or seen.all() else ~seen
         array = pa.array(numbers, self._storage, mask=mask)
-        return array if self._storage == self.type else array.view(self.type)
+        return array.view(self.type) if self._is_time else array
+
+    def _numbers(self, values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
+        """The numbers of a column, and which are not null (None: all)."""
+        if self._is_time:
+            values = values.view(self._storage)
+        if not values.null_count:
+            return values.to_numpy(zero_copy_only=False), None
+        return values.fill_null(0).to_numpy(zero_copy_only=False), ~null_mask(values)
 
 
 class SumTotals(NumberTotals):

@@ -46,12 +46,15 @@ class AggregateInputs:
                     self._made[i, j] = len(fields)
                     self._expressions.append(each.expression.alias(f"{len(fields)}"))
                     fields.append(pa.field(f"{len(fields)}", each.field.type))
+        self._positions = [[each.position for each in own] for own in self._inputs]
         self._schema = pa.schema(fields)
         self._frames = Inputs(tuple(self._expressions), record_type.schema) if fields else None
 
     def columns(self, batch: pa.RecordBatch) -> Arrays:
         """The inputs of each aggregate; null where a condition leaves the record out."""
-        made = [] if self._frames is None else self._evaluate(self._frames, batch)
+        if self._frames is None:
+            return [[batch.column(position) for position in own] for own in self._positions]
+        made = self._evaluate(self._frames, batch)
         found: list[list[pa.Array]] = []
         for i, own in enumerate(self._inputs):
             arrays = [self._column(i, j, each, batch, made) for j, each in enumerate(own)]

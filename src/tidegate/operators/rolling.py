@@ -14,8 +14,9 @@ latest; their order means nothing, and may be another after a restore.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import length_hint
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ from tidegate.state.generations import REMOVED
 
 STATE_NAME: Final = "total"
 """The name in checkpoints, of all aggregates: one that has become another is refused by its type."""
+_NOTHING: Final = (None,)
 
 
 def aggregate_operator(operation: RollingAggregate) -> type[Operator]:
@@ -72,6 +74,7 @@ class AggregateOperator(RowOperator):
         self._key_positions = [self.input_types[0].field_index(c, "the key") for c in operation.key.columns]
         aggregated: RecordType = operation.aggregated_type or self.input_types[0]
         self.inputs = AggregateInputs([a for _, a in operation.aggregates], aggregated)
+        self.emits_each = operation.emit == "each"
         self._schema: pa.Schema | None = None
 
     def key_columns(self, batch: Batch) -> list[pa.Array]:
@@ -96,7 +99,7 @@ class AggregateOperator(RowOperator):
             declared = self.output_type.schema
             self._schema = pa.schema([f.with_type(t) for f, t in zip(declared, types, strict=True)])
         out = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        if self.operation.emit == "each":
+        if self.emits_each:
             self.context.emit(Batch(self.output_type, out, None, batch.origin, batch.timestamps))
         else:
             self.context.emit(Batch.of_columns(self.output_type, out))
@@ -130,22 +133,17 @@ class TotalsOperator(AggregateOperator):
                 names = [f"{output} {c.name}" if several else c.name for c in totals.columns]
                 self.columns += [c._replace(name=n) for c, n in zip(totals.columns, names, strict=True)]
             self.running.append(_Running(aggregate, kernel, own))
+        self._is_merge = self.operation.stage == "merge"
 
-    def values(self, batch: Batch) -> list[list[pa.Array | None]]:
-        """For each aggregate the values of each of its totals; None for a count of records."""
-        if self.operation.stage == "merge":
-            columns = batch.columns.columns[len(self._key_positions) :]
-            if len(columns) == len(self.running):
-                return [[column] for column in columns]
-            rest = iter(columns)
+    def values(self, batch: Batch) -> Sequence[Sequence[pa.Array | None]]:
+        """What each aggregate folds: a column (None to count records), or the partial results of its totals."""
+        if self._is_merge:
+            rest = iter(batch.columns.columns[len(self._key_positions) :])
             return [[next(rest) for _ in each.totals] for each in self.running]
         if self.inputs.is_empty:
-            return [[None] for _ in self.running]
+            return [_NOTHING] * len(self.running)
         arrays = self.inputs.columns(batch.columns)
-        return [
-            [own[0] if own else None] * len(each.totals)
-            for each, own in zip(self.running, arrays, strict=True)
-        ]
+        return [own or _NOTHING for own in arrays]
 
     def refusal(self, of: _Running, error: OverflowError, keys: list[pa.Array], ids: Ids) -> OverflowError:
         """Say which sum of which key does not fit its type, and what to do."""
@@ -168,7 +166,7 @@ class ColumnAggregateOperator(TotalsOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Bring the batch into the totals and emit results."""
-        each = self.operation.emit == "each"
+        each = self.emits_each
         keys = self.key_columns(batch)
         with blame(self.name, batch_position(batch)):
             values = self.values(batch)
@@ -176,10 +174,11 @@ class ColumnAggregateOperator(TotalsOperator):
         rows = RunningRows(ids, count)
         touched, chosen = (ids, ids) if each else distinct(ids, count)
         results: list[pa.Array] = []
-        for running, own in zip(self.running, values, strict=True):
+        for i, running in enumerate(self.running):
             made: list[pa.Array] = []
             try:
-                for (totals, part), column in zip(running.totals, own, strict=True):
+                for j, (totals, part) in enumerate(running.totals):
+                    column = values[i][j if self._is_merge else 0]
                     if each:
                         found, touched = totals.each(rows, arrays[part], column)
                     else:
@@ -190,6 +189,7 @@ class ColumnAggregateOperator(TotalsOperator):
                 raise OperatorError(self.name, batch_position(batch)) from reason
             results.append(running.kernel.of_totals(made))
         self._table.commit(touched)
+        del rows  # what is large is free before others go on
         if not each:
             keys = [k.take(pa.array(chosen)) for k in keys]
         self.emit_columns(batch, keys, results)
@@ -214,8 +214,8 @@ class LocalAggregateOperator(TotalsOperator):
         results: list[pa.Array] = []
         for running, own in zip(self.running, values, strict=True):
             try:
-                for (totals, _), column in zip(running.totals, own, strict=True):
-                    results.append(totals.latest(ids, totals.fresh(count), column, touched))
+                for totals, _ in running.totals:
+                    results.append(totals.latest(ids, totals.fresh(count), own[0], touched))
             except OverflowError as e:
                 reason = self.refusal(running, e, keys, ids)
                 raise OperatorError(self.name, batch_position(batch)) from reason
@@ -240,7 +240,7 @@ class RowAggregateOperator(AggregateOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Bring each record into what is kept of its key, in order."""
-        each = self.operation.emit == "each"
+        each = self.emits_each
         with blame(self.name, batch_position(batch)):
             values = zip(*self.inputs.rows(batch), strict=True)
         keys = self.keys(batch, self.operation.key)
@@ -305,29 +305,31 @@ class ObjectAggregateOperator(AggregateOperator):
                 out = self._several(records, zip(*values, strict=True), _times(batch))
         except BaseException as e:  # a key that cannot be hashed, or whose comparison raises
             raise self.failure(batch, batch.rows, records) from e
-        if self.operation.emit == "each":
+        if self.emits_each:
             self.emit_checked(out, batch.origin, batch.timestamps, batch.rows)
         else:
             self.emit_checked(list({row[0]: row for row in out}.values()), None, None, None)
 
     def _one(
-        self, kernel: Kernel, keys: Iterator[Any], values: list[Any], times: list[int]
+        self, kernel: Kernel, keys: Iterator[Any], values: list[Any], times: Iterable[int]
     ) -> list[tuple[Any, ...]]:
         state, start, add, result = self._latest.begin(), kernel.start, kernel.add, kernel.result
-        get = state.get
+        is_result = type(kernel).result is Kernel.result  # what is kept is the result itself
         out: list[tuple[Any, ...]] = []
+        append = out.append
         for key, value, time in zip(keys, values, times, strict=True):
-            kept = get(key, REMOVED)
-            if kept is REMOVED:
+            try:  # costs nothing where the key is known, which is nearly always
+                kept = state[key]
+            except KeyError:
                 kept = start()
             if value is not None:
                 kept = add(kept, value, time)
             state[key] = kept
-            out.append((key, result(kept)))
+            append((key, kept if is_result else result(kept)))
         return out
 
     def _several(
-        self, keys: Iterator[Any], values: Iterator[tuple[Any, ...]], times: list[int]
+        self, keys: Iterator[Any], values: Iterator[tuple[Any, ...]], times: Iterable[int]
     ) -> list[tuple[Any, ...]]:
         state = self._latest.begin()
         rows = RowAggregates([("", kernel) for kernel in self.inputs.kernels])
@@ -345,10 +347,10 @@ class ObjectAggregateOperator(AggregateOperator):
         self._latest.check_snapshot()
 
 
-def _times(batch: Batch) -> list[int]:
+def _times(batch: Batch) -> Iterable[int]:
     """The timestamp of every record; without one, 0: then first and last are by arrival."""
     if batch.timestamps is None:
-        return [0] * batch.num_rows
+        return repeat(0, batch.num_rows)
     times: list[int] = batch.timestamps.fill_null(0).to_pylist()
     return times
 
