@@ -16,11 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.allocator import keep_freed_memory
-from tidegate.records.hashing import hash_column, hash_columns, hash_value, hash_values
-from tidegate.records.key_index import KeyIndex
-from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
-from tidegate.records.rolling import (
+from tidegate.aggregates.segmented_scans import (
     RowGroups,
     empty_totals,
     running_counts,
@@ -28,6 +24,10 @@ from tidegate.records.rolling import (
     running_min,
     running_sums,
 )
+from tidegate.core.allocator import keep_freed_memory
+from tidegate.keys.hashing import hash_column, hash_columns, hash_value, hash_values
+from tidegate.keys.key_group_columns import channel_for_key_groups, channel_table, key_groups
+from tidegate.keys.key_index import KeyIndex
 
 KEYS = 1_000
 MANY = 5_000_000

@@ -33,8 +33,8 @@ from tidegate import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from tidegate.api.window_operations import AggregateWindow
-from tidegate.api.window_partials import in_two_stages
+from tidegate.program.window_operations import AggregateWindow
+from tidegate.program.window_partials import in_two_stages
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, RowType
 from tidegate.testing.harness import OperatorHarness

@@ -17,7 +17,6 @@ from tidegate.api.column_cuts import SessionGap, Slices
 from tidegate.api.connected_streams import ConnectedStreams
 from tidegate.api.environment import Environment
 from tidegate.api.evictors import CountEvictor, Evictor, EvictorContext, TimeEvictor, TimestampedValue
-from tidegate.api.flink_names import package_name
 from tidegate.api.functions import (
     BroadcastContext,
     BroadcastProcessFunction,
@@ -140,6 +139,7 @@ from tidegate.metrics.snapshot import (
     SubtaskMetrics,
     VertexMetrics,
 )
+from tidegate.program.foreign_names import package_name
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.rows import Row
 from tidegate.records.types import RecordType, record_type_of

@@ -13,9 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.api.basic_sinks import CollectSink, PrintSink, print_batch
 from tidegate.api.environment import Environment, Program, ambient
-from tidegate.api.operations import WriteSink
 from tidegate.api.sink import Sink, SinkJob
 from tidegate.api.streams import DataStream
 from tidegate.cli.notebook import is_notebook
@@ -31,9 +29,11 @@ from tidegate.graph.explain_plan import Plan, plan_of, untyped_records
 from tidegate.graph.guarantees import guarantees
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import StreamGraph, StreamNode, build_stream_graph
-from tidegate.jobmanager.resuming import Beginning, Prospect, prospect
+from tidegate.jobmanager.resume_point import Beginning, Prospect, prospect
 from tidegate.metrics.event_time import dropped_words
 from tidegate.metrics.snapshot import JobMetrics
+from tidegate.program.driver_sinks import CollectSink, PrintSink, print_batch
+from tidegate.program.operations import WriteSink
 from tidegate.records.types import RecordType
 from tidegate.records.wire import decode_batch
 

@@ -17,6 +17,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "tidegate"
 MODULES = sorted(SOURCE.rglob("*.py"))
 LONGEST_MODULE_LINES = 600
+STREAMS = (
+    "connected_streams",
+    "environment",
+    "joins",
+    "keyed_streams",
+    "streams",
+    "window_joins",
+    "windowed_streams",
+)
 
 # Where a requirement's name is not the name of the module it installs.
 MODULE_OF_REQUIREMENT = {"pyyaml": "yaml"}
@@ -66,6 +75,12 @@ def test_imports_keep_the_contracts():
         ("jobmanager/driver.py", "import tidegate.runtime.threads", "Imports go one way"),
         ("runtime/threads.py", "import tidegate.spark.gang", "Imports go one way"),
         ("unheard_of/thing.py", "", "Imports go one way"),
+        (
+            "program/operations.py",
+            "import tidegate.api.streams",
+            "A program does not know the streams that build it",
+        ),
+        ("api/streams.py", "import tidegate.program.operations", None),
         ("taskmanager/mailbox.py", "import pyspark", "pyspark is imported in tidegate.spark alone"),
         ("core/ids.py", "import pyarrow", "core stands on the standard library and msgspec"),
         ("spark/gang.py", "import pyspark", None),
@@ -76,7 +91,8 @@ def test_imports_keep_the_contracts():
 def test_contracts_catch_an_import_against_the_layers(tmp_path, importer, line, broken_contract):
     files = {
         "core/ids.py",
-        "api/streams.py",
+        *(f"api/{stream}.py" for stream in STREAMS),
+        "program/operations.py",
         "taskmanager/mailbox.py",
         "runtime/threads.py",
         "spark/gang.py",

@@ -26,12 +26,12 @@ from tidegate.connectors.files import (
     OutputDirectoryError,
     output_directory,
     output_owner,
-    publishing,
+    publication,
 )
 from tidegate.connectors.files.output_directory import OutputDirectory, rename_new
 from tidegate.connectors.files.output_names import PartName, parse_owner, parse_part
 from tidegate.connectors.files.paths import locate
-from tidegate.connectors.files.publishing import PendingFile, PublishedNote, decode_notes, encode_note
+from tidegate.connectors.files.publication import PendingFile, PublishedNote, decode_notes, encode_note
 from tidegate.core.clock import ManualClock
 from tidegate.core.errors import JobFailedError, TargetLostError
 from tidegate.core.failpoints import injected
@@ -402,7 +402,7 @@ def test_notes_are_kept_while_a_retained_checkpoint_may_need_them_and_no_longer(
 
 
 def test_the_notes_of_a_subtask_are_one_small_file(output, monkeypatch):
-    monkeypatch.setattr(publishing, "_MOST_LINES", 5)
+    monkeypatch.setattr(publication, "_MOST_LINES", 5)
     writer, committer = output.subtask()
     for n in range(12):
         write(writer, n)

@@ -24,10 +24,10 @@ from tidegate import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from tidegate.api.sequences import CollectionSource, NumberSequenceSource
 from tidegate.api.source import Finished, Source, SourceSplit
 from tidegate.connectors.datagen import sequence
 from tidegate.connectors.datagen.blocks import GeneratorSplit
+from tidegate.program.sequences import CollectionSource, NumberSequenceSource
 from tidegate.runtime import simulation
 from tidegate.state.operator_states import Restored
 from tidegate.testing.harness import OperatorHarness

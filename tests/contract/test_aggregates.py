@@ -39,9 +39,9 @@ from tidegate import (
 from tidegate.aggregates.aggregate import AggregateError
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.rows import RowAggregates
-from tidegate.api.aggregate_inputs import kernel_of
-from tidegate.operators.aggregate_inputs import AggregateInputs
+from tidegate.operators.columns.aggregate_inputs import AggregateInputs
 from tidegate.operators.window.parts import WindowAggregates, concat
+from tidegate.program.aggregate_inputs import kernel_of
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, RowType
 

@@ -27,10 +27,10 @@ from tests.unit.manifest_kit import Contents, manifest
 from tidegate.core.ids import new_job_id
 from tidegate.snapshot.handles import StateFile
 from tidegate.storage import layout
+from tidegate.storage.checkpoint_search import find_latest
 from tidegate.storage.filesystem import FilesystemStorage
-from tidegate.storage.finding import find_latest
+from tidegate.storage.job_storage import decode_storage, encode_storage
 from tidegate.storage.memory import MemoryStorage
-from tidegate.storage.opening import decode_storage, encode_storage
 from tidegate.storage.storage import CheckpointStorage, CorruptFileError, Scope, SnapshotWriter, StorageError
 
 pytest_plugins = ["tests.plugins.s3_endpoint"]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.contract.state_backend_kit import Cluster, Subtask, backend_kinds
 from tidegate.core.errors import StateCompatibilityError
 from tidegate.core.key_groups import KeyGroupRange, key_group_range
-from tidegate.records.hashing import hash_value
+from tidegate.keys.hashing import hash_value
 from tidegate.snapshot.handles import KeyedStateHandle
 from tidegate.state.backend import PaneRows, PaneTable
 

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.api.basic_sinks import MAX_DRIVER_BACKLOG, CollectSink, PrintSink
 from tidegate.api.sink import (
     BlackholeSink,
     Committer,
@@ -35,6 +34,7 @@ from tidegate.connectors.files import FileSink
 from tidegate.core.clock import ManualClock
 from tidegate.core.errors import TidegateError
 from tidegate.metrics.registry import TaskMetrics
+from tidegate.program.driver_sinks import MAX_DRIVER_BACKLOG, CollectSink, PrintSink
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
 

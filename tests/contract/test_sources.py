@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.api.sequences import CollectionSource, NumberSequenceSource
 from tidegate.api.source import (
     Boundedness,
     Finished,
@@ -38,6 +37,7 @@ from tidegate.connectors.files import FileSource
 from tidegate.connectors.socket import SocketSource
 from tidegate.core.clock import ManualClock
 from tidegate.metrics.registry import TaskMetrics
+from tidegate.program.sequences import CollectionSource, NumberSequenceSource
 from tidegate.records.batch import Batch
 
 PARALLELISMS = (1, 2, 3, 7)

@@ -36,8 +36,8 @@ from tidegate.api.state import (
 )
 from tidegate.core.errors import ProgramError, SerializationError, StateCompatibilityError, TidegateError
 from tidegate.core.key_groups import KeyGroupRange, key_group_range
+from tidegate.keys.hashing import hash_value
 from tidegate.records.decimals import PAIR, array_of_pairs, pairs_of
-from tidegate.records.hashing import hash_value
 from tidegate.state.backend import NO_KEY, ColumnArray
 from tidegate.storage.storage import StorageError
 

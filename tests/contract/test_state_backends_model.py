@@ -39,7 +39,7 @@ from tidegate.api.state import (
 )
 from tidegate.core.errors import CheckpointError
 from tidegate.core.key_groups import key_group_range
-from tidegate.records.hashing import hash_value
+from tidegate.keys.hashing import hash_value
 from tidegate.snapshot.handles import KeyedStateHandle
 from tidegate.state.backend import NO_WATERMARK, ColumnArray
 from tidegate.storage.storage import StorageError

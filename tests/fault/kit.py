@@ -17,8 +17,8 @@ import msgspec
 from tests.spark.kit import wait_until
 from tidegate.api.sink import Committer, Sink, SinkWriter, WriterContext
 from tidegate.core.key_groups import key_group_for_hash, subtask_for_key_group
+from tidegate.keys.hashing import hash_value
 from tidegate.records.batch import Batch
-from tidegate.records.hashing import hash_value
 
 DEADLINE_S = 180.0
 """For one thing that a job does: a busy machine must not look like a stuck job."""

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from tests.fuzz.kit import run_long
 from tidegate.core.key_groups import key_group_for_hash
-from tidegate.records.hashing import hash_column, hash_columns, hash_value, hash_values
-from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
+from tidegate.keys.hashing import hash_column, hash_columns, hash_value, hash_values
+from tidegate.keys.key_group_columns import channel_for_key_groups, channel_table, key_groups
 from tidegate.records.plain_types import plain_type
 
 ALL = 2**64 - 1

@@ -24,7 +24,7 @@ from tidegate.core.errors import CheckpointError, JobFencedError
 from tidegate.core.failpoints import NAMES, injected
 from tidegate.core.options import Options
 from tidegate.core.states import JobStatus
-from tidegate.jobmanager.resuming import beginning
+from tidegate.jobmanager.resume_point import beginning
 from tidegate.protocol import messages as m
 from tidegate.runtime.simulated_gang import Choice
 from tidegate.runtime.simulated_slot import ProcessKilled

@@ -38,7 +38,7 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.failover import events as fe
-from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.jobmanager.resume_point import Beginning, beginning
 from tidegate.operators.source import SPLITS
 from tidegate.records.types import record_type_of
 from tidegate.runtime.simulation import Simulation
@@ -46,9 +46,9 @@ from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.state.backend import BackendContext, ColumnArray
 from tidegate.state.backends import make_backend
 from tidegate.storage.filesystem import FilesystemStorage
+from tidegate.storage.job_storage import make_storage
 from tidegate.storage.layout import claim_path, inheritance_path
 from tidegate.storage.memory import MemoryStorage
-from tidegate.storage.opening import make_storage
 from tidegate.storage.storage import StorageError
 from tidegate.taskmanager.barriers.in_flight import decode_in_flight
 from tidegate.testing.simulated_faults import SimulatedFaults

@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.checkpoint_kit import CELLS, CoordinatorKit
 from tidegate import Environment, FileSink
-from tidegate.api.sequences import CollectionSource, SpanSplit
 from tidegate.core.clock import ManualClock
 from tidegate.core.ids import ChannelId, EdgeId, OperatorId
 from tidegate.core.options import Options
 from tidegate.jobmanager.checkpoint import events as ce
-from tidegate.jobmanager.resuming import beginning
+from tidegate.jobmanager.resume_point import beginning
+from tidegate.program.sequences import CollectionSource, SpanSplit
 from tidegate.protocol import messages as m
 from tidegate.records.batch import Batch
 from tidegate.records.elements import CheckpointBarrier

@@ -33,9 +33,9 @@ from tidegate.core.key_groups import key_group_for_hash, subtask_for_key_group
 from tidegate.core.states import JobStatus
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
-from tidegate.jobmanager.resuming import beginning
+from tidegate.jobmanager.resume_point import beginning
+from tidegate.keys.hashing import hash_value
 from tidegate.records.elements import MAX_WATERMARK
-from tidegate.records.hashing import hash_value
 from tidegate.runtime.simulation import Simulation
 from tidegate.snapshot.manifest import Manifest, decode_manifest
 

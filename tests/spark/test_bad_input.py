@@ -28,8 +28,8 @@ from tidegate import (
     RuntimeContext,
     SchemaError,
 )
-from tidegate.api.transformations import StreamRef
 from tidegate.core.errors import SerializationError, TidegateError
+from tidegate.program.transformations import StreamRef
 
 pytestmark = pytest.mark.timeout(60)
 

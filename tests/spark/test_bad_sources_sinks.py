@@ -13,11 +13,11 @@ import pytest
 
 from tests.spark.kit import Noting, bag, collected, failure, numbers
 from tidegate import Environment, OutputTag
-from tidegate.api.sequences import CollectionSource
 from tidegate.api.sink import Sink, SinkJob, SinkWriter, WriterContext
 from tidegate.api.source import EnumeratorContext, ReaderContext, SourceReader, SplitEnumerator
 from tidegate.connectors.files import FileSource
 from tidegate.connectors.files.paths import InputFileError
+from tidegate.program.sequences import CollectionSource
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -31,8 +31,8 @@ from tidegate import FileSink, ProcessContext, ProcessFunction, ValueState
 from tidegate.connectors.datagen import DataGeneratorSource, created_at_ns, sequence
 from tidegate.core.key_groups import key_group_for_hash, subtask_for_key_group
 from tidegate.jobmanager.checkpoint.coordinator import CheckpointCoordinator
+from tidegate.keys.hashing import hash_value
 from tidegate.protocol import messages as m
-from tidegate.records.hashing import hash_value
 from tidegate.testing.scripted_source import Pause, ScriptedSource
 
 pytestmark = pytest.mark.timeout(600)

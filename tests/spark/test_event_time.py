@@ -18,7 +18,7 @@ from tidegate import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
-from tidegate.api.sequences import CollectionSource
+from tidegate.program.sequences import CollectionSource
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.testing.scripted_source import Pause, ScriptedSource
 

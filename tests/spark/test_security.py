@@ -23,10 +23,10 @@ import pytest
 
 from tests.spark.kit import Noting, assert_still_works, bag, wait_until
 from tidegate import JobStatus, MapFunction, RuntimeContext
-from tidegate.api.sequences import CollectionSource
 from tidegate.api.source import Idle, ReaderContext, SourceReader
 from tidegate.core.clock import SystemClock
 from tidegate.core.ids import ChannelId, EdgeId, SlotId
+from tidegate.program.sequences import CollectionSource
 from tidegate.protocol.frames import BATCH, CREDIT, DATA_HEADER, data_header
 from tidegate.protocol.handshake import MAGIC, ClientHandshake, Hello
 from tidegate.protocol.messages import RegisterSlot, SlotAddress, encode_message

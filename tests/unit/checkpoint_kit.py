@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from tidegate.core.ids import AttemptNumber, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.jobmanager.checkpoint import events as ce
-from tidegate.jobmanager.checkpoint.completed import CompletedCheckpoints, writer_of
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
 from tidegate.jobmanager.checkpoint.coordinator import CheckpointCoordinator
+from tidegate.jobmanager.checkpoint.retention import CompletedCheckpoints, writer_of
 from tidegate.jobmanager.events import SendToSlot, Tick
 from tidegate.protocol import messages as m
 from tidegate.snapshot.handles import (

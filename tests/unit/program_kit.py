@@ -43,9 +43,9 @@ from tidegate import (
     ValueState,
     WatermarkStrategy,
 )
-from tidegate.api.sequences import NumberSequenceSource
 from tidegate.api.sink import BlackholeSink
 from tidegate.graph.stream_graph import StreamGraph, StreamNode, build_stream_graph
+from tidegate.program.sequences import NumberSequenceSource
 from tidegate.testing.harness import OperatorHarness
 
 

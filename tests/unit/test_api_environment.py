@@ -10,8 +10,8 @@ import pytest
 
 from tidegate import BlackholeSink, ConfigurationError, Environment, ProgramError, SchemaError
 from tidegate.api.environment import ambient
-from tidegate.api.sequences import NumberSequenceSource
 from tidegate.core.options import Options
+from tidegate.program.sequences import NumberSequenceSource
 
 
 class TestOptions:

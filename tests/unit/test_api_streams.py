@@ -24,9 +24,9 @@ from tidegate import (
     Sum,
     TidegateError,
 )
-from tidegate.api.basic_sinks import PrintSink
-from tidegate.api.operations import ApplyFunction, RollingAggregate, RollingReduce, WriteSink
 from tidegate.api.sink import BlackholeSink, FunctionSink, Sink
+from tidegate.program.driver_sinks import PrintSink
+from tidegate.program.operations import ApplyFunction, RollingAggregate, RollingReduce, WriteSink
 from tidegate.records.types import RecordType
 
 

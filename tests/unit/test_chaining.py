@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 
 from tidegate import CoMapFunction, Environment, OutputTag
-from tidegate.api.operations import ApplyFunction
-from tidegate.api.partitioning import Hash
 from tidegate.api.sink import BlackholeSink
 from tidegate.core.errors import ProtocolError
 from tidegate.graph.blobs import load_blob
 from tidegate.graph.chaining import build_job_graph, chains
 from tidegate.graph.job_graph import VERSION, JobGraph
 from tidegate.graph.stream_graph import StreamGraph, build_stream_graph
+from tidegate.program.operations import ApplyFunction
+from tidegate.program.partitioning import Hash
 
 
 def identity(n: int) -> int:

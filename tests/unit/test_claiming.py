@@ -20,11 +20,11 @@ from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
 from tidegate.jobmanager.checkpoint.storage_orders import StorageOrders
-from tidegate.jobmanager.claiming import claim_job, next_driver
-from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.jobmanager.job_claim import claim_job, next_driver
+from tidegate.jobmanager.resume_point import Beginning, beginning
 from tidegate.snapshot.handles import InFlightHandle, SubtaskCheckpointMetrics, SubtaskSnapshot
+from tidegate.storage.checkpoint_search import find_at, find_latest
 from tidegate.storage.filesystem import FilesystemStorage
-from tidegate.storage.finding import find_at, find_latest
 from tidegate.storage.storage import CorruptFileError, FencedError, StorageError
 
 pytest_plugins = ["tests.plugins.s3_endpoint"]

@@ -30,8 +30,8 @@ from tidegate import (
 )
 from tidegate.api.column_cuts import ColumnCut, SessionGap, Slices
 from tidegate.api.triggers import CountTrigger, ProcessingTimeTrigger, PurgingTrigger
-from tidegate.api.window_operations import AggregateWindow
 from tidegate.graph.blobs import dump_blob, load_blob
+from tidegate.program.window_operations import AggregateWindow
 
 CLICKS = [Click("a", 1, 1_000), Click("a", 2, 9_000), Click("a", 4, 12_000)]
 TEN = TumblingEventTimeWindows("10 s")

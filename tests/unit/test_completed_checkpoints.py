@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.checkpoint_kit import completed_checkpoint, snapshot_of
 from tests.unit.job_master_kit import job_graph
 from tidegate.core.ids import AttemptNumber, JobId, OperatorId, SubtaskId, VertexId
-from tidegate.jobmanager.checkpoint.completed import CompletedCheckpoints, writer_of
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, checkpoint_of
+from tidegate.jobmanager.checkpoint.retention import CompletedCheckpoints, writer_of
 from tidegate.snapshot.assignment import assign
 from tidegate.snapshot.handles import SubtaskCheckpointMetrics
 from tidegate.snapshot.manifest import decode_manifest

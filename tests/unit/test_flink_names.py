@@ -29,11 +29,11 @@ from tidegate import (
     ValueState,
     WatermarkStrategy,
 )
-from tidegate.api.flink_names import INSTEAD, METHODS, OF_THE_PACKAGE
 from tidegate.api.keyed_streams import KeyedStream
 from tidegate.api.streams import DataStream
 from tidegate.api.window_joins import JoinedStreams
 from tidegate.graph.blobs import dump_blob
+from tidegate.program.foreign_names import INSTEAD, METHODS, OF_THE_PACKAGE
 
 
 def stream() -> DataStream:

@@ -20,8 +20,8 @@ from tidegate import (
     WatermarkStrategy,
 )
 from tidegate.cli.main import app
+from tidegate.storage.checkpoint_search import StoredCheckpoint, list_checkpoints
 from tidegate.storage.filesystem import FilesystemStorage
-from tidegate.storage.finding import StoredCheckpoint, list_checkpoints
 from tidegate.storage.layout import parse_path
 
 

@@ -18,8 +18,8 @@ from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobVertex, OperatorSpec
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.metrics.registry import TaskMetrics
+from tidegate.operators.columns.fusion import FusedExpressions, Stage, fuse
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.fusion import FusedExpressions, Stage, fuse
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.plain_types import canonical_type
 from tidegate.records.types import RowType

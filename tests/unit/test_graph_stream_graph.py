@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 from tidegate import CoMapFunction, Environment, OutputTag, ProgramError
-from tidegate.api.operations import ApplyFunction, ReadSource
-from tidegate.api.partitioning import Broadcast, Forward, Hash, Rebalance
-from tidegate.api.sequences import NumberSequenceSource
 from tidegate.api.sink import BlackholeSink
 from tidegate.api.source import Boundedness, Source
 from tidegate.api.streams import DataStream
-from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.core.options import Options
 from tidegate.graph.chaining import build_job_graph, chains
 from tidegate.graph.stream_graph import StreamGraph, StreamNode, build_stream_graph
+from tidegate.program.operations import ApplyFunction, ReadSource
+from tidegate.program.partitioning import Broadcast, Forward, Hash, Rebalance
+from tidegate.program.sequences import NumberSequenceSource
+from tidegate.program.transformations import StreamRef, Transformation
 from tidegate.records.types import RecordType, record_type_of
 
 

@@ -21,7 +21,6 @@ from tests.unit.program_kit import Remember, graph_of, keyed_state, program
 from tidegate import Environment, ProgramError, WatermarkStrategy
 from tidegate.aggregates.aggregate import Aggregate
 from tidegate.api.evictors import Evictor
-from tidegate.api.operations import Key, Operation
 from tidegate.api.sink import BlackholeSink, Sink
 from tidegate.api.source import Source
 from tidegate.api.triggers import Trigger
@@ -29,7 +28,8 @@ from tidegate.api.windows import WindowAssigner
 from tidegate.core.durations import format_duration_ms
 from tidegate.core.identity import function_identity
 from tidegate.graph.stream_graph import StreamGraph
-from tidegate.operators.build import _OPERATORS
+from tidegate.operators.factory import _OPERATORS
+from tidegate.program.operations import Key, Operation
 from tidegate.records.types import RecordType
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "identities.json"

@@ -23,7 +23,7 @@ from tidegate.jobmanager.driver import PATIENCE_MS, JobDriver
 from tidegate.jobmanager.failover.events import OfAttempt
 from tidegate.jobmanager.failover.job import Job
 from tidegate.jobmanager.ports import PortClosed, Ports
-from tidegate.jobmanager.resuming import Beginning
+from tidegate.jobmanager.resume_point import Beginning
 from tidegate.protocol import messages as m
 from tidegate.storage.memory import MemoryStorage
 

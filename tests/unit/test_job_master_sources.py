@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from tidegate import Environment
-from tidegate.api.sequences import NumberSequenceSource
 from tidegate.api.source import EnumeratorContext, SourceSplit, SplitEnumerator
 from tidegate.core.clock import ManualClock, SystemClock
 from tidegate.core.errors import BadRecordError
@@ -24,6 +23,7 @@ from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.failover.events import OfAttempt
 from tidegate.jobmanager.ports import PortClosed
 from tidegate.jobmanager.source_coordinator import SourceCoordinator, make_coordinators, sources_of
+from tidegate.program.sequences import NumberSequenceSource
 from tidegate.runtime import port_threads
 from tidegate.runtime.port_threads import EnumeratorThreads
 from tidegate.runtime.simulated_driver import SimulatedEnumerators

@@ -16,7 +16,7 @@ from tidegate.core.key_groups import (
     key_group_range,
     subtask_for_key_group,
 )
-from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
+from tidegate.keys.key_group_columns import channel_for_key_groups, channel_table, key_groups
 
 
 @st.composite

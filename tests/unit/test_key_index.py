@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.core.errors import KeyTypeError
-from tidegate.records import bytes_table
-from tidegate.records.bytes_table import BytesTable
-from tidegate.records.id_table import IdTable
-from tidegate.records.key_index import KeyIndex
+from tidegate.keys import bytes_table
+from tidegate.keys.bytes_table import BytesTable
+from tidegate.keys.id_table import IdTable
+from tidegate.keys.key_index import KeyIndex
 
 WORDS = st.text("ab\0é", max_size=20)
 COLUMNS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [

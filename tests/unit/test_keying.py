@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.core.errors import KeyTypeError
-from tidegate.records.hashing import NULL_HASH, hash_column, hash_columns, hash_value, hash_values
+from tidegate.keys.hashing import NULL_HASH, hash_column, hash_columns, hash_value, hash_values
 
 GOLDEN: list[tuple[Any, int]] = [
     # Never change these: key groups in users' checkpoints depend on them.
@@ -264,7 +264,7 @@ def test_key_columns_must_fit() -> None:
 
 @pytest.mark.parametrize("seed", ["0", "1", "random"])
 def test_the_hash_does_not_depend_on_the_process(seed: str) -> None:
-    program = "from tidegate.records.hashing import *; print(hash_value('a'), hash_values([1, 2]).tolist())"
+    program = "from tidegate.keys.hashing import *; print(hash_value('a'), hash_values([1, 2]).tolist())"
     path = ":".join(filter(None, sys.path))
     run = subprocess.run(
         [sys.executable, "-c", program],

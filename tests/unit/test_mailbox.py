@@ -25,7 +25,7 @@ from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.tls import new_identity
 from tidegate.runtime.job_client import LocalJobClient, run_job
 from tidegate.runtime.job_runner import JobRunner
-from tidegate.taskmanager.control import ControlLost
+from tidegate.taskmanager.control_connection import ControlLost
 from tidegate.taskmanager.mailbox import run_slot
 from tidegate.taskmanager.network.data_plane import DataPlane
 from tidegate.taskmanager.slot import Slot

@@ -24,7 +24,7 @@ from tidegate.snapshot.manifest import (
     decode_manifest,
     make_manifest,
 )
-from tidegate.storage.finding import find_at
+from tidegate.storage.checkpoint_search import find_at
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoints-v1"
 GOLDEN_MANIFEST = GOLDEN / "9c02d1e0aa55f011" / "chk-42" / "_metadata"

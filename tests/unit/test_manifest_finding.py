@@ -8,14 +8,14 @@ import pytest
 
 from tests.unit.manifest_kit import Contents, manifest
 from tidegate.core.errors import CheckpointError
-from tidegate.storage.filesystem import FilesystemStorage
-from tidegate.storage.finding import (
+from tidegate.storage.checkpoint_search import (
     StoredCheckpoint,
     find_at,
     find_latest,
     list_checkpoints,
     newest_usable,
 )
+from tidegate.storage.filesystem import FilesystemStorage
 from tidegate.storage.memory import MemoryStorage
 from tidegate.storage.storage import StorageError
 

@@ -23,16 +23,16 @@ from tidegate import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from tidegate.api.window_partials import in_two_stages
 from tidegate.core.errors import StateCompatibilityError
+from tidegate.operators.event_time.restored_clocks import RestoredClocks
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.restored_clocks import RestoredClocks
 from tidegate.operators.window.session_operator import SessionColumnsOperator
 from tidegate.operators.window.slice_operator import (
     LocalWindowOperator,
     MergeWindowOperator,
     SliceWindowOperator,
 )
+from tidegate.program.window_partials import in_two_stages
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.state.operator_states import Restored

@@ -11,7 +11,7 @@ import pytest
 
 from tidegate import Environment
 from tidegate.core.errors import SchemaError
-from tidegate.operators.conform import conform
+from tidegate.operators.columns.schema_fit import conform
 from tidegate.operators.failures import OperatorError
 from tidegate.records.batch import Batch, Origin
 from tidegate.testing.harness import OperatorHarness

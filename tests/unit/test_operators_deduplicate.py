@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.contract.state_backend_kit import MemoryStorage
 from tests.unit.operators_kit import harness, next_attempt
 from tidegate import Environment, OutputTag, ProgramError
-from tidegate.operators.deduplicate import DeduplicateOperator, ObjectDeduplicateOperator
 from tidegate.operators.failures import OperatorError
+from tidegate.operators.keyed.deduplication import DeduplicateOperator, ObjectDeduplicateOperator
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 
 Record = tuple[str, int]

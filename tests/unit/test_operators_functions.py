@@ -22,9 +22,9 @@ from tidegate import (
     ProcessFunction,
     RuntimeContext,
 )
-from tidegate.api.operations import ApplyFunction
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError, user_traceback
+from tidegate.program.operations import ApplyFunction
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import record_type_of
 from tidegate.testing.harness import OperatorHarness

@@ -10,8 +10,6 @@ import pyarrow as pa
 import pytest
 
 from tidegate import Environment
-from tidegate.api.operations import ApplyFunction, Operation, ReadSource, WriteSink
-from tidegate.api.sequences import CollectionSource, NumberSequenceSource, SpanSplit
 from tidegate.api.sink import Sink, SinkWriter, WriterContext
 from tidegate.api.source import FINISHED, IDLE, Finished, Idle, ReaderContext, SourceReader, SourceSplit
 from tidegate.core.errors import ModuleMissingError, SchemaError, SerializationError
@@ -20,9 +18,11 @@ from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.blobs import dump_blob
 from tidegate.graph.job_graph import OperatorPayload, OperatorSpec
-from tidegate.operators.build import build_operator, operator_class
+from tidegate.operators.factory import build_operator, operator_class
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions import MapOperator
+from tidegate.operators.functions.record_functions import MapOperator
+from tidegate.program.operations import ApplyFunction, Operation, ReadSource, WriteSink
+from tidegate.program.sequences import CollectionSource, NumberSequenceSource, SpanSplit
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.types import record_type_of
 from tidegate.testing.harness import OperatorHarness

@@ -760,7 +760,7 @@ def test_any_program_of_state_calls_gives_what_plain_dicts_give(
 
 
 def test_a_function_that_needs_keys_refuses_to_run_without(env: Environment) -> None:
-    from tidegate.api.operations import ApplyFunction
+    from tidegate.program.operations import ApplyFunction
 
     class Number(Counting, MapFunction):
         def map(self, value: Pair) -> Pair:

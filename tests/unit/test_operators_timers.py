@@ -28,7 +28,7 @@ from tidegate import (
 )
 from tidegate.core.clock import ManualClock
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions import ProcessOperator
+from tidegate.operators.functions.record_functions import ProcessOperator
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.state.operator_states import Restored
 from tidegate.testing.harness import OperatorHarness
@@ -193,7 +193,7 @@ class TestEventTime:
             def on_timer(self, timestamp: int, context: OnTimerContext) -> None:
                 context.timer_service.register_event_time_timer(timestamp + 1)
 
-        monkeypatch.setattr("tidegate.operators.timed_functions._RUNAWAY", 1000)
+        monkeypatch.setattr("tidegate.operators.functions.timed_functions._RUNAWAY", 1000)
         with harness(pairs(Environment()).key_by("f0").process(Forever(), name="forever")) as h:
             h.push([("a", 10)], timestamps=[0])
             with pytest.raises(OperatorError) as caught:

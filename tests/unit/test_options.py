@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tidegate.api.config_files import options_from_file, read_options_file
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.option_types import integer
 from tidegate.core.options import Option, Options, describe, find_option, register, split_arguments
+from tidegate.program.option_files import options_from_file, read_options_file
 
 
 def test_defaults_hold_where_nothing_is_set() -> None:

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import partitioning as p
-from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.key_groups import subtask_for_key_group
+from tidegate.keys.hashing import hash_values
+from tidegate.keys.key_group_columns import key_groups
 from tidegate.operators.failures import OperatorError
+from tidegate.program import partitioning as p
+from tidegate.program.operations import Key
 from tidegate.records.batch import Batch
 from tidegate.records.columns import rows_without_columns
-from tidegate.records.hashing import hash_values
-from tidegate.records.keying import key_groups
 from tidegate.records.types import RowType, record_type_of
 from tidegate.taskmanager.partitioners import make_partitioner, reachable_consumers, split
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate import Environment
-from tidegate.api.config_files import options_from_file
 from tidegate.api.restart_strategies import RestartStrategies
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.options import Options
@@ -22,6 +21,7 @@ from tidegate.jobmanager.failover.restart_strategies import (
     Restart,
     strategy_of,
 )
+from tidegate.program.option_files import options_from_file
 
 
 def options(text: str, tmp_path) -> Options:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidegate.operators.restored_clocks import RestoredClocks, StoredClock, restored_clocks
+from tidegate.operators.event_time.restored_clocks import RestoredClocks, StoredClock, restored_clocks
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 
 

@@ -28,7 +28,7 @@ from tidegate import (
 from tidegate.connectors.files import OutputDirectoryError
 from tidegate.core.errors import CheckpointError, JobFailedError
 from tidegate.core.options import Options
-from tidegate.jobmanager.resuming import Beginning, beginning, prospect
+from tidegate.jobmanager.resume_point import Beginning, beginning, prospect
 from tidegate.storage.storage import StorageError
 
 

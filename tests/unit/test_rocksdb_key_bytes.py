@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.errors import KeyTypeError
-from tidegate.records.hashing import hash_value
+from tidegate.keys.hashing import hash_value
 from tidegate.state.rocksdb.key_bytes import (
     EntryKeys,
     end_of_prefix,

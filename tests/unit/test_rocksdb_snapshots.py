@@ -19,7 +19,7 @@ from tests.unit.rocksdb_kit import RocksDBSubtasks
 from tidegate.api.state import ListState, MapState, ValueState
 from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibilityError
 from tidegate.core.key_groups import KeyGroupRange
-from tidegate.records.hashing import hash_value
+from tidegate.keys.hashing import hash_value
 from tidegate.snapshot.handles import KeyedStateHandle, StateFile
 from tidegate.state.backend import ColumnArray
 from tidegate.state.rocksdb.database import RocksDBError

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.records.rolling import (
+from tidegate.aggregates.segmented_scans import (
     RowGroups,
     empty_totals,
     few_running,

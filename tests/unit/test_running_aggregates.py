@@ -30,8 +30,8 @@ from tidegate import (
     Sum,
     TopN,
 )
-from tidegate.api.operations import RollingAggregate
 from tidegate.operators.failures import OperatorError
+from tidegate.program.operations import RollingAggregate
 from tidegate.testing.harness import OperatorHarness
 
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.connectors.reading import SourceRun
-from tidegate.api.basic_sinks import MAX_DRIVER_BACKLOG, CollectSink, DriverSink, PrintSink, print_batch
-from tidegate.api.sequences import CollectionSource, NumberSequenceSource, cut_into_spans, spans_for
 from tidegate.api.sink import SinkWriter, WriterContext
 from tidegate.api.source import FINISHED, Boundedness, Idle
 from tidegate.core.clock import ManualClock
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.metrics.registry import TaskMetrics
+from tidegate.program.driver_sinks import MAX_DRIVER_BACKLOG, CollectSink, DriverSink, PrintSink, print_batch
+from tidegate.program.sequences import CollectionSource, NumberSequenceSource, cut_into_spans, spans_for
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
 

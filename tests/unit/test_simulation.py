@@ -19,10 +19,10 @@ from tidegate import (
     ValueState,
 )
 from tidegate.api.restart_strategies import RestartStrategies
-from tidegate.api.sequences import CollectionSource
 from tidegate.api.sink import Sink, SinkWriter
 from tidegate.connectors.datagen import DataGeneratorSource, sequence
 from tidegate.core.states import ExecutionState
+from tidegate.program.sequences import CollectionSource
 
 
 def in_process(**options) -> Environment:

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from tests.unit.test_fusion import host, to_exchange
 from tidegate import Environment, OutputTag, WatermarkStrategy
-from tidegate.api.sequences import NumberSequenceSource, SpanReader, SpanSplit
 from tidegate.api.source import ReaderContext, SourceReader
 from tidegate.core.clock import ManualClock
 from tidegate.core.pace import FIRST_ROWS
@@ -21,6 +20,7 @@ from tidegate.graph.blobs import load_blob
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.metrics.registry import TaskMetrics
+from tidegate.program.sequences import NumberSequenceSource, SpanReader, SpanSplit
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
 from tidegate.taskmanager.chain import OperatorChain

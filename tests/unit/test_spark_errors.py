@@ -87,7 +87,7 @@ STACK = "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.sc
         (
             CALL
             + STAGE
-            + "tidegate.taskmanager.control.ControlLost: the JobManager's control port h:1 cannot be "
+            + "tidegate.taskmanager.control_connection.ControlLost: the JobManager's control port h:1 cannot be "
             "reached from host n1: [Errno 111] Connection refused\n" + STACK,
             "the JobManager's control port h:1 cannot be reached from host n1: [Errno 111] Connection refused",
             GangFault.UNKNOWN,

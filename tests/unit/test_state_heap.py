@@ -18,8 +18,8 @@ from tidegate.api.state import ListState, MapState, StateTtl, ValueState
 from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibilityError
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.core.options import Options
-from tidegate.records.hashing import hash_value
-from tidegate.records.key_index import KeyIndex
+from tidegate.keys.hashing import hash_value
+from tidegate.keys.key_index import KeyIndex
 from tidegate.state.backend import ColumnArray
 from tidegate.state.generations import CLEARED, REMOVED
 from tidegate.state.heap import values as tables

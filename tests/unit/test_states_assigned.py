@@ -32,7 +32,7 @@ from tidegate.api.functions import (
     RuntimeContext,
 )
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.stamped_results import MOST_ROWS
+from tidegate.operators.functions.stamped_results import MOST_ROWS
 from tidegate.state import (
     BroadcastState,
     ListState,

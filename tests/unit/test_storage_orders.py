@@ -16,9 +16,9 @@ from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
 from tidegate.jobmanager.checkpoint.storage_orders import StorageOrders
-from tidegate.jobmanager.claiming import DriverClaim, claim_job
 from tidegate.jobmanager.failover import events as fe
-from tidegate.jobmanager.resuming import beginning
+from tidegate.jobmanager.job_claim import DriverClaim, claim_job
+from tidegate.jobmanager.resume_point import beginning
 from tidegate.snapshot.handles import (
     InFlightHandle,
     StateFile,
@@ -195,7 +195,7 @@ def test_a_driver_that_resumes_sees_a_checkpoint_that_was_completed_before_its_c
         first.complete(2)
         return claim(*arguments, **more)
 
-    monkeypatch.setattr("tidegate.jobmanager.resuming.claim_job", completes_one_more)
+    monkeypatch.setattr("tidegate.jobmanager.resume_point.claim_job", completes_one_more)
     options = Options().with_keywords(
         checkpoint_interval="1 s", checkpoint_dir=str(tmp_path), resume=str(tmp_path / JOB)
     )

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate import Environment, OutputTag
-from tidegate.api import partitioning as p
-from tidegate.api.keys import make_key
 from tidegate.core.errors import ProtocolError
 from tidegate.core.ids import ChannelId, EdgeId
+from tidegate.program import partitioning as p
+from tidegate.program.key_types import make_key
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
 from tidegate.records.wire import decode_batch, encode_batch, encode_columns

@@ -30,8 +30,8 @@ from tidegate.records.wire import encode_batch
 from tidegate.snapshot.handles import InFlightHandle
 from tidegate.snapshot.manifest import decode_manifest, manifest_edges
 from tidegate.storage import layout
+from tidegate.storage.checkpoint_search import find_latest
 from tidegate.storage.filesystem import FilesystemStorage
-from tidegate.storage.finding import find_latest
 from tidegate.taskmanager.barriers.in_flight import OvertakenBatch, encode_in_flight
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.ids import ChannelId, EdgeId
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
-from tidegate.taskmanager.valve import AdvanceClock, ChangeStatus, WatermarkValve
+from tidegate.taskmanager.watermark_valve import AdvanceClock, ChangeStatus, WatermarkValve
 
 P = [ChannelId(EdgeId(0), i, 0) for i in range(4)]
 

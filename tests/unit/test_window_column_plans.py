@@ -19,8 +19,8 @@ from tidegate import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from tidegate.api.window_operations import AggregateWindow
 from tidegate.graph.stream_graph import StreamNode, build_stream_graph
+from tidegate.program.window_operations import AggregateWindow
 from tidegate.records.elements import MAX_WATERMARK
 
 TIMED = RECORD_TYPE.schema.append(pa.field("timestamp", pa.int64()))

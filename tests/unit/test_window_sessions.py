@@ -21,7 +21,7 @@ from tests.unit.window_model import (
     columns_of,
 )
 from tidegate.aggregates.count import CountRecords
-from tidegate.operators.aggregate_inputs import AggregateInputs
+from tidegate.operators.columns.aggregate_inputs import AggregateInputs
 from tidegate.operators.window.parts import WindowAggregates
 from tidegate.operators.window.session_pool import Sessions
 from tidegate.operators.window.sessions import SessionState, running_ends

@@ -28,10 +28,10 @@ from tidegate.aggregates.count import CountRecords
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.sum import NumberSum
 from tidegate.aggregates.top_n import BestRecords
-from tidegate.operators.aggregate_inputs import AggregateInputs
+from tidegate.operators.columns.aggregate_inputs import AggregateInputs
 from tidegate.operators.window.parts import Part, WindowAggregates
+from tidegate.operators.window.slice_bounds import Slicing
 from tidegate.operators.window.slices import SliceState
-from tidegate.operators.window.slicing import Slicing
 from tidegate.records.elements import MAX_WATERMARK
 
 

@@ -13,6 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidegate.aggregates.segmented_scans import (
+    Ids,
+    Mask,
+    RowGroups,
+    SumOverflow,
+    empty_totals,
+    running_seen,
+    running_sums,
+)
 from tidegate.aggregates.totals import (
     Arrays,
     ExtremeTotals,
@@ -33,15 +42,6 @@ from tidegate.records.decimals import (
     pairs_of,
     pairs_of_limbs,
     pairs_of_numbers,
-)
-from tidegate.records.rolling import (
-    Ids,
-    Mask,
-    RowGroups,
-    SumOverflow,
-    empty_totals,
-    running_seen,
-    running_sums,
 )
 
 Pairs = npt.NDArray[Any]

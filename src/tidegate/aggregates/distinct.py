@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidegate.aggregates.aggregate import Column, Kernel, Longs, OfColumn, of_type
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.values import list_lengths, lists_of, plain, valid_rows
-from tidegate.records.key_index import KeyIndex
+from tidegate.keys.key_index import KeyIndex
 
 
 @dataclass(frozen=True)

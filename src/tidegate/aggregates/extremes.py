@@ -13,9 +13,9 @@ from tidegate.aggregates.aggregate import Column, Kernel, Longs, OfColumn
 from tidegate.aggregates.decimal_totals import DecimalExtremeTotals
 from tidegate.aggregates.groups import Groups
 from tidegate.aggregates.numbers import SeenDecimal, SeenNumber, numbers_of, reduce_seen
+from tidegate.aggregates.segmented_scans import empty_totals
 from tidegate.aggregates.totals import ExtremeTotals, Totals
 from tidegate.aggregates.values import best_rows, check_ordered, is_text, ranks_of, taken, valid_rows
-from tidegate.records.rolling import empty_totals
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.records.rolling import RowGroups
+from tidegate.aggregates.segmented_scans import RowGroups
 
 Longs = npt.NDArray[np.int64]
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tidegate.aggregates.aggregate import Column, Kernel, Longs, Mask
 from tidegate.aggregates.groups import Groups
+from tidegate.aggregates.segmented_scans import empty_totals, running_sums
 from tidegate.records.column_bits import null_mask
 from tidegate.records.decimals import check_digits, decimals, unscaled
-from tidegate.records.rolling import empty_totals, running_sums
 
 Fold = Literal["sum", "min", "max"]
 """How two numbers become one."""

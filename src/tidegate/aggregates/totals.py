@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.aggregates.numbers import UFUNCS, stored_number
-from tidegate.records.column_bits import null_mask
-from tidegate.records.rolling import (
+from tidegate.aggregates.segmented_scans import (
     FEW_ROWS,
     Ids,
     Mask,
@@ -27,6 +26,7 @@ from tidegate.records.rolling import (
     running_seen,
     running_sums,
 )
+from tidegate.records.column_bits import null_mask
 
 Arrays = list[npt.NDArray[Any]]
 _INT64_MAX: Final = np.iinfo(np.int64).max

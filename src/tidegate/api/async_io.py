@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from tidegate.api.functions import Function, function_name
-from tidegate.api.operations import FunctionOperation
 from tidegate.api.state import declared_states
 from tidegate.core.durations import Duration, parse_duration_ms
 from tidegate.core.errors import ProgramError
 from tidegate.core.identity import Identity, function_identity
+from tidegate.program.operations import FunctionOperation
 from tidegate.records.type_variables import IN, OUT
 
 

@@ -7,8 +7,6 @@ from typing import Any, Generic, Unpack
 
 from typing_extensions import TypeForm
 
-from tidegate.api import partitioning as p
-from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -21,15 +19,17 @@ from tidegate.api.functions import (
     one_result_type,
     require_keys,
 )
-from tidegate.api.keys import check_key_types_meet
-from tidegate.api.operations import ApplyBroadcastFunction, ApplyCoFunction, Operation
-from tidegate.api.settings import Settings, apply_settings
-from tidegate.api.side_outputs import declare_side_outputs
-from tidegate.api.signatures import check_function
-from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
-from tidegate.api.transformations import StreamRef
 from tidegate.core.errors import ProgramError
+from tidegate.program import partitioning as p
+from tidegate.program.foreign_names import FlinkNames
+from tidegate.program.key_types import check_key_types_meet
+from tidegate.program.operations import ApplyBroadcastFunction, ApplyCoFunction, Operation
+from tidegate.program.operator_settings import Settings, apply_settings
+from tidegate.program.side_outputs import declare_side_outputs
+from tidegate.program.signatures import check_function
+from tidegate.program.state_checks import check_states
+from tidegate.program.transformations import StreamRef
 from tidegate.records.type_variables import NOT_GIVEN, T1, T2, K, O
 from tidegate.records.types import RecordType
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.api.functions import OutputTag
-from tidegate.api.join_operations import Deduplicate
 from tidegate.api.joins import check_late_tag
 from tidegate.api.keyed_streams import KeyedStream
-from tidegate.api.side_outputs import declare_side_outputs
 from tidegate.api.streams import DataStream
 from tidegate.api.windows import LONGEST_MS
 from tidegate.core.durations import Duration, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.program.join_operations import Deduplicate
+from tidegate.program.side_outputs import declare_side_outputs
 from tidegate.records.type_variables import T
 
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from typing_extensions import TypeForm
 
-from tidegate.api.basic_sinks import CollectSink
-from tidegate.api.config_files import options_from_file
-from tidegate.api.flink_names import FlinkNames, NamesOfClass
 from tidegate.api.job_client import JobClient
-from tidegate.api.operations import Operation, ReadSource, WriteSink
-from tidegate.api.sequences import CollectionSource, NumberSequenceSource
-from tidegate.api.settings import Settings, apply_settings
-from tidegate.api.side_outputs import declare_strategy
 from tidegate.api.source import Source
 from tidegate.api.streams import DataStream
-from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.errors import ProgramError
 from tidegate.core.options import Options
 from tidegate.core.words import kind_of
+from tidegate.program.driver_sinks import CollectSink
+from tidegate.program.foreign_names import FlinkNames, NamesOfClass
+from tidegate.program.operations import Operation, ReadSource, WriteSink
+from tidegate.program.operator_settings import Settings, apply_settings
+from tidegate.program.option_files import options_from_file
+from tidegate.program.sequences import CollectionSource, NumberSequenceSource
+from tidegate.program.side_outputs import declare_strategy
+from tidegate.program.transformations import StreamRef, Transformation
 from tidegate.records.rows import Row
 from tidegate.records.tables import ArrowTable, as_table
 from tidegate.records.type_variables import T

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
 
 from typing_extensions import TypeForm
 
-from tidegate.api.flink_names import METHODS
 from tidegate.api.source import Counter
 from tidegate.api.state import (
     AggregateFunction,
@@ -28,6 +27,7 @@ from tidegate.api.state import (
 )
 from tidegate.core.errors import ProgramError
 from tidegate.core.words import a_or_an, kind_of
+from tidegate.program.foreign_names import METHODS
 from tidegate.records.type_arguments import is_open, substitute, type_arguments
 from tidegate.records.type_hints import strip_optional
 from tidegate.records.type_variables import IN, IN1, IN2, KEY, OUT, AnyKey, AnyKeyIn, T

@@ -17,19 +17,19 @@ from typing import Any, Final, Generic, Literal, Protocol, Unpack, get_args, ove
 
 from typing_extensions import TypeForm
 
-from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import Function, OutputTag, OutputTags, check_callable, function_name, result_type
-from tidegate.api.join_operations import How, IntervalJoin
 from tidegate.api.keyed_streams import KeyedStream
-from tidegate.api.keys import check_key_types_meet
-from tidegate.api.settings import Settings, apply_settings
-from tidegate.api.side_outputs import declare_side_outputs
-from tidegate.api.signatures import check_function
-from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
-from tidegate.api.transformations import StreamRef
 from tidegate.core.durations import Duration, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.program.foreign_names import FlinkNames
+from tidegate.program.join_operations import How, IntervalJoin
+from tidegate.program.key_types import check_key_types_meet
+from tidegate.program.operator_settings import Settings, apply_settings
+from tidegate.program.side_outputs import declare_side_outputs
+from tidegate.program.signatures import check_function
+from tidegate.program.state_checks import check_states
+from tidegate.program.transformations import StreamRef
 from tidegate.records.type_variables import IN1, IN2, NOT_GIVEN, OUT, T1, T2, AnyKey, AnyKeyIn, K, O, T
 from tidegate.records.types import RecordType
 

@@ -13,8 +13,6 @@ from tidegate.aggregates.best_by import MaxBy, MinBy, Selected
 from tidegate.aggregates.count import Count
 from tidegate.aggregates.extremes import Max, Min
 from tidegate.aggregates.sum import Sum
-from tidegate.api import partitioning as p
-from tidegate.api.aggregate_inputs import kernel_of, named_aggregates
 from tidegate.api.functions import (
     OutputTag,
     OutputTags,
@@ -24,15 +22,17 @@ from tidegate.api.functions import (
     check_callable,
     function_name,
 )
-from tidegate.api.keys import aggregate_type, totals_type
-from tidegate.api.operations import Key, RollingAggregate, RollingReduce
-from tidegate.api.settings import Settings
-from tidegate.api.signatures import check_function
-from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
-from tidegate.api.transformations import StreamRef
 from tidegate.core.durations import Duration
 from tidegate.core.errors import ProgramError
+from tidegate.program import partitioning as p
+from tidegate.program.aggregate_inputs import kernel_of, named_aggregates
+from tidegate.program.key_types import aggregate_type, totals_type
+from tidegate.program.operations import Key, RollingAggregate, RollingReduce
+from tidegate.program.operator_settings import Settings
+from tidegate.program.signatures import check_function
+from tidegate.program.state_checks import check_states
+from tidegate.program.transformations import StreamRef
 from tidegate.records.rows import Row
 from tidegate.records.type_variables import NOT_GIVEN, K, O, T, V
 from tidegate.records.types import RecordType

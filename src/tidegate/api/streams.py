@@ -10,11 +10,7 @@ import polars as pl
 import pyarrow as pa
 from typing_extensions import TypeForm
 
-from tidegate.api import partitioning as p
 from tidegate.api.async_io import AsyncFunction, AsyncRetry, async_operation
-from tidegate.api.basic_sinks import PrintSink
-from tidegate.api.expressions import Columns, expression_result_type, resolved_columns
-from tidegate.api.flink_names import missing_attribute
 from tidegate.api.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -30,8 +26,17 @@ from tidegate.api.functions import (
     require_keys,
     result_type,
 )
-from tidegate.api.keys import make_key
-from tidegate.api.operations import (
+from tidegate.api.sink import FunctionSink, Sink
+from tidegate.api.watermarks import WatermarkStrategy
+from tidegate.core.durations import Duration
+from tidegate.core.errors import ProgramError
+from tidegate.core.words import kind_of
+from tidegate.program import partitioning as p
+from tidegate.program.driver_sinks import PrintSink
+from tidegate.program.expressions import Columns, expression_result_type, resolved_columns
+from tidegate.program.foreign_names import missing_attribute
+from tidegate.program.key_types import make_key
+from tidegate.program.operations import (
     ApplyBatchFunction,
     ApplyExpressions,
     ApplyFunction,
@@ -40,16 +45,11 @@ from tidegate.api.operations import (
     Operation,
     WriteSink,
 )
-from tidegate.api.settings import SETTINGS, OperatorSettings, Settings, apply_settings
-from tidegate.api.side_outputs import declare_side_outputs, declare_strategy
-from tidegate.api.signatures import check_arguments, check_function
-from tidegate.api.sink import FunctionSink, Sink
-from tidegate.api.state_checks import check_states, refuse_state_of_callable
-from tidegate.api.transformations import StreamRef, Transformation
-from tidegate.api.watermarks import WatermarkStrategy
-from tidegate.core.durations import Duration
-from tidegate.core.errors import ProgramError
-from tidegate.core.words import kind_of
+from tidegate.program.operator_settings import SETTINGS, OperatorSettings, Settings, apply_settings
+from tidegate.program.side_outputs import declare_side_outputs, declare_strategy
+from tidegate.program.signatures import check_arguments, check_function
+from tidegate.program.state_checks import check_states, refuse_state_of_callable
+from tidegate.program.transformations import StreamRef, Transformation
 from tidegate.records.rows import Row
 from tidegate.records.type_variables import NOT_GIVEN, K, O, T, V
 from tidegate.records.types import RecordType, record_type_of

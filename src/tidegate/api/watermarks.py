@@ -15,12 +15,12 @@ from typing import Any, Generic, Literal
 import polars as pl
 import pyarrow as pa
 
-from tidegate.api.expressions import expression_result_type
-from tidegate.api.flink_names import FlinkNames, NamesOfClass
 from tidegate.api.functions import OutputTag, function_name
-from tidegate.api.signatures import check_arguments
 from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
+from tidegate.program.expressions import expression_result_type
+from tidegate.program.foreign_names import FlinkNames, NamesOfClass
+from tidegate.program.signatures import check_arguments
 from tidegate.records.type_variables import AnyRecordIn
 from tidegate.records.types import RecordType
 

@@ -16,15 +16,9 @@ from typing import Any, Generic, Literal, NoReturn, Self, Unpack, cast, overload
 
 from typing_extensions import TypeForm, TypeVar
 
-from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import Function, OutputTag, check_callable, function_name, result_type
-from tidegate.api.join_operations import How, WindowJoin
 from tidegate.api.joins import JoinFunction, check_late_tag, checked_how, joined_stream, tag_id
 from tidegate.api.keyed_streams import KeyedStream
-from tidegate.api.keys import check_key_types_meet
-from tidegate.api.settings import Settings
-from tidegate.api.signatures import check_function
-from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
 from tidegate.api.triggers import Trigger
 from tidegate.api.windowed_streams import WindowedStream, check_windows
@@ -32,6 +26,12 @@ from tidegate.api.windows import WindowAssigner
 from tidegate.core.durations import Duration
 from tidegate.core.errors import ProgramError
 from tidegate.core.words import kind_of
+from tidegate.program.foreign_names import FlinkNames
+from tidegate.program.join_operations import How, WindowJoin
+from tidegate.program.key_types import check_key_types_meet
+from tidegate.program.operator_settings import Settings
+from tidegate.program.signatures import check_function
+from tidegate.program.state_checks import check_states
 from tidegate.records.type_variables import IN1, IN2, NOT_GIVEN, OUT, T1, T2, K, O
 from tidegate.records.types import RecordType
 

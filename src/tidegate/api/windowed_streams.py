@@ -17,9 +17,7 @@ from tidegate.aggregates.extremes import Max, Min
 from tidegate.aggregates.mean import Avg
 from tidegate.aggregates.sum import Sum
 from tidegate.aggregates.top_n import Order, Ties, TopN
-from tidegate.api.aggregate_inputs import named_aggregates
 from tidegate.api.evictors import CountEvictor, Evictor
-from tidegate.api.flink_names import FlinkNames
 from tidegate.api.functions import (
     OutputTag,
     OutputTags,
@@ -28,27 +26,29 @@ from tidegate.api.functions import (
     function_name,
     result_type,
 )
-from tidegate.api.operations import Key
-from tidegate.api.settings import Settings, apply_settings
-from tidegate.api.side_outputs import declare_side_outputs
-from tidegate.api.signatures import check_function, check_methods
 from tidegate.api.state import AggregateFunction
-from tidegate.api.state_checks import check_states
 from tidegate.api.streams import DataStream
-from tidegate.api.transformations import StreamRef
 from tidegate.api.triggers import CountTrigger, PurgingTrigger, Trigger
 from tidegate.api.window_functions import ProcessWindowFunction
-from tidegate.api.window_operations import (
+from tidegate.api.windows import GlobalWindows, WindowAssigner, check_count
+from tidegate.core.durations import Duration, parse_duration_ms
+from tidegate.core.errors import ProgramError
+from tidegate.core.words import kind_of
+from tidegate.program.aggregate_inputs import named_aggregates
+from tidegate.program.foreign_names import FlinkNames
+from tidegate.program.operations import Key
+from tidegate.program.operator_settings import Settings, apply_settings
+from tidegate.program.side_outputs import declare_side_outputs
+from tidegate.program.signatures import check_function, check_methods
+from tidegate.program.state_checks import check_states
+from tidegate.program.transformations import StreamRef
+from tidegate.program.window_operations import (
     WHOLE_STREAM,
     AggregateWindow,
     ApplyWindow,
     WindowOperation,
     aggregate_window_type,
 )
-from tidegate.api.windows import GlobalWindows, WindowAssigner, check_count
-from tidegate.core.durations import Duration, parse_duration_ms
-from tidegate.core.errors import ProgramError
-from tidegate.core.words import kind_of
 from tidegate.records.rows import Row
 from tidegate.records.type_variables import ACC, NOT_GIVEN, K, O, T, V
 from tidegate.records.types import RecordType

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, TypeVa
 import numpy as np
 
 from tidegate.api.column_cuts import ColumnCut, SessionGap, Slices, Timestamps
-from tidegate.api.local_days import DAY_MS, LocalDays
 from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
 from tidegate.core.identity import Identity, class_identity, function_identity
+from tidegate.program.local_days import DAY_MS, LocalDays
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tidegate.core.words import number_of
 from tidegate.metrics.quantities import brief_duration, brief_size
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle, StateFile
 from tidegate.snapshot.manifest import Manifest, ManifestOperator
-from tidegate.storage.finding import StoredCheckpoint, UnusableCheckpoint, list_at
+from tidegate.storage.checkpoint_search import StoredCheckpoint, UnusableCheckpoint, list_at
 from tidegate.storage.storage import CorruptFileError
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"

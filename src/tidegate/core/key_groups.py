@@ -1,7 +1,7 @@
 """Key groups: the unit in which keyed state is partitioned, stored and moved when a job is rescaled.
 
 A key belongs to a key group by its stable hash, a key group to a subtask by range. The rules are those of
-Flink's ``KeyGroupRangeAssignment``; `tidegate.records.keying` has the vectorised twins. The number of key
+Flink's ``KeyGroupRangeAssignment``; `tidegate.keys.key_group_columns` has the vectorised twins. The number of key
 groups is the job's max parallelism, fixed once there is state.
 """
 
@@ -42,7 +42,7 @@ class KeyGroupRange:
 
 
 def key_group_for_hash(key_hash: int, max_parallelism: int) -> int:
-    """The key group of a key's stable 64-bit hash (`tidegate.records.hashing.hash_value`)."""
+    """The key group of a key's stable 64-bit hash (`tidegate.keys.hashing.hash_value`)."""
     return key_hash % max_parallelism
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidegate.api.partitioning import Forward
 from tidegate.core.errors import ProgramError
 from tidegate.core.ids import EdgeId, VertexId
 from tidegate.graph.blobs import dump_blob
 from tidegate.graph.job_graph import ChainLink, JobEdge, JobGraph, JobVertex, OperatorPayload, OperatorSpec
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
+from tidegate.program.partitioning import Forward
 
 
 def decide_chaining(graph: StreamGraph) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import msgspec
 
 from tidegate.api.functions import function_name
-from tidegate.api.operations import Execution, Key
 from tidegate.api.state import (
     BroadcastState,
     KeyedState,
@@ -27,6 +26,7 @@ from tidegate.graph.guarantees import Guarantee, describe_checkpoints, guarantee
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from tidegate.metrics.event_time import OperatorWatermark, operator_watermarks
 from tidegate.metrics.snapshot import JobMetrics
+from tidegate.program.operations import Execution, Key
 from tidegate.records.types import ObjectType, record_type_of
 
 VERSION = 1

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from tidegate.api.operations import Execution
 from tidegate.graph.explain_layout import Box, Layout, Link, Point, lay_out
 from tidegate.graph.explain_plan import Plan, PlannedExchange, PlannedOperator, PlannedTask
+from tidegate.program.operations import Execution
 
 MARGIN = 28
 HEADER = 62

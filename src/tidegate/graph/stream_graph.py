@@ -8,16 +8,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidegate.api.operations import Operation
-from tidegate.api.partitioning import Forward, Partitioning, Rebalance
-from tidegate.api.state_checks import check_keys_can_be_stored
-from tidegate.api.transformations import StreamRef, Transformation
 from tidegate.core.errors import ProgramError
 from tidegate.core.ids import OperatorId
 from tidegate.core.key_groups import default_max_parallelism
 from tidegate.core.options import DEFAULT_ORIGIN, Options
 from tidegate.graph.event_time import check_event_time
 from tidegate.graph.window_stages import with_local_stages
+from tidegate.program.operations import Operation
+from tidegate.program.partitioning import Forward, Partitioning, Rebalance
+from tidegate.program.state_checks import check_keys_can_be_stored
+from tidegate.program.transformations import StreamRef, Transformation
 from tidegate.records.types import RecordType, projected
 
 

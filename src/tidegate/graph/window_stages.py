@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tidegate.api.partitioning import Hash
-from tidegate.api.transformations import StreamRef, Transformation
+from tidegate.program.partitioning import Hash
+from tidegate.program.transformations import StreamRef, Transformation
 
 
 def with_local_stages(order: Iterable[Transformation]) -> list[Transformation]:

@@ -24,12 +24,12 @@ from tidegate.jobmanager.failover import events as fe
 from tidegate.jobmanager.failover.events import JobAction, JobEvent
 from tidegate.jobmanager.failover.job import Job
 from tidegate.jobmanager.ports import DriverEvent, PortClosed, PortName, Ports
-from tidegate.jobmanager.resuming import Beginning
+from tidegate.jobmanager.resume_point import Beginning
 from tidegate.jobmanager.source_coordinator import make_coordinators, sources_of
 from tidegate.protocol.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from tidegate.snapshot.handles import StateFile
+from tidegate.storage.job_storage import encode_storage
 from tidegate.storage.memory import MemoryStorage
-from tidegate.storage.opening import encode_storage
 
 logger = logging.getLogger(__name__)
 _TRACED = (TriggerCheckpoint, NotifyCheckpointComplete, NotifyCheckpointAborted)

@@ -8,8 +8,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tidegate.api.flink_names import translated
 from tidegate.core.errors import TidegateError
+from tidegate.program.foreign_names import translated
 
 _log = logging.getLogger(__name__)
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

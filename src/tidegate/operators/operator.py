@@ -24,7 +24,7 @@ from tidegate.api.source import Counter, Gauge
 from tidegate.core.clock import Clock
 from tidegate.core.options import Options
 from tidegate.metrics.snapshot import EventTime
-from tidegate.operators.restored_clocks import RestoredClocks
+from tidegate.operators.event_time.restored_clocks import RestoredClocks
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP
 from tidegate.records.types import RecordType

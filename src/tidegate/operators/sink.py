@@ -12,8 +12,8 @@ from tidegate.api.sink import Committer, FunctionSink, Sink, SinkWriter, WriterC
 from tidegate.core.errors import SchemaError, StateCompatibilityError
 from tidegate.core.failpoints import failpoint
 from tidegate.operators.failures import OperatorError, blame, close_blamed
+from tidegate.operators.functions.row_operator import batch_position
 from tidegate.operators.operator import Operator
-from tidegate.operators.row_operator import batch_position
 from tidegate.records.batch import Batch
 from tidegate.records.types import brief
 

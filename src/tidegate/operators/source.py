@@ -12,7 +12,7 @@ from tidegate.core.errors import SchemaError
 from tidegate.core.pace import FIRST_ROWS, Pace, SourcePace
 from tidegate.core.words import kind_of
 from tidegate.metrics.snapshot import RECORDS_BEFORE, RECORDS_BEHIND, EventTime
-from tidegate.operators.conform import conform
+from tidegate.operators.columns.schema_fit import conform
 from tidegate.operators.event_time.event_times import GENERATORS, EventTimes
 from tidegate.operators.event_time.split_watermarks import StoredSplit
 from tidegate.operators.failures import OperatorError, blame, close_blamed

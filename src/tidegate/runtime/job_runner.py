@@ -17,7 +17,7 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.driver import JobDriver
 from tidegate.jobmanager.ports import DriverEvent, Ports
-from tidegate.jobmanager.resuming import Beginning, beginning
+from tidegate.jobmanager.resume_point import Beginning, beginning
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.handshake import new_secret
 from tidegate.protocol.tls import identity_for

@@ -18,7 +18,7 @@ from tidegate.jobmanager.checkpoint.storage_orders import StorageOrder, StorageO
 from tidegate.jobmanager.driver import JobDriver, Observer
 from tidegate.jobmanager.failover.events import JobAction, JobEvent, OfAttempt
 from tidegate.jobmanager.ports import DriverEvent, PortClosed, Ports
-from tidegate.jobmanager.resuming import Beginning
+from tidegate.jobmanager.resume_point import Beginning
 from tidegate.jobmanager.source_coordinator import AttemptEnumerators, sources_of
 from tidegate.protocol import messages as m
 from tidegate.runtime.collected_results import CollectedBuffers

@@ -22,12 +22,12 @@ from tidegate.jobmanager.driver import Observer
 from tidegate.jobmanager.failover.events import OfAttempt
 from tidegate.jobmanager.failover.job import Job
 from tidegate.jobmanager.job_master import JobMaster
-from tidegate.jobmanager.resuming import Beginning
+from tidegate.jobmanager.resume_point import Beginning
 from tidegate.protocol import messages as m
 from tidegate.runtime.simulated_driver import SimulatedDriver
 from tidegate.runtime.simulated_gang import Choice, SimulatedGang
 from tidegate.runtime.simulated_slot import SimulatedSlot, World
-from tidegate.storage.opening import make_storage
+from tidegate.storage.job_storage import make_storage
 
 _TICK_NS = 50_000_000
 _EVENT_NS = 1_000

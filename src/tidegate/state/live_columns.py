@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.records.key_index import KeyIndex
+from tidegate.keys.key_index import KeyIndex
 from tidegate.state.backend import ColumnArray, ColumnTable, Ids
 
 _LEAST_CAPACITY: Final = 1024

@@ -23,14 +23,14 @@ import pyarrow as pa
 from tidegate.api.state import StateSerializer
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.words import kind_of
+from tidegate.keys.hashing import hash_columns
+from tidegate.keys.key_group_columns import KeyGroups, key_groups
 from tidegate.records import type_hints
 from tidegate.records.codecs import bytes_codec, codec_of, struct_bytes_codec
 from tidegate.records.columns import brief
-from tidegate.records.hashing import hash_columns
-from tidegate.records.keying import KeyGroups, key_groups
 from tidegate.records.types import RecordType, RowType, ScalarType, StructType, TupleType, record_type_of
 from tidegate.state.copies import Copier, copier_for
-from tidegate.state.fitting import Fits, fits_for
+from tidegate.state.value_checks import Fits, fits_for
 
 
 def _look_closer(value: Any) -> bool:

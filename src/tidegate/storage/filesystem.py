@@ -295,7 +295,7 @@ class FilesystemStorage(CheckpointStorage):
         attempts += [c.attempt for c in map(layout.parse_claim, paths) if c is not None]
         return max((s.checkpoint_id for s in stored), default=-1), max(attempts, default=-1)
 
-    # ---- claims: see `jobmanager/claiming.py` ----
+    # ---- claims: see `jobmanager/job_claim.py` ----
 
     def add_claim(self, claim: layout.Claim) -> None:
         """Make a claim durable."""

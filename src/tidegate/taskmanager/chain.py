@@ -15,10 +15,10 @@ from tidegate.core.options import Options
 from tidegate.graph.job_graph import JobVertex, OperatorSpec
 from tidegate.metrics.registry import OperatorMetrics, TaskMetrics
 from tidegate.metrics.snapshot import EventTime
-from tidegate.operators.build import build_operator
-from tidegate.operators.columns import ExpressionOperator
+from tidegate.operators.columns.column_functions import ExpressionOperator
+from tidegate.operators.event_time.restored_clocks import RestoredClocks, StoredClock, restored_clocks
+from tidegate.operators.factory import build_operator
 from tidegate.operators.operator import ChainedAfter, Operator, OperatorContext
-from tidegate.operators.restored_clocks import RestoredClocks, StoredClock, restored_clocks
 from tidegate.operators.sink import SinkOperator
 from tidegate.operators.source import SourceOperator
 from tidegate.records.batch import Batch

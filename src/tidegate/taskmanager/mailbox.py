@@ -20,12 +20,12 @@ from tidegate.protocol import messages as m
 from tidegate.protocol.bootstrap import SlotBootstrap
 from tidegate.protocol.frames import DataHeader
 from tidegate.protocol.handshake import Hello
-from tidegate.taskmanager.control import ControlClient, ControlLost
+from tidegate.taskmanager.control_connection import ControlClient, ControlLost
 from tidegate.taskmanager.driver_log import DriverLog
 from tidegate.taskmanager.network.data_plane import DataPlane, PeerUnreachable
 from tidegate.taskmanager.slot import Slot
 from tidegate.taskmanager.slot_process import SlotProcess
-from tidegate.taskmanager.uploads import UploadThread
+from tidegate.taskmanager.upload_thread import UploadThread
 
 log = logging.getLogger(__name__)
 

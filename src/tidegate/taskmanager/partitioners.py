@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.api import partitioning as p
-from tidegate.api.operations import Key
 from tidegate.core.errors import ProgramError
+from tidegate.keys.hashing import NULL_HASH, Hashes, hash_column, hash_columns, hash_values
+from tidegate.keys.key_group_columns import channel_for_key_groups, channel_table, key_groups
 from tidegate.operators.failures import blame
-from tidegate.operators.keys import canonical_keys, key_values
+from tidegate.operators.functions.row_keys import canonical_keys, key_values
+from tidegate.program import partitioning as p
+from tidegate.program.operations import Key
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import CodeTable
+from tidegate.records.column_split import cut_numbers
 from tidegate.records.columns import brief, build_column
-from tidegate.records.cutting import cut_numbers
-from tidegate.records.hashing import NULL_HASH, Hashes, hash_column, hash_columns, hash_values
-from tidegate.records.keying import channel_for_key_groups, channel_table, key_groups
 from tidegate.records.recent_dictionaries import RecentDictionaries
 from tidegate.records.types import RecordType, TupleType
 

@@ -13,7 +13,6 @@ from typing import Protocol
 
 import msgspec
 
-from tidegate.api.partitioning import Partitioning
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProtocolError, StateCompatibilityError, TidegateError
 from tidegate.core.failpoints import failpoint
@@ -24,6 +23,7 @@ from tidegate.graph.blobs import load_in_slot
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.failures import OperatorError, describe_error, user_traceback
+from tidegate.program.partitioning import Partitioning
 from tidegate.protocol import messages as m
 from tidegate.protocol.frames import BATCH, CREDIT, EVENT, DataHeader, data_header
 from tidegate.records.batch import Batch
@@ -50,7 +50,7 @@ from tidegate.taskmanager.partitioners import make_partitioner, reachable_consum
 from tidegate.taskmanager.portions import Receiver
 from tidegate.taskmanager.slot_restore import SlotRestore
 from tidegate.taskmanager.task import ResultPartition, Task
-from tidegate.taskmanager.uploads import Uploads
+from tidegate.taskmanager.upload_thread import Uploads
 
 
 class Network(Protocol):

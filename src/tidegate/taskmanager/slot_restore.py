@@ -6,7 +6,7 @@ from tidegate.core.ids import OperatorId, SubtaskId
 from tidegate.protocol import messages as m
 from tidegate.snapshot.assignment import SubtaskRestore, decode_restore
 from tidegate.state.operator_states import Restored
-from tidegate.storage.opening import decode_storage
+from tidegate.storage.job_storage import decode_storage
 from tidegate.storage.storage import CheckpointStorage
 from tidegate.taskmanager.barriers.in_flight import OvertakenBatch, decode_in_flight
 

@@ -27,7 +27,7 @@ from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.input_gate import InputGate
 from tidegate.taskmanager.output_channel import OutputChannel
 from tidegate.taskmanager.partitioners import Partitioner
-from tidegate.taskmanager.valve import Action, AdvanceClock, WatermarkValve
+from tidegate.taskmanager.watermark_valve import Action, AdvanceClock, WatermarkValve
 
 _LOOK_AGAIN_NS = 10_000_000
 """How long to leave an operator alone that is not ready (a sink that waits for another system)."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.api.operations import Operation
 from tidegate.api.source import Finished, Idle
 from tidegate.api.streams import DataStream, DataStreamSink
 from tidegate.core.clock import ManualClock
@@ -20,10 +19,11 @@ from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.blobs import dump_blob, load_blob
 from tidegate.graph.job_graph import OperatorPayload
-from tidegate.operators.build import make_operator
+from tidegate.operators.factory import make_operator
 from tidegate.operators.operator import OperatorContext
 from tidegate.operators.results import ResultType
 from tidegate.operators.source import SourceOperator
+from tidegate.program.operations import Operation
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.types import RecordType, record_type_of

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from tidegate.core.failpoints import NAMES, injected
-from tidegate.jobmanager.resuming import Beginning
+from tidegate.jobmanager.resume_point import Beginning
 from tidegate.protocol import messages as m
 from tidegate.runtime.simulated_driver import SimulatedDriver
 from tidegate.runtime.simulated_gang import Choice

@@ -19,7 +19,6 @@ import pyarrow as pa
 from typing_extensions import TypeForm
 
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
-from tidegate.api.sequences import spans_for
 from tidegate.api.source import Boundedness, Finished, Idle, ReaderContext, Source, SourceReader, SourceSplit
 from tidegate.connectors.datagen.blocks import (
     BLOCK,
@@ -37,6 +36,7 @@ from tidegate.core.durations import parse_duration_ms
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.identity import Identity, function_identity
 from tidegate.core.words import number_of
+from tidegate.program.sequences import spans_for
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.rows import Row
 from tidegate.records.type_variables import AnyRecordOut, T

@@ -17,7 +17,7 @@ from tidegate.connectors.files.output_directory import FAILED, OutputDirectory, 
 from tidegate.connectors.files.output_names import OwnerName, PartName, parse_hidden
 from tidegate.connectors.files.output_owner import check, leave, owner_of, take
 from tidegate.connectors.files.paths import absolute, locate, path_name
-from tidegate.connectors.files.publishing import FileCommitter, PendingFile, check_owner
+from tidegate.connectors.files.publication import FileCommitter, PendingFile, check_owner
 from tidegate.core.durations import parse_size_bytes
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.identity import Identity

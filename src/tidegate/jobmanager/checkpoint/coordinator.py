@@ -25,9 +25,9 @@ from tidegate.core.options import Options
 from tidegate.core.states import JobStatus
 from tidegate.core.words import number_of
 from tidegate.jobmanager.checkpoint import events as ce
-from tidegate.jobmanager.checkpoint.completed import CompletedCheckpoints
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint
 from tidegate.jobmanager.checkpoint.events import CheckpointAction, CheckpointEvent
+from tidegate.jobmanager.checkpoint.retention import CompletedCheckpoints
 from tidegate.jobmanager.checkpoint.statistics import (
     CheckpointHistory,
     CheckpointsOverview,

@@ -17,8 +17,8 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.checkpoint.completed_checkpoint import AcknowledgedCheckpoint, CompletedCheckpoint
-from tidegate.jobmanager.claiming import DriverClaim
 from tidegate.jobmanager.failover import events as fe
+from tidegate.jobmanager.job_claim import DriverClaim
 from tidegate.snapshot.assignment import assign
 from tidegate.snapshot.manifest import ManifestError, decode_manifest
 from tidegate.storage.memory import MemoryStorage

@@ -31,10 +31,10 @@ from tidegate.core.states import JOB_TRANSITIONS, JobStatus, StateMachine
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.checkpoint import events as ce
-from tidegate.jobmanager.checkpoint.completed import CompletedCheckpoints
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint
 from tidegate.jobmanager.checkpoint.coordinator import CheckpointCoordinator
 from tidegate.jobmanager.checkpoint.events import CheckpointAction, CheckpointEvent
+from tidegate.jobmanager.checkpoint.retention import CompletedCheckpoints
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview
 from tidegate.jobmanager.events import Event
 from tidegate.jobmanager.failover import events as fe

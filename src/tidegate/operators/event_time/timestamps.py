@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from tidegate.api.watermarks import WatermarkStrategy, is_time
 from tidegate.core.errors import SchemaError
 from tidegate.core.words import kind_of
+from tidegate.operators.columns.frames import Inputs, to_arrow
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.frames import Inputs, to_arrow
 from tidegate.records.batch import Batch
 from tidegate.records.types import brief
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tidegate.api.join_operations import BUFFERS, IntervalJoin
 from tidegate.core.errors import ProgramError
+from tidegate.operators.event_time.late_records import LateRecords, chosen
 from tidegate.operators.failures import OperatorError
+from tidegate.operators.functions.row_operator import RowOperator, StatefulContext, batch_position
+from tidegate.operators.functions.stamped_results import MOST_ROWS, StampedResults
 from tidegate.operators.join.buffers import Entry, JoinBuffer, StoredEntries
-from tidegate.operators.late_records import LateRecords, chosen
-from tidegate.operators.latest_values import not_storable
-from tidegate.operators.row_operator import RowOperator, StatefulContext, batch_position
-from tidegate.operators.stamped_results import MOST_ROWS, StampedResults
+from tidegate.operators.keyed.latest_values import not_storable
+from tidegate.program.join_operations import BUFFERS, IntervalJoin
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import brief

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidegate.api.join_operations import WindowJoin
-from tidegate.api.operations import Key
 from tidegate.api.windows import TimeWindow
 from tidegate.core.errors import ProgramError
-from tidegate.operators.latest_values import not_storable
-from tidegate.operators.row_operator import UnkeyedContext
+from tidegate.operators.functions.row_operator import UnkeyedContext
+from tidegate.operators.keyed.latest_values import not_storable
 from tidegate.operators.window.computation import WindowComputation
 from tidegate.operators.window.contents import NOTHING, Contents, ListedContents
 from tidegate.operators.window.results import FunctionResults
 from tidegate.operators.window.window_operator import WindowOperator
+from tidegate.program.join_operations import WindowJoin
+from tidegate.program.operations import Key
 from tidegate.records.batch import Batch
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.copies import itself, row_copier

@@ -22,21 +22,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.api.operations import Key
-from tidegate.api.window_operations import WINDOW_TIME_TYPE, AggregateWindow
 from tidegate.core.errors import ProgramError, SchemaError
-from tidegate.operators.aggregate_inputs import AggregateInputs
+from tidegate.keys.hashing import hash_columns
+from tidegate.keys.key_group_columns import key_groups
+from tidegate.keys.key_index import KeyIndex
+from tidegate.operators.columns.aggregate_inputs import AggregateInputs
+from tidegate.operators.event_time.late_records import LateRecords, chosen
+from tidegate.operators.event_time.restored_clocks import RestoredClocks
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.late_records import LateRecords, chosen
-from tidegate.operators.restored_clocks import RestoredClocks
+from tidegate.operators.functions.row_operator import RowOperator, batch_position
 from tidegate.operators.results import wrong_type
-from tidegate.operators.row_operator import RowOperator, batch_position
 from tidegate.operators.window.parts import Columns, Inputs, WindowAggregates, take
+from tidegate.program.operations import Key
+from tidegate.program.window_operations import WINDOW_TIME_TYPE, AggregateWindow
 from tidegate.records.batch import Batch
 from tidegate.records.decimals import DecimalOverflow, overflow_advice
-from tidegate.records.hashing import hash_columns
-from tidegate.records.key_index import KeyIndex
-from tidegate.records.keying import key_groups
 from tidegate.records.types import RecordType
 from tidegate.state.backend import PaneRows
 

@@ -11,13 +11,11 @@ from typing import Any, Final
 
 from tidegate.api.evictors import Evictor, TimestampedValue
 from tidegate.api.window_functions import ProcessWindowFunction
-from tidegate.api.window_operations import AggregateWindow, ApplyWindow
 from tidegate.api.windows import TimeWindow
 from tidegate.core.errors import ProgramError
-from tidegate.operators.row_operator import RowOperator, UnkeyedContext
+from tidegate.operators.functions.row_operator import RowOperator, UnkeyedContext
 from tidegate.operators.window.contents import NOTHING, AccumulatedContents, Contents, ListedContents
 from tidegate.operators.window.contexts import LiveWindowContext, TimeContext
-from tidegate.operators.window.remembered import RememberedByKey, RememberedByWindow
 from tidegate.operators.window.results import AggregateResults, FunctionResults, Results
 from tidegate.operators.window.row_accumulators import (
     Accumulators,
@@ -25,6 +23,8 @@ from tidegate.operators.window.row_accumulators import (
     FunctionAccumulators,
     ReduceAccumulators,
 )
+from tidegate.operators.window.window_state import RememberedByKey, RememberedByWindow
+from tidegate.program.window_operations import AggregateWindow, ApplyWindow
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 from tidegate.state.backend import KeyedStateBackend

@@ -9,9 +9,9 @@ from tidegate.api.functions import OutputTag
 from tidegate.api.windows import GLOBAL_WINDOW, TimeWindow
 from tidegate.core.errors import ProgramError
 from tidegate.core.words import kind_of
+from tidegate.operators.functions.row_operator import SideOutputs
 from tidegate.operators.operator import Operator
-from tidegate.operators.row_operator import SideOutputs
-from tidegate.operators.window.remembered import RememberedByKey, RememberedByWindow
+from tidegate.operators.window.window_state import RememberedByKey, RememberedByWindow
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.timers import TimerService
 

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidegate.api.operations import Key
-from tidegate.api.window_operations import WINDOW_TIME_TYPE
 from tidegate.api.windows import GlobalWindow, TimeWindow
 from tidegate.core.errors import SchemaError
 from tidegate.operators.failures import OperatorError
+from tidegate.operators.functions.row_operator import RowOperator, SideOutputs, records_of
+from tidegate.operators.functions.stamped_results import stamps
 from tidegate.operators.results import wrong_type
-from tidegate.operators.row_operator import RowOperator, SideOutputs, records_of
-from tidegate.operators.stamped_results import stamps
+from tidegate.program.operations import Key
+from tidegate.program.window_operations import WINDOW_TIME_TYPE
 from tidegate.records.batch import Batch
 from tidegate.records.columns import build_column
 

@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.aggregates.aggregate import Aggregate
 from tidegate.aggregates.rows import RowAggregates
 from tidegate.api.state import AggregateFunction
-from tidegate.operators.aggregate_inputs import AggregateInputs
+from tidegate.operators.columns.aggregate_inputs import AggregateInputs
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType
 from tidegate.state.copies import row_copier

@@ -18,12 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.aggregates.groups import Groups
+from tidegate.aggregates.segmented_scans import RowGroups
+from tidegate.keys.key_index import KeyIndex
 from tidegate.operators.window.parts import Inputs, WindowAggregates, concat, take
 from tidegate.operators.window.session_pool import SessionPool, Sessions
-from tidegate.operators.window.slicing import checked_range
+from tidegate.operators.window.slice_bounds import checked_range
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
-from tidegate.records.key_index import KeyIndex
-from tidegate.records.rolling import RowGroups
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

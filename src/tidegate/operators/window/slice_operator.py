@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.api.window_operations import AggregateWindow
+from tidegate.keys.key_index import KeyIndex
 from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.row_operator import batch_position
+from tidegate.operators.functions.row_operator import batch_position
 from tidegate.operators.window.column_operators import MOST_ROWS, ColumnWindowOperator, KeepingWindowOperator
 from tidegate.operators.window.parts import Columns, Part, concat
+from tidegate.operators.window.slice_bounds import slicing_of
 from tidegate.operators.window.slices import SliceState, aggregate_batch
-from tidegate.operators.window.slicing import slicing_of
+from tidegate.program.window_operations import AggregateWindow
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes, is_bytes_like
-from tidegate.records.key_index import KeyIndex
 from tidegate.records.types import RecordType
 from tidegate.state.backend import PaneRows
 

@@ -24,10 +24,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.aggregates.groups import Groups, grouped_pairs
+from tidegate.keys.key_index import KeyIndex
 from tidegate.operators.window.parts import Columns, Inputs, Part, WindowAggregates, concat, take
-from tidegate.operators.window.slicing import Slicing
+from tidegate.operators.window.slice_bounds import Slicing
 from tidegate.records.elements import MIN_TIMESTAMP
-from tidegate.records.key_index import KeyIndex
 
 Longs = npt.NDArray[np.int64]
 

@@ -19,17 +19,17 @@ import pyarrow.compute as pc
 
 from tidegate.api.functions import Function
 from tidegate.api.triggers import TriggerResult
-from tidegate.api.window_operations import WindowOperation
 from tidegate.api.windows import GLOBAL_WINDOW, TimeWindow
 from tidegate.core.errors import ProgramError
+from tidegate.operators.event_time.late_records import LateRecords
 from tidegate.operators.failures import OperatorError, close_blamed
-from tidegate.operators.late_records import LateRecords
-from tidegate.operators.row_operator import RowOperator
+from tidegate.operators.functions.row_operator import RowOperator
 from tidegate.operators.window.computation import AggregateComputation, WindowComputation, refuse_untyped
 from tidegate.operators.window.contexts import LiveTriggerContext
-from tidegate.operators.window.merging import MergingWindowSet
-from tidegate.operators.window.remembered import RememberedByWindow
+from tidegate.operators.window.merging_windows import MergingWindowSet
 from tidegate.operators.window.results import MOST_ROWS, result_time
+from tidegate.operators.window.window_state import RememberedByWindow
+from tidegate.program.window_operations import WindowOperation
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import brief

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.records.key_index import KeyIndex
+from tidegate.keys.key_index import KeyIndex
 from tidegate.snapshot.handles import StateSchema
 from tidegate.state.backend import ColumnArray, Ids
 from tidegate.state.heap.files import Encoded, StoredRows, encode, one_array

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.core.errors import CheckpointError
-from tidegate.records.key_index import KeyIndex
+from tidegate.keys.key_index import KeyIndex
 from tidegate.snapshot.handles import StateSchema
 from tidegate.state.backend import PaneRows, PaneTable
 from tidegate.state.heap.files import Encoded, StoredRows, encode, one_array, relaxed, retyped

@@ -39,6 +39,8 @@ import pyarrow as pa
 from tidegate.core.errors import KeyTypeError
 from tidegate.core.key_groups import key_group_for_hash
 from tidegate.core.words import kind_of
+from tidegate.keys.hashing import decimal_text, hash_columns, hash_value, hash_values
+from tidegate.keys.key_group_columns import key_groups
 from tidegate.records.codecs import (
     BINARY,
     DATE,
@@ -54,8 +56,6 @@ from tidegate.records.codecs import (
     key_form,
 )
 from tidegate.records.column_bits import fixed_width_bits, is_bytes_like, is_fixed_width, null_mask
-from tidegate.records.hashing import decimal_text, hash_columns, hash_value, hash_values
-from tidegate.records.keying import key_groups
 
 _BIAS: Final = 1 << 63
 _PREFIX: Final = struct.Struct(">HB")

@@ -31,7 +31,7 @@ from tidegate.taskmanager.barriers.snapshot_upload import RunningCheckpoint, Sna
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.input_gate import InputGate
 from tidegate.taskmanager.output_channel import OutputChannel
-from tidegate.taskmanager.uploads import Uploads
+from tidegate.taskmanager.upload_thread import Uploads
 
 log = logging.getLogger(__name__)
 """At DEBUG a trace of every checkpoint: a few lines per subtask and checkpoint, none per record."""

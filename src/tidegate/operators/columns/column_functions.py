@@ -1,0 +1,162 @@
+"""Operators on columns: the user's functions on Arrow batches, and polars expressions.
+
+Expressions see the declared types. Columns that an expression only passes on, or that a filter only thins out, are
+not shown to polars at all, so that a dictionary-encoded text column stays encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import compress
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tidegate.core.errors import SchemaError
+from tidegate.operators.columns.frames import Inputs, to_arrow
+from tidegate.operators.columns.fusion import LONGEST_RUN, FusedExpressions, Stage, fuse
+from tidegate.operators.columns.schema_fit import conform
+from tidegate.operators.failures import OperatorError
+from tidegate.operators.functions.record_functions import keep
+from tidegate.operators.functions.row_operator import batch_position
+from tidegate.operators.operator import Operator
+from tidegate.program.expressions import divided
+from tidegate.records.batch import Batch
+from tidegate.records.canonical import in_canonical_form
+
+_MASK = "__tidegate_mask__"
+
+
+class BatchFunctionOperator(Operator):
+    """Calls the user's function with each batch as an Arrow record batch of exactly the declared types."""
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Call the function; emit what it returns, cast to the declared types where nothing is lost."""
+        columns = batch.plain_columns  # if this fails, whoever made the records is to blame
+        try:
+            result = conform(_as_record_batch(self.operation.function(columns)), self.output_type.schema)
+            result = in_canonical_form(result, self.output_type.canonical)
+        except BaseException as e:
+            raise OperatorError(self.context.operator_name, batch_position(batch)) from e
+        if result.num_rows:
+            same = result.num_rows == batch.num_rows
+            stamps = batch.timestamps if same else None
+            self.context.emit(Batch(self.output_type, result, None, None, stamps))
+
+
+class ExpressionOperator(Operator):
+    """`select` and `with_columns`: new columns from polars expressions.
+
+    The first of a run of them evaluates for all. Where that fails they run one by one, so that the error has the name
+    of the one it belongs to.
+    """
+
+    _follower: tuple[ExpressionOperator, Callable[[int], None]] | None = None
+    _run: tuple[ExpressionOperator, ...] = ()
+    _fused: FusedExpressions | None = None
+
+    def precede(self, follower: ExpressionOperator, passed: Callable[[int], None]) -> None:
+        """Only `follower` gets what this one emits; `passed` counts records that go from one to the other.
+
+        Called by the chain before `open`.
+        """
+        self._follower = follower, passed
+
+    def open(self) -> None:
+        """Divide the result's columns into those that are computed and those that are passed on."""
+        schema = self.input_types[0].schema
+        passed, self._expressions, _ = divided(schema, self.operation.form, self.operation.expressions)
+        self._passed = {name: schema.get_field_index(root) for name, root in passed.items()}
+        """Columns of the result that are columns of the input, by their position there."""
+        self._inputs = Inputs(self._expressions, schema)
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Evaluate the expressions on the columns that they read, and those of the operators behind it where it can."""
+        columns = batch.columns  # if this fails, whoever made the records is to blame
+        if not self._run:
+            self._run, self._fused = self._fuse()
+        if self._fused is None:
+            self._process_alone(batch, columns)
+            return
+        try:
+            result = self._fused.evaluate(columns)
+        except BaseException:  # noqa: BLE001 - whatever it is, its operator raises it again
+            self._process_alone(batch, columns)
+            self._fused = None  # one by one they can
+            return
+        for operator in self._run[:-1]:
+            assert operator._follower is not None
+            operator._follower[1](batch.num_rows)
+        last = self._run[-1]
+        last.context.emit(Batch(last.output_type, result, None, batch.origin, batch.timestamps))
+
+    def _fuse(self) -> tuple[tuple[ExpressionOperator, ...], FusedExpressions | None]:
+        run = [self]
+        while (behind := run[-1]._follower) is not None and len(run) < LONGEST_RUN:
+            run.append(behind[0])
+        stages = [Stage(o.operation.form, o.operation.expressions, o.output_type.schema) for o in run]
+        fused = fuse(self.input_types[0].schema, stages) if len(run) > 1 else None
+        return tuple(run), fused
+
+    def _process_alone(self, batch: Batch, columns: pa.RecordBatch) -> None:
+        try:
+            result = self._evaluate(columns)
+        except BaseException as e:
+            raise OperatorError(self.context.operator_name, batch_position(batch)) from e
+        self.context.emit(Batch(self.output_type, result, None, batch.origin, batch.timestamps))
+
+    def _evaluate(self, columns: pa.RecordBatch) -> pa.RecordBatch:
+        schema = self.output_type.schema
+        computed: dict[str, pa.Array] = {}
+        if self._expressions:
+            # Not `select`: beside columns of all rows literals get their length, and polars refuses any other length.
+            frame = self._inputs.frame(columns).with_columns(*self._expressions)
+            names = set(schema.names) - self._passed.keys()
+            computed = {s.name: to_arrow(s) for s in frame.get_columns() if s.name in names}
+        arrays = [
+            columns.column(self._passed[name]) if name in self._passed else computed[name]
+            for name in schema.names
+        ]
+        return conform(pa.RecordBatch.from_arrays(arrays, names=schema.names), schema)
+
+
+class ExpressionFilterOperator(Operator):
+    """`filter` with polars expressions: the mask is computed from the columns that it reads, and put on all."""
+
+    def open(self) -> None:
+        """Find the columns that the predicates read."""
+        self._inputs = Inputs(self.operation.expressions, self.input_types[0].schema)
+        self._predicate = pl.all_horizontal(*self.operation.expressions).fill_null(False).alias(_MASK)
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Pass on the records where every predicate is true (null is not true)."""
+        columns = batch.columns  # if this fails, whoever made the records is to blame
+        try:
+            frame = self._inputs.frame(columns).with_columns(self._predicate)
+            mask = frame.get_column(_MASK)
+            kept = int(mask.sum())
+        except BaseException as e:
+            raise OperatorError(self.context.operator_name, batch_position(batch)) from e
+        if kept == batch.num_rows:
+            self.context.emit(batch)
+        elif kept:
+            rows = list(compress(batch.rows, mask.to_list())) if batch.has_rows else None
+            self.context.emit(keep(batch, rows, to_arrow(mask)))
+
+
+def _as_record_batch(result: Any) -> pa.RecordBatch:
+    if isinstance(result, pa.RecordBatch):
+        return result
+    if isinstance(result, pa.Table):
+        batches = result.combine_chunks().to_batches()
+        if len(batches) > 1:
+            raise SchemaError(
+                f"the function returned a table of {result.nbytes} bytes, too large for one batch"
+            )
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
+    hint = ". Call .to_arrow() on it" if hasattr(result, "to_arrow") else ""
+    raise SchemaError(
+        f"the function returned the wrong type: expected a pyarrow.RecordBatch (or Table) but got a "
+        f"{type(result).__module__}.{type(result).__qualname__}{hint}"
+    )

@@ -1,0 +1,1 @@
+"""One result per key without a window: running aggregates, the running reduce, deduplication."""

@@ -1,0 +1,1 @@
+"""What a program is made of: operations that state their own facts, transformations, partitioning, and the checks."""

@@ -1,0 +1,226 @@
+"""The operations of windows: `ApplyWindow` runs the user's functions, `AggregateWindow` built-in aggregates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from tidegate.aggregates.aggregate import Aggregate, aggregate_words, columns_read
+from tidegate.api.column_cuts import ColumnCut
+from tidegate.api.evictors import Evictor
+from tidegate.api.functions import function_name
+from tidegate.api.triggers import Trigger
+from tidegate.api.windows import WindowAssigner
+from tidegate.core.durations import format_duration_ms
+from tidegate.core.errors import ProgramError
+from tidegate.core.identity import Identity, function_identity
+from tidegate.program.aggregate_inputs import result_field
+from tidegate.program.operations import Key, Operation, Stage, TwoStages
+from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, record_type_of
+
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+WINDOW_TIME_TYPE: Final = pa.timestamp("ms", "UTC")
+
+
+def _everything(record: Any) -> int:
+    return 0
+
+
+WHOLE_STREAM: Final = Key((), _everything, record_type_of(int))
+"""The key of the state of `window_all`, where the operation's own key is None."""
+
+
+@dataclass(frozen=True)
+class WindowOperation(Operation):
+    """What all operations on windows have. `trigger` and `evictor` are None where the user gave none."""
+
+    assigner: WindowAssigner
+    key: Key | None
+    """None: all records of the stream together (`window_all`)."""
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    allowed_lateness_ms: int = 0
+    late_tag: str | None = None
+    """The id of the side output for late records; its type is the input's."""
+
+    @property
+    def keeps_keyed_state(self) -> bool:
+        return not self.is_local_stage
+
+    @cached_property
+    def effective_trigger(self) -> Trigger:
+        """The user's trigger, or the assigner's."""
+        return self.assigner.default_trigger() if self.trigger is None else self.trigger
+
+    @property
+    def needs_event_time(self) -> bool:
+        """Whether the input must have timestamps and watermarks."""
+        return self.assigner.is_event_time
+
+    def state_key(self) -> Key | None:
+        """The key; one for all without keys."""
+        return WHOLE_STREAM if self.key is None else self.key
+
+    def window_words(self) -> str:
+        """The windows, for the plan."""
+        words = self.assigner.describe()
+        if self.key is not None:
+            words += f" per {self.key.describe()}"
+        if self.trigger is not None:
+            words += f", {self.trigger.describe()}"
+        if self.evictor is not None:
+            words += f", {self.evictor.describe()}"
+        if self.allowed_lateness_ms:
+            words += f", lateness {format_duration_ms(self.allowed_lateness_ms)}"
+        return words
+
+    def identity(self) -> Identity:
+        """The windows."""
+        return (
+            self.assigner.identity(),
+            None if self.key is None else self.key.identity(),
+            None if self.trigger is None else self.trigger.identity(),
+            None if self.evictor is None else self.evictor.identity(),
+            self.allowed_lateness_ms,
+        )
+
+
+@dataclass(frozen=True)
+class ApplyWindow(WindowOperation):
+    """Runs the user's functions over windows, record by record.
+
+    `form` says what `function` is: a reduce function, an `AggregateFunction`, or None for "process", where every
+    element is kept. `window_function` is the `ProcessWindowFunction`, or None: then the reduced value or the
+    aggregate's result is the record that is emitted.
+    """
+
+    kind = "window"
+    rows = True
+    form: Literal["reduce", "aggregate", "process"] = "process"
+    function: Any = None
+    window_function: Any = None
+    accumulator_type: RecordType | None = None
+    """What is kept per window with form "aggregate"."""
+
+    @property
+    def functions(self) -> tuple[Any, ...]:
+        return tuple(f for f in (self.function, self.window_function) if f is not None)
+
+    def detail(self) -> str:
+        """The functions and the windows."""
+        return f"{self.form} {' + '.join(map(function_name, self.functions))}, {self.window_words()}"
+
+    def identity(self) -> Identity:
+        """The functions and the windows."""
+        return "window", self.form, tuple(map(function_identity, self.functions)), super().identity()
+
+
+@dataclass(frozen=True)
+class AggregateWindow(WindowOperation):
+    """Built-in aggregates over windows; `aggregates` are (output column, aggregate) in order.
+
+    Results are rows: the key columns, `window_start`, `window_end` (not with `GlobalWindows`), the aggregates; see
+    `aggregate_window_type`.
+    """
+
+    kind = "window"
+    aggregates: tuple[tuple[str, Aggregate], ...] = ()
+    stage: Stage = "whole"
+    aggregated_type: RecordType | None = None
+    """With stage "merge" the type of the records before the exchange; see `window_partials`."""
+
+    @property
+    def rows(self) -> bool:
+        return self.column_cut is None
+
+    @property
+    def runs_user_code(self) -> bool:
+        return self.rows or (self.key is not None and self.key.function is not None)
+
+    @property
+    def is_local_stage(self) -> bool:
+        return self.stage == "local"
+
+    @property
+    def hinted_function(self) -> Any:
+        """The key's: the result is typed but for the key."""
+        return None if self.key is None else self.key.function
+
+    def in_two_stages(self, record_type: RecordType) -> TwoStages | None:
+        from tidegate.program.window_partials import in_two_stages
+
+        return in_two_stages(self, record_type)
+
+    @property
+    def column_cut(self) -> ColumnCut | None:
+        """How it is performed by columns; None: record by record, because something of the user's own is in it."""
+        if self.effective_trigger.waits_for_end != "event time":
+            return None
+        return None if self.evictor is not None or self.has_object_keys else self.assigner.column_cut()
+
+    @property
+    def has_object_keys(self) -> bool:
+        """Whether keys are Python objects without a type; results are then tuples."""
+        return self.key is not None and self.key.record_type.is_object
+
+    def required_columns(self) -> frozenset[str] | None:
+        """The key columns and the aggregated ones; all where a function of the user sees the record."""
+        if self.stage == "merge":
+            return None
+        mine = columns_read(a for _, a in self.aggregates)
+        key = frozenset[str]() if self.key is None else self.key.required_columns()
+        own_trigger = self.effective_trigger.waits_for_end is None
+        reads_records = own_trigger or self.evictor is not None or self.late_tag is not None
+        if mine is None or key is None or reads_records or self.assigner.reads_element:
+            return None
+        return key | mine
+
+    def detail(self) -> str:
+        """The aggregates and the windows."""
+        what = aggregate_words(self.aggregates)
+        stage = "" if self.stage == "whole" else f", {self.stage}"
+        return f"{what}, {self.window_words()}{stage}"
+
+    def identity(self) -> Identity:
+        """The aggregates, the windows and the stage."""
+        aggregates = tuple((name, a.identity()) for name, a in self.aggregates)
+        return "aggregate window", aggregates, super().identity(), self.stage
+
+
+def aggregate_window_type(
+    record_type: RecordType,
+    key: Key | None,
+    assigner: WindowAssigner,
+    aggregates: tuple[tuple[str, Aggregate], ...],
+) -> RecordType:
+    """The type of the results: rows, or objects (plain tuples of the same fields) for an untyped key function."""
+    fields = key_fields(key)
+    if not assigner.is_global:
+        fields += [pa.field(name, WINDOW_TIME_TYPE, False) for name in (WINDOW_START, WINDOW_END)]
+    fields += [result_field(output, aggregate, record_type) for output, aggregate in aggregates]
+    names = [f.name for f in fields]
+    keys = [] if key is None else [f.name for f in key_fields(key)]
+    for name in names:
+        if names.count(name) > 1:
+            remedy = "Give the aggregate another name: aggregate(other_name=...)"
+            if name in keys and name in (WINDOW_START, WINDOW_END):
+                remedy = f"Rename the key before: with_columns(earlier=pl.col({name!r})).key_by('earlier')"
+            raise ProgramError(
+                f"the windows' results would have two columns named {name!r} ({', '.join(names)}). {remedy}"
+            )
+    if key is not None and key.record_type.is_object:
+        return ObjectType()
+    return RowType(pa.schema(fields))
+
+
+def key_fields(key: Key | None) -> list[pa.Field]:
+    """The key's columns in results: their own names, `key` for a function that returns a scalar; none without keys."""
+    if key is None or key.record_type.is_object:
+        return []
+    return [
+        f.with_name("key") if isinstance(key.record_type, ScalarType) else f for f in key.record_type.schema
+    ]

@@ -1,0 +1,40 @@
+"""Windows in two stages: when built-in aggregates can be computed partly before the exchange, and what crosses it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from tidegate.api.column_cuts import Slices
+from tidegate.program.aggregate_inputs import kernel_of
+from tidegate.program.operations import TwoStages
+from tidegate.program.window_operations import AggregateWindow, key_fields
+from tidegate.records.types import RecordType, RowType
+
+SLICE_END: Final = "$slice_end"
+
+
+def in_two_stages(operation: AggregateWindow, record_type: RecordType) -> TwoStages | None:
+    """The operation cut in two, for records of this type.
+
+    None where something forbids it: late records that must be handed over as they are, a key that is computed record
+    by record, sessions (whether a record is late depends on the others), and whatever is not done by columns.
+    """
+    key = operation.key
+    if operation.stage != "whole" or not isinstance(operation.column_cut, Slices):
+        return None
+    if operation.late_tag is not None or key is None or key.function is not None:
+        return None
+    local = replace(operation, stage="local")
+    merge = replace(operation, stage="merge", aggregated_type=record_type)
+    fields = [
+        *key_fields(key),
+        pa.field(SLICE_END, pa.int64(), False),
+        pa.field("$records", pa.int64(), False),
+    ]
+    for i, (_, aggregate) in enumerate(operation.aggregates):
+        partial = kernel_of(aggregate, record_type).partial
+        fields += [pa.field(f"${i}.{j}", f.type, True) for j, f in enumerate(partial)]
+    return TwoStages(local, merge, RowType(pa.schema(fields)))
