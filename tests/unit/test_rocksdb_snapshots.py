@@ -17,7 +17,7 @@ import pytest
 from tests.contract.state_backend_kit import Subtask
 from tests.unit.rocksdb_kit import RocksDBSubtasks
 from tidegate.api.state import ListState, MapState, ValueState
-from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibilityError
+from tidegate.core.errors import CheckpointError, ProgramError
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.keys.hashing import hash_value
 from tidegate.snapshot.handles import KeyedStateHandle, StateFile
@@ -278,12 +278,6 @@ def test_a_larger_parallelism_refers_to_the_restored_files(subtasks: RocksDBSubt
     second = half.checkpoint(2)
     assert _tables(handle) <= _tables(second)
     assert second.bytes_new < handle.bytes_full / 10
-
-
-def test_a_handle_of_the_heap_is_refused_with_what_to_do(subtasks: RocksDBSubtasks) -> None:
-    heap = KeyedStateHandle("heap", (0, 127), (), (), 0)
-    with pytest.raises(StateCompatibilityError, match=r"(?s)'counter'.*heap.*rocksdb.*state.backend=heap"):
-        subtasks.open(restore=[heap])
 
 
 def test_a_damaged_file_is_named_before_anything_is_restored(subtasks: RocksDBSubtasks) -> None:

@@ -60,6 +60,17 @@ def test_what_is_asked_for_is_fine(tmp_path, state_backend):
     made.close()
 
 
+@pytest.mark.parametrize(("wrote", "reads"), [("heap", "rocksdb"), ("rocksdb", "heap")])
+def test_files_of_another_backend_are_refused_with_what_to_do(tmp_path, wrote, reads):
+    made = states(tmp_path, stored(tmp_path, state_backend=wrote), state_backend=reads)
+    with pytest.raises(
+        StateCompatibilityError,
+        match=rf"'spend'.*written with state.backend={wrote}, but the job uses {reads}. Set state.backend={wrote}",
+    ):
+        made.keyed(KEY)
+    made.close()
+
+
 @pytest.mark.parametrize(
     ("keyed", "listed", "lost"), [("sum_", "seen", "'total'"), ("total", "known", "'seen'")]
 )

@@ -25,6 +25,7 @@ from tidegate.core.network_options import NetworkOptions
 from tidegate.core.option import CODE, REGISTRY, SPELLINGS, Option, describe, find_option, plain, register
 from tidegate.core.option_types import BOOLEAN, DURATION, LOCATION, SIZE, TEXT, at_least, choice, integer
 from tidegate.core.recovery_options import LATEST, LATEST_OR_NEW, RecoveryOptions
+from tidegate.core.state_backends import STATE_BACKENDS
 
 __all__ = [
     "COMMAND_LINE",
@@ -110,7 +111,7 @@ class Options(NetworkOptions, RecoveryOptions):
 
     state_backend = Option(
         "state.backend",
-        choice("heap", "rocksdb"),
+        choice(*STATE_BACKENDS),
         "heap",
         "Where keyed state lives: in the slots' memory, or in RocksDB on their disks (larger than memory).",
         aliases=["state.backend.type"],

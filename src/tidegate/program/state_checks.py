@@ -25,6 +25,7 @@ from tidegate.api.state import (
 )
 from tidegate.core.errors import ProgramError, SchemaError, TidegateError
 from tidegate.core.options import Options
+from tidegate.core.state_backends import STATE_BACKENDS
 from tidegate.core.words import kind_of
 from tidegate.program.operations import Key, Operation
 from tidegate.program.signatures import check_arguments, check_methods
@@ -83,8 +84,10 @@ def check_keys_can_be_stored(operation: Operation, operator: str, options: Optio
         states.append("of the timers")
     if options.checkpoint_interval:
         why = "checkpoints are on"
-    elif options.state_backend == "rocksdb" and (states or not operation.keeps_untyped_keys):
-        why = "state.backend is rocksdb"
+    elif not STATE_BACKENDS[options.state_backend].keeps_objects and (
+        states or not operation.keeps_untyped_keys
+    ):
+        why = f"state.backend is {options.state_backend}"
     else:
         return
     state = states[0] if states else f"of the {operation.kind}"

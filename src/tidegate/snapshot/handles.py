@@ -46,7 +46,8 @@ class KeyedStateHandle(msgspec.Struct, frozen=True):
     `files` in the order in which they are to be applied (heap: the base, then its increments), or as a set (rocksdb).
     """
 
-    backend: Literal["heap", "rocksdb"]
+    backend: str
+    """The name of the backend that wrote the files, and alone can read them."""
     key_groups: tuple[int, int]
     states: tuple[StateSchema, ...]
     files: tuple[StateFile, ...]

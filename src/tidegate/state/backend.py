@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +179,9 @@ class EventTime:
 
 class KeyedStateBackend(ABC):
     """The keyed state of one operator subtask."""
+
+    name: ClassVar[str]
+    """The value of `state.backend`; checkpoints have it, so it never changes."""
 
     def __init__(self, context: BackendContext) -> None:
         self.context = context

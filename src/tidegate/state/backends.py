@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
+
+from tidegate.core.errors import StateCompatibilityError
+from tidegate.core.state_backends import STATE_BACKENDS
+from tidegate.snapshot.handles import KeyedStateHandle
 from tidegate.state.backend import BackendContext, KeyedStateBackend
 
 
 def make_backend(context: BackendContext) -> KeyedStateBackend:
-    """The backend that the options name, empty. RocksDB is imported only where it is used."""
-    if context.options.state_backend == "rocksdb":
-        from tidegate.state.rocksdb.backend import RocksDBBackend
+    """The backend that the options name, empty. Only this one is imported."""
+    module, _, name = STATE_BACKENDS[context.options.state_backend].implementation.partition(":")
+    backend: type[KeyedStateBackend] = getattr(importlib.import_module(module), name)
+    return backend(context)
 
-        return RocksDBBackend(context)
-    from tidegate.state.heap.backend import HeapBackend
 
-    return HeapBackend(context)
+def check_written_by(backend: str, handles: Iterable[KeyedStateHandle], operator: str) -> None:
+    """Refuse the files of another backend: each reads its own alone."""
+    for handle in handles:
+        if handle.backend != backend:
+            raise StateCompatibilityError(
+                f"operator {operator!r} cannot restore key groups {handle.range}: the checkpoint was written with "
+                f"state.backend={handle.backend}, but the job uses {backend}. Set state.backend={handle.backend}, or "
+                f"start without state"
+            )

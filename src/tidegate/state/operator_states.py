@@ -33,7 +33,7 @@ from tidegate.core.words import kind_of
 from tidegate.records.types import RecordType, brief, record_type_of
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution
 from tidegate.state.backend import AsyncPart, BackendContext, KeyedStateBackend
-from tidegate.state.backends import make_backend
+from tidegate.state.backends import check_written_by, make_backend
 from tidegate.state.serializers import ValueSerializer, map_key_serializer, value_serializer
 from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
@@ -107,6 +107,7 @@ class OperatorStates:
                 )
             )
             if self._restored is not None and self._restored.keyed:
+                check_written_by(self._backend.name, self._restored.keyed, c.operator_name)
                 self._backend.restore(self._restored.keyed, self._restored.storage)
         return self._backend
 

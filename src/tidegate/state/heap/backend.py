@@ -63,6 +63,8 @@ class Store(Protocol):
 class HeapBackend(LayeredBackend):
     """Keyed state in the memory of the slot."""
 
+    name = "heap"
+
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)
         self._keys = None if context.key_type.is_object else KeySerializer(context.key_type)
@@ -164,12 +166,6 @@ class HeapBackend(LayeredBackend):
             raise self._untyped_keys()
         times: list[EventTime] = []
         for handle in handles:
-            if handle.backend != "heap":
-                raise StateCompatibilityError(
-                    f"operator {context.operator_name!r} cannot restore its keyed state: it was written by the "
-                    f"{handle.backend} backend in the checkpoint but is read by the heap backend in the program. Set "
-                    f"state.backend={handle.backend}"
-                )
             self._check_schemas(handle)
             files: dict[str, list[StoredRows]] = {}
             for file in handle.files:
@@ -208,7 +204,7 @@ class HeapBackend(LayeredBackend):
             chain = self._chains.get(name, ())
             full = self.context.shares_nothing(checkpoint_id) or self._writes_base(name, store)
             parts.append(_Part(store, () if full else chain, full, store.freeze(checkpoint_id, full)))
-        taken = _Snapshot(checkpoint_id, self.context, parts)
+        taken = _Snapshot(self, checkpoint_id, parts)
         self._pending[checkpoint_id] = taken
         return taken
 
@@ -290,11 +286,11 @@ class _Part:
 class _Snapshot:
     """The asynchronous part of one checkpoint. Called once, on another thread, unless it is given up before."""
 
-    def __init__(self, checkpoint_id: int, context: BackendContext, parts: list[_Part]) -> None:
+    def __init__(self, backend: HeapBackend, checkpoint_id: int, parts: list[_Part]) -> None:
         self.files: dict[str, tuple[StateFile, ...]] | None = None
         """Set when all is written: the files by state."""
         self._checkpoint_id = checkpoint_id
-        self._context = context
+        self._backend = backend
         self._parts = parts
         self._turns = [True]
         """Whoever takes the one that is there, in one step of the interpreter, writes it or gives it up."""
@@ -305,7 +301,7 @@ class _Snapshot:
             self._release()
 
     def __call__(self, writer: SnapshotWriter) -> KeyedStateHandle:
-        context = self._context
+        context = self._backend.context
         if not self._is_first():
             raise CheckpointError(
                 f"operator {context.operator_name!r}: checkpoint {self._checkpoint_id} was given up before its "
@@ -326,7 +322,7 @@ class _Snapshot:
             self._release()
         self.files = files
         return KeyedStateHandle(
-            backend="heap",
+            backend=self._backend.name,
             key_groups=(context.key_groups.start, context.key_groups.end),
             states=tuple(p.store.schema for p in self._parts),
             files=tuple(f for chain in files.values() for f in chain),

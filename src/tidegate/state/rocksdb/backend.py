@@ -46,6 +46,8 @@ _SCANNED_FOR_EXPIRY: Final = 10_000
 class RocksDBBackend(LayeredBackend):
     """The keyed state of one operator subtask in RocksDB."""
 
+    name = "rocksdb"
+
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)
         self._memory = RocksDBMemory.shared(context.options.rocksdb_memory)
@@ -187,7 +189,7 @@ class RocksDBBackend(LayeredBackend):
                 files, bytes_new = self._files.upload(checkpoint_id, path, memo, writer, full=full)
             finally:
                 frozen.discard_checkpoint()
-            return KeyedStateHandle("rocksdb", (groups.start, groups.end), schemas, files, bytes_new)
+            return KeyedStateHandle(self.name, (groups.start, groups.end), schemas, files, bytes_new)
 
         return write
 

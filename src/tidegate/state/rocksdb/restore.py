@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidegate.core.errors import CheckpointError, StateCompatibilityError
+from tidegate.core.errors import CheckpointError
 from tidegate.core.key_groups import KeyGroupRange
 from tidegate.snapshot.handles import KeyedStateHandle, StateFile, StateSchema
 from tidegate.state.fingerprints import check_compatible
@@ -46,13 +46,6 @@ def restore_database(
 ) -> RestoredDatabase | None:
     """The database of these key groups in `directory`/db; None if no handle has any of them."""
     overlapping = [h for h in handles if len(h.range.intersection(key_groups))]
-    for handle in overlapping:
-        if handle.backend != "rocksdb":
-            raise StateCompatibilityError(
-                f"operator {operator!r} cannot restore key groups {handle.range}: the checkpoint was written with "
-                f"state.backend={handle.backend}, but the job uses rocksdb. Set state.backend={handle.backend}, or "
-                f"start without state"
-            )
     if not overlapping:
         return None
     base, *others = sorted(overlapping, key=lambda h: -len(h.range.intersection(key_groups)))
