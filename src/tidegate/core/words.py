@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -26,6 +27,16 @@ def brief(value: Any, limit: int = 120) -> str:
     except Exception as e:  # noqa: BLE001 - the user's repr may raise anything; the message must still be made
         text = f"<{type(value).__name__} whose repr raises {type(e).__name__}>"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def either(words: Iterable[str]) -> str:
+    """Several words, one of which is meant.
+
+    >>> either(["heap", "rocksdb", "disk"]), either(["heap"])
+    ('heap, rocksdb or disk', 'heap')
+    """
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def number_of(count: int, noun: str, plural: str = "") -> str:

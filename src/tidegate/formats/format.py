@@ -36,6 +36,9 @@ class TextFormat(ABC):
 
     name: str
     extension: str
+    """What names of its files end with."""
+    other_extensions: tuple[str, ...] = ()
+    """What the names of files that others wrote may end with instead."""
     has_header: bool = False
     """Whether the first line of a file names its columns."""
     default_type: type | None = None

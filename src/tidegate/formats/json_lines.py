@@ -64,6 +64,7 @@ class JsonLinesFormat(TextFormat):
 
     name = "json"
     extension = "json"
+    other_extensions = ("jsonl", "ndjson")
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse the column types that have no JSON form (unions, maps with other keys than str or int)."""

@@ -26,6 +26,7 @@ class ParquetFormat:
 
     name = "parquet"
     extension = "parquet"
+    other_extensions = ("pq",)
 
     def __init__(self, *, compression: str = "snappy", row_group_rows: int = 262_144) -> None:
         if row_group_rows < 1:
