@@ -176,6 +176,18 @@ def until(client: Any, condition: Callable[[], Any], what: str, deadline_s: floa
     return wait_until(look, f"{what}; {client.overview()}", deadline_s)
 
 
+def hold_next(client: Any, sink: HoldingSink) -> int:
+    """Hold a checkpoint that has not begun, whole: `hold()` may come between two sinks' parts of one that has.
+
+    Returns the number of the last one that passes.
+    """
+    while True:
+        last = int(client.checkpoints().triggered) + 2
+        sink.let_pass(last)
+        if client.checkpoints().triggered <= last:
+            return last
+
+
 def until_completed(client: Any, count: int = 1, deadline_s: float = DEADLINE_S) -> None:
     """Wait until so many checkpoints were completed in all."""
     until(client, lambda: client.checkpoints().completed >= count, f"{count} checkpoints", deadline_s)

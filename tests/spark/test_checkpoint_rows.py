@@ -16,6 +16,7 @@ import pytest
 from examples.word_count import TEXT, words
 from tests.fault.kit import (
     HoldingSink,
+    hold_next,
     kill,
     pids,
     running,
@@ -223,8 +224,7 @@ def test_an_acknowledgement_has_addresses_of_files_that_are_whole_and_never_stat
         until(client, lambda: source.has_reached("end"), "all records to be read")
         until(client, lambda: len(sink.noted()) == keys, "all records")
         large = later_checkpoint(client, "a checkpoint of everything")
-        sink.hold()
-        before = client.checkpoints().triggered  # the sinks may have written their part of these
+        before = hold_next(client, sink)
         held = until(
             client,
             lambda: next(
