@@ -6,7 +6,6 @@ wire as MessagePack and is stored as JSON.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, NamedTuple
 
 import msgspec
@@ -141,13 +140,3 @@ class JobGraph(msgspec.Struct, frozen=True):
                 f"Run the same version of tidegate in the driver and the slots"
             )
         return graph
-
-    def fingerprint(self) -> str:
-        """A hash over everything but the blobs: equal graphs have equal fingerprints in every process."""
-        plain = msgspec.to_builtins(self)
-        for vertex in plain["vertices"]:
-            for operator in vertex["operators"]:
-                operator.pop("blob")
-        for edge in plain["edges"]:
-            edge.pop("blob")
-        return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()[:16]
