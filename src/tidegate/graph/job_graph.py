@@ -60,6 +60,8 @@ class JobVertex(msgspec.Struct, frozen=True):
     slot_sharing_group: str
     alignment_group: str | None = None
     """The group of sources whose slowest this one may not run ahead of."""
+    queries: tuple[tuple[int, ...], ...] = ()
+    """Operators that run as one polars query, by position: the first computes what all of them do."""
 
     @property
     def is_source(self) -> bool:

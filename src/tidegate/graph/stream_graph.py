@@ -42,7 +42,7 @@ class StreamNode:
 
 @dataclass(eq=False)
 class StreamEdge:
-    """A stream between two operators. `unchained_because` is empty where they are fused.
+    """A stream between two operators. `unchained_because` is empty where they are chained.
 
     `columns` are those that cross an exchange, where the target says which it reads; None: all.
     """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from itertools import pairwise
+from typing import Final, cast
 
 import msgspec
 
@@ -90,11 +91,13 @@ class OperatorChain:
                 vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i], times, after
             )
             operator = build_operator(vertex.operators[i], context)
-            _fuse(operator, i, vertex, built, counts, exchanges)
             built.insert(0, operator)
             for link in vertex.links:
                 if link.target == i:
                     receivers.setdefault((link.source, link.tag), []).append(_chained(operator, counts[i]))
+        for query in vertex.queries:
+            first, *followers = cast("list[ExpressionOperator]", [built[i] for i in query])
+            first.lead(followers, partial(_count_passed, [counts[i] for i in query]))
         self.operators = built
         self._timed = [o for o in built if _keeps_processing_time(o)]
         self._ready_checks = [o for o in built if type(o).is_ready is not Operator.is_ready]
@@ -363,26 +366,10 @@ def _keeps_processing_time(operator: Operator) -> bool:
     return type(operator).next_processing_time_ms is not Operator.next_processing_time_ms
 
 
-def _fuse(
-    operator: Operator,
-    i: int,
-    vertex: JobVertex,
-    behind: list[Operator],
-    counts: list[OperatorMetrics],
-    exchanges: Mapping[tuple[int, str | None], object],
-) -> None:
-    """Tell expressions whose only receiver is the next operator, expressions too, so that both become one query."""
-    links = [link for link in vertex.links if link.source == i]
-    if not isinstance(operator, ExpressionOperator) or len(links) != 1 or any(op == i for op, _ in exchanges):
-        return
-    follower = behind[links[0].target - i - 1]
-    if isinstance(follower, ExpressionOperator):
-        operator.precede(follower, partial(_count_passed, counts[i], counts[links[0].target]))
-
-
-def _count_passed(source: OperatorMetrics, target: OperatorMetrics, records: int) -> None:
-    source.records_out += records
-    target.records_in += records
+def _count_passed(query: list[OperatorMetrics], records: int) -> None:
+    for source, target in pairwise(query):
+        source.records_out += records
+        target.records_in += records
 
 
 def _fan_out(receivers: list[Receiver]) -> Receiver:

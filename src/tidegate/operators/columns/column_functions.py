@@ -6,7 +6,7 @@ not shown to polars at all, so that a dictionary-encoded text column stays encod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
 from tidegate.operators.columns.frames import Inputs, to_arrow
-from tidegate.operators.columns.fusion import LONGEST_RUN, FusedExpressions, Stage, fuse
+from tidegate.operators.columns.fusion import FusedExpressions
 from tidegate.operators.columns.schema_fit import conform
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.functions.record_functions import keep
@@ -48,20 +48,19 @@ class BatchFunctionOperator(Operator):
 class ExpressionOperator(Operator):
     """`select` and `with_columns`: new columns from polars expressions.
 
-    The first of a run of them evaluates for all. Where that fails they run one by one, so that the error has the name
-    of the one it belongs to.
+    The first operator of a query evaluates for all of it. Where that fails they run one by one, so that the error has
+    the name of the operator that it belongs to.
     """
 
-    _follower: tuple[ExpressionOperator, Callable[[int], None]] | None = None
-    _run: tuple[ExpressionOperator, ...] = ()
+    _followers: Sequence[ExpressionOperator] = ()
     _fused: FusedExpressions | None = None
 
-    def precede(self, follower: ExpressionOperator, passed: Callable[[int], None]) -> None:
-        """Only `follower` gets what this one emits; `passed` counts records that go from one to the other.
+    def lead(self, followers: Sequence[ExpressionOperator], count: Callable[[int], None]) -> None:
+        """Run as one query with `followers`; `count` counts the records that go from each of them to the next.
 
         Called by the chain before `open`.
         """
-        self._follower = follower, passed
+        self._followers, self._count = followers, count
 
     def open(self) -> None:
         """Divide the result's columns into those that are computed and those that are passed on."""
@@ -70,12 +69,13 @@ class ExpressionOperator(Operator):
         self._passed = {name: schema.get_field_index(root) for name, root in passed.items()}
         """Columns of the result that are columns of the input, by their position there."""
         self._inputs = Inputs(self._expressions, schema)
+        if self._followers:
+            operations = [o.operation for o in (self, *self._followers)]
+            self._fused = FusedExpressions(schema, operations, self._followers[-1].output_type.schema)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Evaluate the expressions on the columns that they read, and those of the operators behind it where it can."""
+        """Evaluate the expressions on the columns that they read: those of the whole query, or its own."""
         columns = batch.columns  # if this fails, whoever made the records is to blame
-        if not self._run:
-            self._run, self._fused = self._fuse()
         if self._fused is None:
             self._process_alone(batch, columns)
             return
@@ -85,19 +85,9 @@ class ExpressionOperator(Operator):
             self._process_alone(batch, columns)
             self._fused = None  # one by one they can
             return
-        for operator in self._run[:-1]:
-            assert operator._follower is not None
-            operator._follower[1](batch.num_rows)
-        last = self._run[-1]
+        self._count(batch.num_rows)
+        last = self._followers[-1]
         last.context.emit(Batch(last.output_type, result, None, batch.origin, batch.timestamps))
-
-    def _fuse(self) -> tuple[tuple[ExpressionOperator, ...], FusedExpressions | None]:
-        run = [self]
-        while (behind := run[-1]._follower) is not None and len(run) < LONGEST_RUN:
-            run.append(behind[0])
-        stages = [Stage(o.operation.form, o.operation.expressions, o.output_type.schema) for o in run]
-        fused = fuse(self.input_types[0].schema, stages) if len(run) > 1 else None
-        return tuple(run), fused
 
     def _process_alone(self, batch: Batch, columns: pa.RecordBatch) -> None:
         try:
