@@ -65,7 +65,7 @@ def made_batches(count: int, keys: int, rate: int) -> Batches:
             "amount": pa.array(chance.integers(0, 100, ROWS)),
             "price": pa.array(chance.random(ROWS)),
         }
-        batch = Batch(RECORDS, pa.RecordBatch.from_pydict(columns), None, None, pa.array(times))
+        batch = Batch(RECORDS, columns=pa.RecordBatch.from_pydict(columns), timestamps=pa.array(times))
         found.append((batch, start - 2_000))
     return found
 

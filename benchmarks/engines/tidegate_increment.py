@@ -99,7 +99,7 @@ class _KeysReader(RequestingReader):
         if len(numbers):
             self._share = share._replace(position=share.position + len(numbers))
             columns = pa.record_batch([pa.array(user_ids(numbers))], schema=SCHEMA)
-            return Batch.of_columns(self._type, columns)
+            return Batch(self._type, columns=columns)
         (self._folder / f"emitted-{share.change}-{share.share}").touch()
         self._numbers = None
         following = share._replace(change=share.change + 1, position=0)

@@ -124,7 +124,7 @@ class _MemoryReader(SourceReader):
             note_first_read(self._notes)
         rows = self._records[self._next : min(self._next + self._context.batch_rows, self._end)]
         self._next += len(rows)
-        return Batch.of_rows(self._type, rows)
+        return Batch(self._type, rows=rows)
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         self._blocks.extend(splits)

@@ -108,7 +108,7 @@ class _ArrivalsReader(RequestingReader):
             numbers = np.arange(share.position, stop, dtype=np.int64) * share.shares + share.share
             self._share = share._replace(position=stop)
             columns = [pa.array(numbers), pa.array(numbers % source.keys)]
-            return Batch.of_columns(self._type, pa.record_batch(columns, schema=SCHEMA))
+            return Batch(self._type, columns=pa.record_batch(columns, schema=SCHEMA))
         if (source.folder / "end").exists():
             self._share = None
             return self.out_of_splits()

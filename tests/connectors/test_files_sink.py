@@ -71,7 +71,7 @@ def writer(
 
 
 def batch(*rows: Any, record_type: RecordType = COUNT) -> Batch:
-    return Batch.of_rows(record_type, list(rows))
+    return Batch(record_type, rows=list(rows))
 
 
 def names(directory: Path) -> list[str]:
@@ -162,7 +162,7 @@ def test_dictionary_columns_are_written_as_plain_strings(tmp_path):
     for kind in ("json", "csv", "parquet"):
         (tmp_path / kind).mkdir()
         one = writer(FileSink(tmp_path / kind, kind))
-        one.write(Batch.of_columns(COUNT, columns))
+        one.write(Batch(COUNT, columns=columns))
         one.flush(end_of_input=True)
         assert [r.app for r in read_all(FileSource(tmp_path / kind, kind, Count))] == ["x", "y", "x"]
 

@@ -128,7 +128,7 @@ def local(tmp_path: Path) -> Output:
 
 def write(writer: SinkWriter, *numbers: int) -> None:
     for n in numbers:
-        writer.write(Batch.of_rows(COUNT, [Count("a", n)]))
+        writer.write(Batch(COUNT, rows=[Count("a", n)]))
 
 
 def prepared(writer: SinkWriter) -> Any:

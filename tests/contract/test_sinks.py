@@ -182,7 +182,7 @@ def job(case: Case, tmp_path: Path) -> Job:
 
 
 def batch(records: list[Click]) -> Batch:
-    return Batch.of_rows(CLICK, records)
+    return Batch(CLICK, rows=records)
 
 
 def finish(writer: SinkWriter) -> None:
@@ -214,9 +214,9 @@ def test_flushes_in_between_change_nothing(case, job, tmp_path):
 def test_columns_dictionaries_and_slices_are_written_like_rows(case, job, tmp_path):
     writer = job.writer()
     columns = CLICK.to_columns(clicks(0, 30))
-    writer.write(Batch.of_columns(CLICK, columns).slice(0, 10))
+    writer.write(Batch(CLICK, columns=columns).slice(0, 10))
     encoded = pa.record_batch({"app": columns.column("app").dictionary_encode(), "n": columns.column("n")})
-    writer.write(Batch.of_columns(CLICK, encoded).slice(10, 10))
+    writer.write(Batch(CLICK, columns=encoded).slice(10, 10))
     writer.write(batch(clicks(0, 30)).slice(20, 10))
     finish(writer)
     if case.written:

@@ -31,7 +31,7 @@ LATE = CheckpointBarrier(7, 100, unaligned=True)
 
 
 def batch(*rows: int) -> Batch:
-    return Batch.of_columns(INT, INT.to_columns(list(rows)))
+    return Batch(INT, columns=INT.to_columns(list(rows)))
 
 
 def gate() -> InputGate:

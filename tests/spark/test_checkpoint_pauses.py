@@ -73,7 +73,7 @@ class _FlowReader(_TapReader):
             [pa.array(partition), pa.array(n), pa.array(n % KEYS)], schema=self._source.record_type.schema
         )
         self._reach(split.partition, start + STEP)
-        return Batch.of_columns(self._source.record_type, columns, Origin(split.id, start, "record"))
+        return Batch(self._source.record_type, columns=columns, origin=Origin(split.id, start, "record"))
 
 
 class CountingSink(HoldingSink):

@@ -213,7 +213,12 @@ class Chain:
         self.chain.open()
 
     def push(self, columns: pa.RecordBatch = COLUMNS) -> None:
-        batch = Batch(RowType(CLICKS), columns, None, Origin("f", 1), pa.array(range(columns.num_rows)))
+        batch = Batch(
+            RowType(CLICKS),
+            columns=columns,
+            origin=Origin("f", 1),
+            timestamps=pa.array(range(columns.num_rows)),
+        )
         self.chain.process(batch, 0)
 
     def counts(self) -> list[tuple[int, int]]:
@@ -263,7 +268,7 @@ def test_an_operator_whose_result_others_get_too_is_not_skipped() -> None:
     taken = {(position["left"], None): [left.append], (position["shared"], None): [shared.append]}
     made = OperatorChain(chain.vertex, 0, host(), TaskMetrics(0, 0), taken)
     made.open()
-    made.process(Batch.of_columns(RowType(CLICKS), COLUMNS), 0)
+    made.process(Batch(RowType(CLICKS), columns=COLUMNS), 0)
     assert [row.n for row in left[0].rows] == [20, None, 40, 50]
     assert [row.n for row in shared[0].rows] == [2, None, 4, 5]
 

@@ -463,6 +463,6 @@ def test_reduce_function_object_is_opened() -> None:
 def test_reduced_batch_keeps_timestamps_for_each_and_has_none_per_batch() -> None:
     for emit, stamps in (("each", [1, 2]), ("batch", None)):
         with OperatorHarness.of(source(int).key_by(lambda n: 0).reduce(max, emit=emit)) as h:
-            h.push_batch(Batch(h.input_types[0], None, [5, 6], None, pa.array([1, 2])))
+            h.push_batch(Batch(h.input_types[0], rows=[5, 6], timestamps=pa.array([1, 2])))
             out = h.batches[0].timestamps
             assert (None if out is None else out.to_pylist()) == stamps

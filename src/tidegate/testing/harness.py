@@ -156,9 +156,9 @@ class OperatorHarness:
         `timestamps` are the event times of the records, in milliseconds.
         """
         record_type = self.input_types[input_index]
-        batch = Batch.of_rows(record_type, ResultType(record_type).adopt(list(rows)), origin)
-        if timestamps is not None:
-            batch.timestamps = pa.array(timestamps, pa.int64())
+        adopted = ResultType(record_type).adopt(list(rows))
+        stamps = None if timestamps is None else pa.array(timestamps, pa.int64())
+        batch = Batch(record_type, rows=adopted, origin=origin, timestamps=stamps)
         self.push_batch(batch, input_index=input_index)
 
     def advance_watermark(self, watermark_ms: int) -> None:
@@ -176,7 +176,7 @@ class OperatorHarness:
     def push_columns(self, columns: Any, *, input_index: int = 0, origin: Origin | None = None) -> None:
         """Send one Arrow record batch into an input."""
         self.push_batch(
-            Batch.of_columns(self.input_types[input_index], columns, origin), input_index=input_index
+            Batch(self.input_types[input_index], columns=columns, origin=origin), input_index=input_index
         )
 
     def push_batch(self, batch: Batch, *, input_index: int = 0) -> None:

@@ -7,7 +7,6 @@ not shown to polars at all, so that a dictionary-encoded text column stays encod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import compress
 from typing import Any
 
 import polars as pl
@@ -18,7 +17,6 @@ from tidegate.operators.columns.frames import Inputs, to_arrow
 from tidegate.operators.columns.fusion import FusedExpressions
 from tidegate.operators.columns.schema_fit import conform
 from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions.record_functions import keep
 from tidegate.operators.functions.row_operator import batch_position
 from tidegate.operators.operator import Operator
 from tidegate.program.expressions import divided
@@ -42,7 +40,7 @@ class BatchFunctionOperator(Operator):
         if result.num_rows:
             same = result.num_rows == batch.num_rows
             stamps = batch.timestamps if same else None
-            self.context.emit(Batch(self.output_type, result, None, None, stamps))
+            self.context.emit(Batch(self.output_type, columns=result, timestamps=stamps))
 
 
 class ExpressionOperator(Operator):
@@ -87,14 +85,14 @@ class ExpressionOperator(Operator):
             return
         self._count(batch.num_rows)
         last = self._followers[-1]
-        last.context.emit(Batch(last.output_type, result, None, batch.origin, batch.timestamps))
+        last.context.emit(batch.with_columns(last.output_type, result))
 
     def _process_alone(self, batch: Batch, columns: pa.RecordBatch) -> None:
         try:
             result = self._evaluate(columns)
         except BaseException as e:
             raise OperatorError(self.context.operator_name, batch_position(batch)) from e
-        self.context.emit(Batch(self.output_type, result, None, batch.origin, batch.timestamps))
+        self.context.emit(batch.with_columns(self.output_type, result))
 
     def _evaluate(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         schema = self.output_type.schema
@@ -131,8 +129,7 @@ class ExpressionFilterOperator(Operator):
         if kept == batch.num_rows:
             self.context.emit(batch)
         elif kept:
-            rows = list(compress(batch.rows, mask.to_list())) if batch.has_rows else None
-            self.context.emit(keep(batch, rows, to_arrow(mask)))
+            self.context.emit(batch.filter(to_arrow(mask)))
 
 
 def _as_record_batch(result: Any) -> pa.RecordBatch:

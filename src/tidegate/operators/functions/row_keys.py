@@ -20,7 +20,7 @@ def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
     """The values of one key column, or tuples of the values of several. None is a key like any other.
 
     >>> from tidegate.records.types import record_type_of
-    >>> batch = Batch.of_rows(record_type_of(tuple[str, int]), [("a", 1), ("b", 2)])
+    >>> batch = Batch(record_type_of(tuple[str, int]), rows=[("a", 1), ("b", 2)])
     >>> key_values(batch, ("f1",)), key_values(batch, ("f0", "f1"))
     ([1, 2], [('a', 1), ('b', 2)])
     """

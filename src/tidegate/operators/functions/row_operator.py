@@ -266,7 +266,7 @@ class RowOperator(Operator):
     ) -> None:
         """Send records of the right class. If their fields turn out wrong later, this operator is to blame."""
         try:
-            self.context.emit(Batch(self.output_type, None, out, origin, timestamps))
+            self.context.emit(Batch(self.output_type, rows=out, origin=origin, timestamps=timestamps))
         except SchemaError as e:
             index = first_misfit(self.output_type, out)
             if index < 0:
@@ -287,7 +287,7 @@ class RowOperator(Operator):
         except SchemaError as e:
             raise OperatorError(self.name) from wrong_type(e, where)
         try:
-            self.context.emit_side(tag, Batch(record_type, None, values, None, timestamps))
+            self.context.emit_side(tag, Batch(record_type, rows=values, timestamps=timestamps))
         except SchemaError as e:
             if first_misfit(record_type, values) < 0:
                 raise

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.keys.key_index import KeyIndex
-from tidegate.operators.event_time.late_records import LateRecords, chosen
+from tidegate.operators.event_time.late_records import LateRecords
 from tidegate.operators.failures import OperatorError, blame
 from tidegate.operators.functions.row_operator import RowOperator, batch_position
 from tidegate.operators.keyed.latest_values import not_storable
@@ -70,14 +70,14 @@ class TimedFilter(RowOperator):
         late = times <= self.clock_ms
         if late.any():
             self._late.leave_out(batch, late, self.operation.late_tag)
-            batch, times = chosen(batch, ~late), times[~late]
+            batch, times = batch.filter(~late), times[~late]
         if not batch.num_rows:
             return
         passes = self.passes(batch, times)
         if passes.all():
             self.context.emit(batch)
         elif passes.any():
-            self.context.emit(chosen(batch, passes))
+            self.context.emit(batch.filter(passes))
 
     @abstractmethod
     def passes(self, batch: Batch, times: Longs) -> Mask:

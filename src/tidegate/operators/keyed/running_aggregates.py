@@ -99,10 +99,8 @@ class AggregateOperator(RowOperator):
             declared = self.output_type.schema
             self._schema = pa.schema([f.with_type(t) for f, t in zip(declared, types, strict=True)])
         out = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        if self.emits_each:
-            self.context.emit(Batch(self.output_type, out, None, batch.origin, batch.timestamps))
-        else:
-            self.context.emit(Batch.of_columns(self.output_type, out))
+        kind = self.output_type
+        self.context.emit(batch.with_columns(kind, out) if self.emits_each else Batch(kind, columns=out))
 
 
 @dataclass

@@ -27,7 +27,7 @@ from tidegate.keys.hashing import hash_columns
 from tidegate.keys.key_group_columns import key_groups
 from tidegate.keys.key_index import KeyIndex
 from tidegate.operators.columns.aggregate_inputs import AggregateInputs
-from tidegate.operators.event_time.late_records import LateRecords, chosen
+from tidegate.operators.event_time.late_records import LateRecords
 from tidegate.operators.event_time.restored_clocks import RestoredClocks
 from tidegate.operators.failures import OperatorError
 from tidegate.operators.functions.row_operator import RowOperator, batch_position
@@ -106,7 +106,7 @@ class ColumnWindowOperator(RowOperator):
         if late is None or not late.any():
             return batch
         self._late.leave_out(batch, late, self.operation.late_tag)
-        return None if late.all() else chosen(batch, ~late)
+        return None if late.all() else batch.filter(~late)
 
     def key_columns(self, batch: Batch) -> list[pa.Array]:
         """The key of every record."""
@@ -166,7 +166,7 @@ class ColumnWindowOperator(RowOperator):
             declared = self.output_type.schema
             self._schema = pa.schema([f.with_type(t) for f, t in zip(declared, types, strict=True)])
         out = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self.context.emit(Batch(self.output_type, out, None, None, pa.array(ends - 1)))
+        self.context.emit(Batch(self.output_type, columns=out, timestamps=pa.array(ends - 1)))
 
     def _keys_of(self, index: KeyIndex, ids: Longs) -> list[pa.Array]:
         """The keys of ids; one column of text stays encoded, which is cheap here and for whoever comes next."""

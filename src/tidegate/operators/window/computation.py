@@ -179,7 +179,7 @@ class AggregateComputation(WindowComputation):
         return self._built_in.values(batch) if self._evictor is None else batch.rows
 
     def _accumulated(self, elements: list[Any]) -> list[Any]:
-        return self._built_in.values(Batch.of_rows(self._record_type, elements))
+        return self._built_in.values(Batch(self._record_type, rows=elements))
 
 
 def refuse_untyped(operation: ApplyWindow, record_type: RecordType, operator: str) -> None:

@@ -133,7 +133,7 @@ class AggregateResults(Results):
         columns = zip(*values, strict=True)
         arrays += [build_column(f, list(column), None) for f, column in zip(fields, columns, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        operator.context.emit(Batch(operator.output_type, batch, None, None, timestamps))
+        operator.context.emit(Batch(operator.output_type, columns=batch, timestamps=timestamps))
 
     def _key_columns(self, keys: list[Any]) -> list[pa.Array]:
         key = self._key

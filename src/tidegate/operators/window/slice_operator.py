@@ -202,7 +202,7 @@ class LocalWindowOperator(ColumnWindowOperator):
         arrays = [*keys, pa.array(ends), *self.aggregates.to_arrow(columns)]
         fields = [f.with_type(a.type) for f, a in zip(self.output_type.schema, arrays, strict=True)]
         out = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-        self.context.emit(Batch(self.output_type, out, None, None, pa.array(ends - 1)))
+        self.context.emit(Batch(self.output_type, columns=out, timestamps=pa.array(ends - 1)))
 
 
 def _is_encoded(column: pa.Array) -> bool:
