@@ -101,6 +101,7 @@ class Operator(ABC):
         self.output_type = output_type
         self.side_outputs = side_outputs
         self.context = context
+        self.name = context.operator_name
 
     def open(self) -> None:
         """Get ready; may call the user's `open`."""

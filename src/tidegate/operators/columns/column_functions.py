@@ -16,8 +16,7 @@ from tidegate.core.errors import SchemaError
 from tidegate.operators.columns.frames import Inputs, to_arrow
 from tidegate.operators.columns.fusion import FusedExpressions
 from tidegate.operators.columns.schema_fit import conform
-from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions.row_operator import batch_position
+from tidegate.operators.failures import OperatorError, batch_position
 from tidegate.operators.operator import Operator
 from tidegate.program.expressions import divided
 from tidegate.records.batch import Batch

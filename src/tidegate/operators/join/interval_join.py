@@ -12,8 +12,8 @@ from typing import Any
 
 from tidegate.core.errors import ProgramError
 from tidegate.operators.event_time.late_records import LateRecords
-from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions.row_operator import RowOperator, StatefulContext, batch_position
+from tidegate.operators.failures import OperatorError, batch_position
+from tidegate.operators.functions.row_operator import RowOperator, StatefulContext
 from tidegate.operators.functions.stamped_results import MOST_ROWS, StampedResults
 from tidegate.operators.join.buffers import Entry, JoinBuffer, StoredEntries
 from tidegate.operators.keyed.latest_values import not_storable

@@ -16,24 +16,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.errors import ProgramError
 from tidegate.keys.hashing import hash_columns
 from tidegate.keys.key_group_columns import key_groups
 from tidegate.keys.key_index import KeyIndex
 from tidegate.operators.columns.aggregate_inputs import AggregateInputs
 from tidegate.operators.event_time.late_records import LateRecords
 from tidegate.operators.event_time.restored_clocks import RestoredClocks
-from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions.row_operator import RowOperator, batch_position
-from tidegate.operators.results import wrong_type
+from tidegate.operators.failures import OperatorError, batch_position
+from tidegate.operators.functions.row_keys import KeyColumns
+from tidegate.operators.operator import Operator
 from tidegate.operators.window.parts import Columns, Inputs, WindowAggregates, take
-from tidegate.program.operations import Key
 from tidegate.program.window_operations import WINDOW_TIME_TYPE, AggregateWindow
 from tidegate.records.batch import Batch
 from tidegate.records.decimals import DecimalOverflow, overflow_advice
@@ -49,7 +48,7 @@ MOST_ROWS: Final = 1 << 16
 """How many results are sent together."""
 
 
-class ColumnWindowOperator(RowOperator):
+class ColumnWindowOperator(Operator):
     """Reads keys, times and values of a batch by columns, and sends results."""
 
     operation: AggregateWindow
@@ -62,19 +61,12 @@ class ColumnWindowOperator(RowOperator):
         """Leave out what was emitted."""
         self.given_out_ms, self.records_repeat = clocks.by_key_group, clocks.repeats
 
-    def user_function(self) -> Any:
-        """There is none but the key's."""
-        return None
-
     def open(self) -> None:
         """Find the columns."""
-        super().open()
         operation = self.operation
         key = operation.key
-        input_type = self.input_types[0]
-        self._key_positions: list[int] = []
-        if key is not None and key.function is None:
-            self._key_positions = [input_type.field_index(c, "the key") for c in key.columns]
+        self._keys = None if key is None else KeyColumns(key, self.input_types[0], self.name)
+        self._key_positions: list[int] = [] if self._keys is None else self._keys.positions
         self._inputs = AggregateInputs([a for _, a in operation.aggregates], self.record_type())
         cut = operation.column_cut
         assert cut is not None
@@ -110,28 +102,15 @@ class ColumnWindowOperator(RowOperator):
 
     def key_columns(self, batch: Batch) -> list[pa.Array]:
         """The key of every record."""
-        key = self.operation.key
-        if key is None:
+        if self._keys is None:
             return [pa.array(np.zeros(batch.num_rows, np.int64))]
-        if key.function is None:
-            columns = batch.columns
-            return [columns.column(i) for i in self._key_positions]
-        return self._function_keys(batch, key)
+        return self._keys.of(batch)
 
     def inputs(self, batch: Batch) -> Inputs:
         """What each aggregate reads."""
         if self._inputs.is_empty:
             return [()] * len(self.aggregates.kernels)
         return self._inputs.columns(batch.columns)
-
-    def _function_keys(self, batch: Batch, key: Key) -> list[pa.Array]:
-        values = self.keys(batch, key)
-        try:
-            key.record_type.check_rows(values)
-            return list(key.record_type.to_columns(values).columns)
-        except SchemaError as e:
-            reason = wrong_type(e, f"the key function {key.describe()} returned the wrong type")
-            raise OperatorError(self.name, batch_position(batch)) from reason
 
     def refusal(self, error: Exception) -> Exception:
         """What went wrong in words: for a sum that does not fit also what to do."""

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.keys.key_index import KeyIndex
-from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.functions.row_operator import batch_position
+from tidegate.operators.failures import OperatorError, batch_position, blame
 from tidegate.operators.window.column_operators import MOST_ROWS, ColumnWindowOperator, KeepingWindowOperator
 from tidegate.operators.window.parts import Columns, Part, concat
 from tidegate.operators.window.slice_bounds import slicing_of
