@@ -24,6 +24,7 @@ from tidegate.formats import CsvFormat, ParquetFormat
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
 from tidegate.storage.locations import resolve
+from tidegate.testing.subtasks import subtask_info
 
 
 class Count(NamedTuple):
@@ -55,11 +56,7 @@ def writer(
     sink: FileSink, subtask: int = 0, record_type: RecordType = COUNT, attempt: int = 0, job: str = "job"
 ) -> SinkWriter:
     context = WriterContext(
-        job_id=job,
-        attempt=attempt,
-        operator_name="to files",
-        subtask_index=subtask,
-        parallelism=2,
+        subtask=subtask_info("to files", subtask, 2, job_id=job, attempt=attempt),
         clock=ManualClock(),
         record_type=record_type,
         counter=lambda name: Metric(),

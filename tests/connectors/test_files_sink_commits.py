@@ -37,6 +37,7 @@ from tidegate.core.errors import JobFailedError, TargetLostError
 from tidegate.core.failpoints import injected
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
+from tidegate.testing.subtasks import subtask_info
 
 pytest_plugins = ["tests.plugins.s3_endpoint"]
 
@@ -73,11 +74,7 @@ class Output:
     ) -> tuple[SinkWriter, Committer]:
         """A writer and a committer, as the runtime makes them."""
         context = WriterContext(
-            job_id=job,
-            attempt=attempt,
-            operator_name="to files",
-            subtask_index=subtask,
-            parallelism=parallelism,
+            subtask=subtask_info("to files", subtask, parallelism, job_id=job, attempt=attempt),
             clock=ManualClock(),
             record_type=COUNT,
             counter=lambda name: Metric(),

@@ -37,6 +37,7 @@ from tidegate.metrics.registry import TaskMetrics
 from tidegate.program.driver_sinks import MAX_DRIVER_BACKLOG, CollectSink, PrintSink
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
+from tidegate.testing.subtasks import subtask_info
 
 
 @dataclass
@@ -96,11 +97,7 @@ class Job:
     def _context(self, subtask: int, parallelism: int, attempt: int) -> WriterContext:
         batches = self.sent.setdefault(subtask, [])
         return WriterContext(
-            job_id="job",
-            attempt=attempt,
-            operator_name="sink",
-            subtask_index=subtask,
-            parallelism=parallelism,
+            subtask=subtask_info("sink", subtask, parallelism, job_id="job", attempt=attempt),
             clock=ManualClock(),
             record_type=CLICK,
             counter=TaskMetrics(0, 0).counter,

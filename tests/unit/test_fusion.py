@@ -16,9 +16,10 @@ from tidegate import Environment
 from tidegate.api.sink import BlackholeSink
 from tidegate.core.clock import ManualClock
 from tidegate.core.options import Options
+from tidegate.core.subtask_info import SubtaskInfo
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.explain_plan import plan_of
-from tidegate.graph.job_graph import JobGraph, JobVertex, OperatorSpec
+from tidegate.graph.job_graph import JobGraph, JobVertex
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.columns.fusion import FusedExpressions
@@ -182,18 +183,8 @@ def host() -> ChainHost:
     return ChainHost("j", 0, ManualClock(), Options(), **calls)  # type: ignore[arg-type]
 
 
-def no_states(vertex: JobVertex, spec: OperatorSpec, subtask: int) -> OperatorStates:
-    context = StatesContext(
-        spec.id,
-        spec.name,
-        subtask,
-        vertex.parallelism,
-        vertex.max_parallelism,
-        0,
-        ManualClock(),
-        Options(),
-        str,
-    )
+def no_states(vertex: JobVertex, subtask: SubtaskInfo) -> OperatorStates:
+    context = StatesContext(subtask=subtask, clock=ManualClock(), options=Options(), local_directory=str)
     return OperatorStates(context)
 
 

@@ -21,6 +21,7 @@ from tidegate.program.driver_sinks import MAX_DRIVER_BACKLOG, CollectSink, Drive
 from tidegate.program.sequences import CollectionSource, NumberSequenceSource, cut_into_spans, spans_for
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
+from tidegate.testing.subtasks import subtask_info
 
 
 @dataclasses.dataclass
@@ -162,11 +163,7 @@ def writer_of(sink: DriverSink) -> tuple[SinkWriter, list[Batch], list[int]]:
     sent: list[Batch] = []
     backlog = [0]
     context = WriterContext(
-        job_id="job",
-        attempt=1,
-        operator_name="sink",
-        subtask_index=0,
-        parallelism=1,
+        subtask=subtask_info("sink", job_id="job", attempt=1),
         clock=ManualClock(),
         record_type=record_type_of(int),
         counter=TaskMetrics(0, 0).counter,

@@ -46,11 +46,7 @@ class SinkOperator(Operator):
         with blame(c.operator_name):
             recovered = [self._decoded(entry, sink) for entry in c.states.entries(COMMITTABLES)]
             context = WriterContext(
-                job_id=c.job_id,
-                attempt=c.attempt,
-                operator_name=c.operator_name,
-                subtask_index=c.subtask_index,
-                parallelism=c.parallelism,
+                subtask=c.subtask,
                 clock=c.clock,
                 record_type=self.input_types[0],
                 counter=c.counter,

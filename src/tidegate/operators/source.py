@@ -72,9 +72,7 @@ class SourceOperator(Operator):
         self._split_type = self.operation.source.split_type
         strategy = self.operation.strategy
         self._reading = ReaderContext(
-            operator_name=c.operator_name,
-            subtask_index=c.subtask_index,
-            parallelism=c.parallelism,
+            subtask=c.subtask,
             clock=c.clock,
             batch_rows=self.pace.rows,
             most_batch_rows=c.options.batch_rows,

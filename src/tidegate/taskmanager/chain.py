@@ -13,7 +13,8 @@ import msgspec
 from tidegate.core.clock import Clock
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
-from tidegate.graph.job_graph import JobVertex, OperatorSpec
+from tidegate.core.subtask_info import SubtaskInfo
+from tidegate.graph.job_graph import JobVertex
 from tidegate.metrics.registry import OperatorMetrics, TaskMetrics
 from tidegate.metrics.snapshot import EventTime
 from tidegate.operators.columns.column_functions import ExpressionOperator
@@ -42,7 +43,7 @@ class ChainHost:
     driver_backlog: Callable[[OperatorId, int], int]
     report_watermark: Callable[[OperatorId, int, str, int | None], None]
     report_dropped: Callable[[OperatorId, int, int, int, int], None]
-    states: Callable[[JobVertex, OperatorSpec, int], OperatorStates]
+    states: Callable[[JobVertex, SubtaskInfo], OperatorStates]
     """The state of an operator subtask, restored where there is something to restore."""
 
 
@@ -87,10 +88,19 @@ class OperatorChain:
                 after = ChainedAfter(users_code, None if portions is None else MOST_ROWS)
             behind = [built[link.target - i - 1] for link in vertex.links if link.source == i]
             times = _TimeOutput(behind, counts[i], partial(send_event, i))
-            context = _context(
-                vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i], times, after
+            spec = vertex.operators[i]
+            info = SubtaskInfo(
+                job_id=host.job_id,
+                attempt=host.attempt,
+                operator_id=spec.id,
+                operator_name=spec.name,
+                subtask_index=subtask,
+                parallelism=vertex.parallelism,
+                max_parallelism=vertex.max_parallelism,
             )
-            operator = build_operator(vertex.operators[i], context)
+            states = host.states(vertex, info)
+            context = _context(info, states, host, metrics, outputs, counts[i], times, after)
+            operator = build_operator(spec, context)
             built.insert(0, operator)
             for link in vertex.links:
                 if link.target == i:
@@ -220,7 +230,7 @@ class OperatorChain:
             stored,
             context.subtask_index,
             context.parallelism,
-            context.max_parallelism,
+            context.subtask.max_parallelism,
             keyed=context.states.is_keyed,
         )
 
@@ -251,7 +261,7 @@ class OperatorChain:
 
     def snapshot(self, checkpoint_id: int) -> list[tuple[str, OperatorAsyncPart]]:
         """The synchronous part of all operators; their asynchronous parts by operator id."""
-        parts = []
+        parts: list[tuple[str, OperatorAsyncPart]] = []
         if self.clock_ms != MIN_TIMESTAMP:
             context = self._head.context
             at_least_once = context.options.checkpoint_mode == "at_least_once"
@@ -260,7 +270,7 @@ class OperatorChain:
         for operator in self.operators:
             operator.snapshot(checkpoint_id)
             states = operator.context.states
-            parts.append((operator.context.operator_id, states.snapshot(checkpoint_id)))
+            parts.append((operator.context.subtask.operator_id, states.snapshot(checkpoint_id)))
         return parts
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
@@ -289,9 +299,8 @@ class OperatorChain:
 
 
 def _context(
-    vertex: JobVertex,
-    spec: OperatorSpec,
-    subtask: int,
+    subtask: SubtaskInfo,
+    states: OperatorStates,
     host: ChainHost,
     metrics: TaskMetrics,
     outputs: dict[str | None, Receiver],
@@ -300,6 +309,7 @@ def _context(
     after: ChainedAfter,
 ) -> OperatorContext:
     main = outputs.get(None, _drop)
+    me = subtask.operator_id, subtask.subtask_index
 
     def emit(batch: Batch) -> None:
         counts.records_out += batch.num_rows
@@ -309,29 +319,23 @@ def _context(
         outputs.get(tag, _drop)(batch)
 
     return OperatorContext(
-        host.job_id,
-        host.attempt,
-        spec.id,
-        spec.name,
-        subtask,
-        vertex.parallelism,
-        vertex.max_parallelism,
-        host.clock,
-        host.options,
-        metrics.counter,
-        emit,
-        emit_side,
-        partial(host.request_split, spec.id, subtask),
-        host.wake,
-        partial(host.send_to_driver, spec.id, subtask),
-        partial(host.driver_backlog, spec.id, subtask),
-        host.states(vertex, spec, subtask),
-        times.watermark,
-        times.status,
-        metrics.gauge,
-        partial(host.report_watermark, spec.id, subtask),
-        partial(host.report_dropped, spec.id, subtask),
-        after,
+        subtask=subtask,
+        clock=host.clock,
+        options=host.options,
+        counter=metrics.counter,
+        gauge=metrics.gauge,
+        emit=emit,
+        emit_side=emit_side,
+        emit_watermark=times.watermark,
+        emit_status=times.status,
+        request_split=partial(host.request_split, *me),
+        wake=host.wake,
+        send_to_driver=partial(host.send_to_driver, *me),
+        driver_backlog=partial(host.driver_backlog, *me),
+        states=states,
+        report_watermark=partial(host.report_watermark, *me),
+        report_dropped=partial(host.report_dropped, *me),
+        chained_after=after,
     )
 
 

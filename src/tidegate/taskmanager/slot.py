@@ -19,8 +19,9 @@ from tidegate.core.failpoints import failpoint
 from tidegate.core.ids import ChannelId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
+from tidegate.core.subtask_info import SubtaskInfo
 from tidegate.graph.blobs import load_in_slot
-from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec
+from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.failures import OperatorError, describe_error, user_traceback
 from tidegate.program.partitioning import Partitioning
@@ -409,22 +410,15 @@ class Slot:
             )
         return decode_batch(data, record_type)
 
-    def _make_states(self, vertex: JobVertex, spec: OperatorSpec, subtask: int) -> OperatorStates:
-        restored = self._restore.operator(SubtaskId(vertex.id, subtask), spec.id)
-        return OperatorStates(
-            StatesContext(
-                spec.id,
-                spec.name,
-                subtask,
-                vertex.parallelism,
-                vertex.max_parallelism,
-                self._attempt,
-                self._clock,
-                self._options,
-                self._local_directories.make,
-            ),
-            restored,
+    def _make_states(self, vertex: JobVertex, subtask: SubtaskInfo) -> OperatorStates:
+        restored = self._restore.operator(SubtaskId(vertex.id, subtask.subtask_index), subtask.operator_id)
+        context = StatesContext(
+            subtask=subtask,
+            clock=self._clock,
+            options=self._options,
+            local_directory=self._local_directories.make,
         )
+        return OperatorStates(context, restored)
 
     def _make_partition(
         self, edge: JobEdge, vertex: JobVertex, producer: int, partitioning: Partitioning

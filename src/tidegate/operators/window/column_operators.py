@@ -128,7 +128,7 @@ class ColumnWindowOperator(Operator):
         # Where late records make a window anew, records that come again may: then twice is better than never.
         changes_again = self.records_repeat and self.operation.allowed_lateness_ms > 0
         if self.given_out_ms is not None and not changes_again and len(ids):
-            groups = key_groups(hash_columns(index.keys(ids)), self.context.max_parallelism)
+            groups = key_groups(hash_columns(index.keys(ids)), self.context.subtask.max_parallelism)
             news = np.flatnonzero(self.given_out_ms[groups] < ends - 1)
             ids, starts, ends, columns = ids[news], starts[news], ends[news], take(columns, news)
         if not len(ids):
