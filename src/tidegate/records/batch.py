@@ -178,7 +178,7 @@ class Batch(Generic[AnyRecordOut]):
 
     def project(self, record_type: RecordType) -> Batch:
         """Only the columns of `record_type`, which are some of the batch's."""
-        return self.with_columns(record_type, self.columns.select(record_type.names))
+        return self.with_columns(record_type, self.columns.select(record_type.schema.names))
 
     def with_columns(self, record_type: RecordType, columns: pa.RecordBatch) -> Batch:
         """Other columns for the same records, a row for each: origin and timestamps stay."""
