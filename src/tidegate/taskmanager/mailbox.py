@@ -238,7 +238,7 @@ class _Mailbox:
 def _collecting_rarely() -> Iterator[None]:
     """Let the cycle collector look at new objects by the batch, not by the 700: rows are many and have no cycles.
 
-    Per-record Python runs 1.8 times as fast so (figures in docs/design/0005-speed.md).
+    Per-record Python runs 1.8 times as fast so (figures in benchmarks/log.md).
     """
     before = gc.get_threshold()
     gc.collect()
