@@ -15,8 +15,8 @@ HEAD = """# Options
 You can set an option as a keyword argument (`Environment(buffer_timeout=5)`), in a YAML or TOML file by its key
 (`Environment(config="job.yaml")`), or on the command line (`--option network.buffer_timeout=5ms`, or
 `--network.buffer-timeout 5ms`). The command line overrides code, and code overrides the file. An unknown key is
-refused, and the error names the nearest known key. Durations without a unit are milliseconds (`200`, `"5 ms"`, `"2 min"`, a
-`timedelta`); sizes without a unit are bytes (`"32 KiB"`).
+refused, and the error names the nearest known key. Durations without a unit are milliseconds (`200`, `"5 ms"`,
+`"2 min"`, a `timedelta`); sizes without a unit are bytes (`"32 KiB"`).
 
 | Key | Keyword | Type | Default | Meaning |
 |---|---|---|---|---|
