@@ -42,7 +42,7 @@ def _row(workload: str, engine: str, rounds: list[dict[str, Any]]) -> Row:
         "workload": workload,
         "engine": engine,
         "version": rounds[-1]["version"],
-        # A workload that counts something else than records has none.
+        # A workload that does not count records has none.
         "records_per_s": round(median(_rate(each) for each in rounds)) or None,
         "cpu_s_per_million": (
             round(median(each["cpu_s"] / each["records"] * 1e6 for each in rounds), 4)
@@ -72,9 +72,9 @@ def _medians(extras: list[dict[str, float]]) -> dict[str, float]:
 
 
 def add_ratios(measured: list[Row], ours_from: list[Row]) -> None:
-    """Set `ratio` of each other row: how many times faster ours is (latency: how many times shorter its p99).
+    """Set `ratio` of each other row: how many times faster tidegate is (latency: how many times shorter its p99).
 
-    `ratio_rocksdb` of a peer's row is the same with ours on the RocksDB backend, where that was measured.
+    `ratio_rocksdb` of a peer's row is the same for tidegate on the RocksDB backend, where that was measured.
     """
     ours = {row["workload"]: row for row in ours_from if row["engine"] == OURS}
     on_rocksdb = {row["workload"]: row for row in ours_from if row["engine"] == OURS_ON_ROCKSDB}
@@ -98,7 +98,7 @@ def _ratio(own: Row, row: Row) -> float | None:
 
 
 def add_checkpoint_costs(measured: list[Row]) -> None:
-    """Note in ours how much slower it is than without checkpoints: the median over the pairs of neighbouring runs."""
+    """Add to tidegate's rows how much slower it is with checkpoints: the median over pairs of neighbouring runs."""
     without = {row["workload"]: row for row in measured if row["engine"] == OURS_WITHOUT_CHECKPOINTS}
     for row in measured:
         if row["engine"] == OURS and row["workload"] in without:
@@ -110,7 +110,7 @@ def add_checkpoint_costs(measured: list[Row]) -> None:
 def store(measured: list[Row], complete: set[str], command: str) -> list[Path]:
     """Write the rows: workloads in `complete` into `latest.json` and the page, the others into `partial.json`.
 
-    Ours alone is put beside the peers' rows of `latest.json`, with ratios to those.
+    If only tidegate ran, its rows are compared with the peers' rows of `latest.json`.
     """
     RESULTS.mkdir(exist_ok=True)
     latest, partial = RESULTS / "latest.json", RESULTS / "partial.json"
@@ -171,7 +171,7 @@ def _ratios(row: Row) -> str:
 
 
 def _setting(row: Row) -> str:
-    """How the engine was set, and what else was measured: `longest_sync_ms` is shown as `longest sync 3.1 ms`."""
+    """The engine's setting, and other measured figures: `longest_sync_ms` is shown as `longest sync 3.1 ms`."""
     parts = [row["setting"]] if row["setting"] else []
     for name, value in (row.get("extra") or {}).items():
         words = name.split("_")
