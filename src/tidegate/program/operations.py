@@ -185,6 +185,10 @@ class Operation(ABC):
         """Whether keys without a type are kept in plain memory, so that it works with every state backend."""
         return False
 
+    def unstorable(self, record_types: Sequence[RecordType]) -> str:
+        """Why no checkpoint can hold what it keeps of input of these types, and what to do; empty: one can."""
+        return ""
+
     # ---- for the planner's rewrites ----
 
     @property
