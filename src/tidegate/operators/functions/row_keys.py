@@ -63,12 +63,16 @@ class KeyColumns:
         self.positions = [input_type.field_index(c, "the key") for c in key.columns]
         """Where the key columns are; empty for a key function."""
 
-    def of(self, batch: Batch) -> list[pa.Array]:
-        """The key of every record; a `SchemaError` of the records themselves is raised as it is."""
+    def of(self, batch: Batch, keys: list[Any] | None = None) -> list[pa.Array]:
+        """The key of every record; a `SchemaError` of the records themselves is raised as it is.
+
+        Pass `keys` where they are known, so that the user's function runs once.
+        """
         if self._key.function is None:
             columns = batch.columns
             return [columns.column(i) for i in self.positions]
-        keys = record_keys(batch, self._key, self._operator)
+        if keys is None:
+            keys = record_keys(batch, self._key, self._operator)
         with blame(self._operator, batch_position(batch)):
             return keys_to_columns(keys, self._key)
 

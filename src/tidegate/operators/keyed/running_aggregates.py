@@ -247,7 +247,7 @@ class RowAggregateOperator(AggregateOperator):
                 out = [rows.result(kept) for kept in live.values()]
         except BaseException as e:
             raise record_failure(self.name, batch, batch.rows, records) from e
-        columns = self.keys.of(batch)
+        columns = self.keys.of(batch, keys)
         if not each:
             chosen = pa.array(list(place.values()))
             columns = [c.take(chosen) for c in columns]
