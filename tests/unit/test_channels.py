@@ -265,3 +265,13 @@ def test_an_input_has_ended_when_its_last_channel_has():
     assert not gate.all_ended
     assert gate.end_channel(ChannelId(EdgeId(1), 0, 0))
     assert gate.all_ended
+
+
+def test_a_channel_ends_once():
+    """A second end of it would count for a channel that has not ended, and what comes on that one would be lost."""
+    inputs = {CHANNEL: 0, OTHER: 0}
+    gate = InputGate(inputs, 1, 0, lambda channel, n: None, BarrierAlignment(inputs))
+    gate.end_channel(CHANNEL)
+    with pytest.raises(AssertionError, match="has ended twice"):
+        gate.end_channel(CHANNEL)
+    assert not gate.all_ended
