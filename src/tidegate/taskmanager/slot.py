@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -131,14 +131,23 @@ class Slot:
 
     def open(self) -> None:
         """Open every task; reports INITIALIZING, then RUNNING, or the failure."""
-        for task in self.tasks:
+        for task in self._in_turn():
             self._set_state(task, ExecutionState.INITIALIZING)
             if not self._guarded(task.id, lambda t=task: self._open(t)):  # type: ignore[misc]
                 return
             self._set_state(task, ExecutionState.RUNNING)
-        for task in self.tasks:
+        for task in self._in_turn():
             self._guarded(task.id, lambda t=task: self._put_back(t))  # type: ignore[misc]
             self._guarded(task.id, task.start)
+
+    def _in_turn(self) -> Iterator[Task]:
+        """The tasks, each the current one while it is its turn: what it warns of has its name."""
+        try:
+            for task in self.tasks:
+                self.current = task
+                yield task
+        finally:
+            self.current = None
 
     def _open(self, task: Task) -> None:
         failpoint("restore.before_open")
@@ -151,7 +160,7 @@ class Slot:
 
     def close(self) -> None:
         """Close every task; unfinished ones are reported as canceled (or failed, if one did)."""
-        for task in self.tasks:
+        for task in self._in_turn():
             for error in task.chain.close():
                 self._fail(task.id, error)
             failed = self.failure is not None and (self.failure.vertex, self.failure.subtask) == task.id
@@ -263,7 +272,7 @@ class Slot:
             task.wake()
 
     def _for_each_task(self, action: Callable[[Task], None]) -> None:
-        for task in self.tasks:
+        for task in self._in_turn():
             if not task.is_finished and task.checkpoints is not None:
                 self._guarded(task.id, lambda t=task: action(t))  # type: ignore[misc]
 
