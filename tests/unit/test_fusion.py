@@ -291,7 +291,7 @@ def test_the_slot_runs_as_one_query_what_the_graph_says_and_nothing_else(
     out: list[Batch] = []
     made = OperatorChain(alone, 0, host(), TaskMetrics(0, 0), {(2, None): [out.append]})
     made.open()
-    made.process(Batch.of_columns(RowType(CLICKS), COLUMNS), 0)
+    made.process(Batch(RowType(CLICKS), columns=COLUMNS), 0)
     assert runs == [4]
     assert out[0].rows == chain.out[0].rows
 
