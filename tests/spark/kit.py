@@ -10,11 +10,17 @@ from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tidegate import DataStream, Environment, JobFailedError
 
 DEADLINE_S = 30.0
+SEEDS = (0, 1, 2)
+RUNTIMES = (*(f"in-process, seed {seed}" for seed in SEEDS), "processes")
+"""Where a program runs without Spark: in this thread with one order of events per seed, and in a process per slot."""
+also_on_spark = pytest.mark.parametrize("env", [*RUNTIMES, "Spark"], indirect=True)
+"""For a test that stands for its kind on Spark, too."""
 
 
 def in_process(seed: int = 0, parallelism: int = 2, **options: Any) -> Environment:
@@ -95,3 +101,15 @@ def failure(run: Callable[[], Any]) -> str:
     assert text.count("Traceback (most recent call last)") <= 1, text
     assert len(text.splitlines()) < 40, text
     return text
+
+
+def listening(pid: int) -> set[int]:
+    return {
+        c.laddr.port for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN
+    }
+
+
+def connected(pid: int) -> set[tuple[int, int]]:
+    """Established connections: the port here and the port there."""
+    found = psutil.Process(pid).net_connections("tcp")
+    return {(c.laddr.port, c.raddr.port) for c in found if c.status == psutil.CONN_ESTABLISHED}

@@ -34,6 +34,10 @@ from tidegate.program.transformations import StreamRef
 pytestmark = pytest.mark.timeout(60)
 
 
+RUNTIMES = ("in-process, seed 0", "processes", "Spark")
+also_on_spark = pytest.mark.parametrize("surviving_env", RUNTIMES, indirect=True)
+
+
 @pytest.fixture
 def env(surviving_env: Environment) -> Environment:
     return surviving_env
@@ -42,6 +46,7 @@ def env(surviving_env: Environment) -> Environment:
 # ---- functions that raise ----
 
 
+@also_on_spark
 def test_a_function_that_raises_is_named_with_subtask_record_position_and_its_own_traceback(env):
     def reciprocal(n: int) -> float:
         return 1 / (n - 13)
@@ -253,6 +258,7 @@ def test_a_batch_function_that_returns_another_schema_or_no_batch(env):
     assert "expected a pyarrow.RecordBatch" in text
 
 
+@also_on_spark
 def test_an_object_that_cannot_leave_its_process(env):
     stream = (
         numbers(env)

@@ -22,6 +22,10 @@ from tidegate.program.sequences import CollectionSource
 pytestmark = pytest.mark.timeout(60)
 
 
+RUNTIMES = ("in-process, seed 0", "processes", "Spark")
+also_on_spark = pytest.mark.parametrize("surviving_env", RUNTIMES, indirect=True)
+
+
 @pytest.fixture
 def env(surviving_env: Environment) -> Environment:
     return surviving_env
@@ -92,11 +96,13 @@ def test_a_source_that_raises(env, where):
     assert f"OSError: the disk is gone in {where}" in text
 
 
+@also_on_spark
 def test_an_enumerator_that_calls_sys_exit(env):
     text = failure(lambda: collected(env.from_source(BadSource("start", SystemExit), name="broken source")))
     assert "'broken source'" in text
 
 
+@also_on_spark
 def test_a_reader_that_returns_nonsense(env):
     text = failure(
         lambda: collected(env.from_source(BadSource("poll returns nonsense"), name="broken source"))
@@ -153,6 +159,7 @@ def test_a_sink_that_cannot_be_prepared_fails_before_anything_runs(env):
         env.execute()
 
 
+@also_on_spark
 def test_a_function_sink_that_raises_names_the_record(env):
     numbers(env).sink_to(lambda n: 1 // (n - 6), name="function sink")
     text = failure(env.execute)
@@ -174,6 +181,7 @@ def write_lines(folder: Path) -> None:
 GOOD_NUMBERS = [i for i in range(20) if i not in (7, 12)]
 
 
+@also_on_spark
 def test_a_bad_line_fails_the_job_with_file_line_and_reason(env, tmp_path):
     write_lines(tmp_path)
     text = failure(lambda: collected(env.from_source(FileSource(tmp_path, "json", Count), name="words")))

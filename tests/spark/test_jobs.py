@@ -1,16 +1,16 @@
-"""Transformations and record types against plain Python: in one thread with several seeds, and on Spark."""
+"""Transformations and record types against plain Python: in one thread with several seeds, in processes, on Spark."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from tests.spark.kit import Noting, bag, by_key, collected, in_process
+from tests.spark.kit import RUNTIMES, SEEDS, Noting, also_on_spark, bag, by_key, collected, in_process
 from tidegate import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -26,16 +26,11 @@ from tidegate import (
     RuntimeContext,
 )
 
-SEEDS = (0, 1, 2)
 
-
-@pytest.fixture(params=[*(f"in-process, seed {s}" for s in SEEDS), "Spark"])
-def env(request: pytest.FixtureRequest) -> Environment:
+@pytest.fixture(params=RUNTIMES)
+def env(request: pytest.FixtureRequest, env_of: Callable[..., Environment]) -> Environment:
     """An environment of parallelism 2; the batches are small, so that a job has many."""
-    if request.param == "Spark":
-        made: Environment = request.getfixturevalue("make_env")(batch_rows=16)
-        return made
-    return in_process(int(request.param[-1]), batch_rows=16)
+    return env_of(request.param, batch_rows=16)
 
 
 # ---- functions: plain, lambdas, partials, methods, classes ----
@@ -120,6 +115,7 @@ def expected_functions() -> list[str]:
     return [str(n) for n in twice if n % 2 == 1]
 
 
+@also_on_spark
 def test_map_flat_map_and_filter_take_every_form_of_a_function(env):
     assert bag(collected(run_functions(env))) == bag(expected_functions())
 
@@ -154,6 +150,7 @@ class Route(ProcessFunction):
         return iter([value, value])
 
 
+@also_on_spark
 def test_process_emits_to_the_main_and_to_side_outputs(env, tmp_path):
     routed = env.from_collection(list(range(-5, 30)), type=int).process(
         Route(), returns=int, side_outputs=(Route.EVEN, Route.ZERO)
@@ -181,6 +178,7 @@ def test_process_knows_the_key(env):
     assert bag(collected(keyed.process(tell))) == bag((n, n % 7) for n in range(1, 61))
 
 
+@also_on_spark
 def test_functions_are_opened_before_the_first_record_and_closed_after_the_last(env, tmp_path):
     class Life(MapFunction):
         def __init__(self, note: Noting) -> None:
@@ -214,6 +212,7 @@ def click_rows(n: int) -> list[dict[str, Any]]:
     return [{"app": f"app-{i % 5}", "n": i, "price": i / 4 if i % 3 else None} for i in range(n)]
 
 
+@also_on_spark
 def test_expressions_give_what_python_gives(env):
     stream = (
         env.from_collection(click_rows(50))
@@ -325,6 +324,7 @@ def test_connected_streams_are_mapped_by_their_own_methods(env):
     )
 
 
+@also_on_spark
 def test_connected_keyed_streams_meet_by_key_whatever_comes_first(env):
     payments = [{"id": i % 9, "amount": i} for i in range(200)]
     people = [{"id": i, "name": f"person {i}"} for i in range(9)]
@@ -350,6 +350,7 @@ def test_a_chain_of_fifty_operators(env):
     assert bag(collected(stream)) == bag(expected)
 
 
+@also_on_spark
 def test_twenty_sinks_on_one_stream_all_get_everything(env, tmp_path):
     stream = env.from_sequence(1, 50).map(double)
     notes = [Noting(tmp_path / str(i)) for i in range(20)]

@@ -17,19 +17,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.spark.kit import bag, by_key, in_process
+from tests.spark.kit import RUNTIMES, SEEDS, also_on_spark, bag, by_key, in_process
 from tidegate import DataStream, Environment, KeyedStream
 from tidegate.connectors.files import FileSource
 
-SEEDS = (0, 1, 2)
+
+@pytest.fixture(params=RUNTIMES)
+def env(request: pytest.FixtureRequest, env_of: Callable[..., Environment]) -> Environment:
+    return env_of(request.param, batch_rows=50)
 
 
-@pytest.fixture(params=[*(f"in-process, seed {s}" for s in SEEDS), "Spark"])
-def env(request: pytest.FixtureRequest) -> Environment:
-    if request.param == "Spark":
-        made: Environment = request.getfixturevalue("make_env")(batch_rows=50)
-        return made
-    return in_process(int(request.param[-1]), batch_rows=50)
+@pytest.fixture
+def make_env(make_process_env: Callable[..., Environment]) -> Callable[..., Environment]:
+    return make_process_env
 
 
 @dataclass
@@ -135,6 +135,7 @@ def test_per_batch_the_latest_of_a_key_is_its_total_and_what_is_between_was_a_ru
         assert all(a < b for values in found.values() for a, b in pairwise(values))
 
 
+@also_on_spark
 def test_mini_batch_is_an_option_of_the_job(env):
     env.options = env.options.with_values({"execution.mini_batch": True}, "the test")
     out = env.from_collection(["a"] * 500, parallelism=1).key_by("value").count().execute_and_collect()
@@ -213,11 +214,11 @@ def test_key_functions_give_the_same_groups_as_python(name):
         assert {k: v[-1] for k, v in by_key(summed, width=width).items()} == totals
 
 
-def test_key_functions_typed_and_untyped_on_spark(make_env):
+def test_key_functions_typed_and_untyped_on_spark(make_spark_env):
     records = readings(300)
     for name in ("typed, a tuple", "untyped, mixed types"):
         function, oracle, width = FUNCTIONS[name]
-        counted = in_order(make_env(), records).key_by(function).count().execute_and_collect()
+        counted = in_order(make_spark_env(), records).key_by(function).count().execute_and_collect()
         assert by_key(counted, width=width) == running(records, oracle, lambda r: 1, "count")
 
 
@@ -318,6 +319,7 @@ def _count_twos(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"twos": [pc.sum(pc.equal(batch.column("count"), 2)).as_py() or 0]})
 
 
+@also_on_spark
 def test_dictionary_columns_and_plain_ones_meet_in_an_exchange(env, tmp_path):
     (tmp_path / "a.json").write_text("".join(f'{{"app":"app-{i % 7}","n":{i}}}\n' for i in range(300)))
     schema = pa.schema([("app", pa.string()), ("n", pa.int64())])

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.spark.kit import bag, in_process
+from tests.spark.kit import SEEDS, bag, in_process
 from tidegate import DataStream, Environment, ProcessFunction, RuntimeContext
 
-SEEDS = (0, 1, 2)
 N = 240
 WIDTHS = [(1, 1), (1, 4), (4, 1), (2, 4), (4, 2), (3, 4), (4, 3), (2, 2)]
+
+
+@pytest.fixture
+def make_env(make_process_env: Callable[..., Environment]) -> Callable[..., Environment]:
+    return make_process_env
 
 
 class Where(ProcessFunction):
@@ -48,8 +53,17 @@ def test_every_record_arrives_once(how, producers, consumers):
 
 @pytest.mark.parametrize("how", ["rebalance", "rescale", "shuffle", "global_", "broadcast"])
 @pytest.mark.parametrize(("producers", "consumers"), [(2, 4), (4, 3)])
-def test_partitionings_on_spark(make_env, how, producers, consumers):
-    found = spread(make_env(batch_rows=11), how, producers, consumers)
+def test_partitionings_between_processes(make_env, how, producers, consumers):
+    check_partitioning(make_env(batch_rows=11), how, producers, consumers)
+
+
+@pytest.mark.parametrize("how", ["rebalance", "broadcast"])
+def test_partitionings_on_spark(make_spark_env, how):
+    check_partitioning(make_spark_env(batch_rows=11), how, 4, 3)
+
+
+def check_partitioning(env: Environment, how: str, producers: int, consumers: int) -> None:
+    found = spread(env, how, producers, consumers)
     if how == "broadcast":
         assert bag((n, c) for n, _, c in found) == bag((n, c) for n in range(N) for c in range(consumers))
     else:
@@ -122,8 +136,8 @@ def test_a_custom_partitioning_goes_where_the_function_says(make_env):
         assert all(c == n // 10 % 10 % 3 for n, _, c in by_function)
 
 
-def test_hash_gives_one_subtask_per_key_and_uses_all_of_them(make_env):
-    for env in (in_process(0, parallelism=4), make_env(parallelism=4)):
+def test_hash_gives_one_subtask_per_key_and_uses_all_of_them(make_spark_env):
+    for env in (in_process(0, parallelism=4), make_spark_env(parallelism=4)):
         numbers = env.from_sequence(0, N - 1)
         found = list(
             numbers.map(lambda n: (n, n % 40), returns=tuple[int, int])

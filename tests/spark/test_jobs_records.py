@@ -14,19 +14,14 @@ from typing import Annotated, Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from tests.spark.kit import bag, by_key, collected, in_process
+from tests.spark.kit import RUNTIMES, SEEDS, also_on_spark, bag, by_key, collected, in_process
 from tidegate import DataStream, Environment
 
-SEEDS = (0, 1, 2)
 
-
-@pytest.fixture(params=[*(f"in-process, seed {s}" for s in SEEDS), "Spark"])
-def env(request: pytest.FixtureRequest) -> Environment:
+@pytest.fixture(params=RUNTIMES)
+def env(request: pytest.FixtureRequest, env_of: Callable[..., Environment]) -> Environment:
     """An environment of parallelism 2; the batches are small, so that a job has many."""
-    if request.param == "Spark":
-        made: Environment = request.getfixturevalue("make_env")(batch_rows=16)
-        return made
-    return in_process(int(request.param[-1]), batch_rows=16)
+    return env_of(request.param, batch_rows=16)
 
 
 def double(n: int) -> int:
@@ -136,10 +131,16 @@ def test_records_of_every_type_come_through_exchanges_as_they_were(kind):
         _check_records(in_process(seed, batch_rows=3), values, hint)
 
 
-def test_records_of_every_type_come_through_spark_as_they_were(make_env):
-    """One job with a branch for each type; the sinks run in other processes and note what they got."""
-    for kind in ("dataclass, nested", "objects of many classes", "NamedTuple", "map", "optional int"):
-        _check_records(make_env(batch_rows=3), *RECORDS[kind])
+@pytest.mark.parametrize(
+    "kind", ["dataclass, nested", "objects of many classes", "NamedTuple", "map", "optional int"]
+)
+def test_records_of_every_type_come_through_processes_as_they_were(make_process_env, kind):
+    _check_records(make_process_env(batch_rows=3), *RECORDS[kind])
+
+
+@pytest.mark.parametrize("kind", ["dataclass, nested", "objects of many classes"])
+def test_records_come_through_spark_as_they_were(make_spark_env, kind):
+    _check_records(make_spark_env(batch_rows=3), *RECORDS[kind])
 
 
 def _check_records(env: Environment, values: list[Any], hint: Any) -> None:
@@ -161,6 +162,7 @@ def _check_records(env: Environment, values: list[Any], hint: Any) -> None:
     assert bag(map(type, out)) == bag(map(type, values))
 
 
+@also_on_spark
 def test_rows_of_a_schema_are_read_by_name_attribute_and_position(env):
     def check(row: Any) -> bool:
         return bool(

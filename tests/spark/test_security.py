@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -127,10 +128,13 @@ class Victim:
         self.client.cancel()
 
 
+on_spark = pytest.mark.parametrize("victim", ["Spark"], indirect=True)
+
+
 @pytest.fixture
-def victim(make_env, tmp_path, caplog) -> Iterator[Victim]:
+def victim(request, env_of, tmp_path, caplog) -> Iterator[Victim]:
     caplog.set_level(logging.WARNING, logger="tidegate")
-    made = Victim(make_env, tmp_path, caplog)
+    made = Victim(functools.partial(env_of, getattr(request, "param", "processes")), tmp_path, caplog)
     yield made
     made.close()
 
@@ -329,6 +333,7 @@ def test_a_crowd_at_a_data_port_does_not_keep_a_peer_out():
         plane.close()
 
 
+@on_spark
 def test_a_peer_with_the_secret_cannot_take_the_place_of_a_slot(victim):
     job = victim.client.job_id
     stranger, done = handshake_as(victim.control_port, victim.secret, Hello("control", job, 0, 1))
@@ -369,6 +374,7 @@ def forms_of(secret: bytes) -> list[bytes]:
     return [secret, secret[:16], secret[16:], *(e.encode() for e in encoded), secret.hex().upper().encode()]
 
 
+@on_spark
 def test_the_secret_is_in_no_log_command_line_environment_or_repr(victim, capfd):
     forms = forms_of(victim.secret)
 
@@ -420,6 +426,7 @@ def _started(env: Any) -> Any:
     return env.execute_async()
 
 
+@on_spark
 def test_ports_are_on_the_loopback_of_a_local_master_only(victim):
     me = psutil.Process()
     ports = {port for _, port in victim.ports().values()}

@@ -8,7 +8,7 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,18 @@ pytestmark = pytest.mark.timeout(90)
 FORMATS = ["json", "csv", "parquet"]
 
 
-@pytest.fixture(params=["in-process", "Spark"])
-def env(request: pytest.FixtureRequest) -> Environment:
-    if request.param == "Spark":
-        made: Environment = request.getfixturevalue("make_env")()
-        return made
-    return in_process()
+RUNTIMES = ("in-process, seed 0", "processes")
+also_on_spark = pytest.mark.parametrize("env", [*RUNTIMES, "Spark"], indirect=True)
+
+
+@pytest.fixture(params=RUNTIMES)
+def env(request: pytest.FixtureRequest, env_of: Callable[..., Environment]) -> Environment:
+    return env_of(request.param)
+
+
+@pytest.fixture
+def make_env(make_process_env: Callable[..., Environment]) -> Callable[..., Environment]:
+    return make_process_env
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ def visible(folder: Path) -> list[Path]:
 # ---- files ----
 
 
+@also_on_spark
 @pytest.mark.parametrize("kind", FORMATS)
 def test_files_in_and_out_hold_every_record_once(env, tmp_path, kind):
     (tmp_path / "in").mkdir()
@@ -203,10 +210,11 @@ def server() -> Iterator[LineServer]:
     made.close()
 
 
+@pytest.mark.parametrize("runtime", ["processes", "Spark"])
 def test_socket_lines_arrive_as_they_are_sent_and_the_job_ends_with_the_connection(
-    make_env, server, tmp_path
+    env_of, runtime, server, tmp_path
 ):
-    env, note = make_env(), Noting(tmp_path)
+    env, note = env_of(runtime), Noting(tmp_path)
     words = env.from_source(SocketSource("127.0.0.1", server.port)).flat_map(str.split, returns=str)
     words.key_by("value").count().map(tuple).sink_to(note)
     client = env.execute_async()
@@ -251,14 +259,14 @@ def generated(env: Environment, seed: int, **settings: Any) -> DataStream:
     return env.from_source(DataGeneratorSource(fields=fields, seed=seed, **settings))
 
 
-def test_one_seed_gives_the_same_records_at_every_parallelism_and_on_spark(make_env):
+def test_one_seed_gives_the_same_records_at_every_parallelism_and_on_spark(make_spark_env):
     runs = [
         sorted(map(tuple, generated(env, seed, count=3000).execute_and_collect()))
         for env, seed in (
             (in_process(parallelism=1), 7),
             (in_process(parallelism=3, batch_rows=100), 7),
-            (make_env(parallelism=2), 7),
-            (make_env(parallelism=2), 8),
+            (make_spark_env(parallelism=2), 7),
+            (make_spark_env(parallelism=2), 8),
         )
     ]
     assert runs[0] == runs[1] == runs[2]
@@ -306,6 +314,7 @@ def test_an_unbounded_generator_goes_on_until_it_is_cancelled(make_env):
 # ---- sinks in the driver ----
 
 
+@also_on_spark
 def test_print_writes_prefix_subtask_and_record_to_the_drivers_output(env, capsys):
     env.from_collection(["tide", "gate"], parallelism=1).print("words")
     env.from_sequence(1, 2, parallelism=1).map(lambda n: (n, None)).print()
@@ -323,9 +332,10 @@ def test_collect_gives_the_first_results_before_the_source_ends(make_env):
     assert_still_works(make_env())
 
 
-def test_closing_the_iterator_early_cancels_the_job(make_env, tmp_path):
+@pytest.mark.parametrize("runtime", ["processes", "Spark"])
+def test_closing_the_iterator_early_cancels_the_job(env_of, runtime, tmp_path):
     note = Noting(tmp_path)
-    results = generated(make_env(), 1, rate=1000).map(Tracking(note)).execute_and_collect()
+    results = generated(env_of(runtime), 1, rate=1000).map(Tracking(note)).execute_and_collect()
     next(results)
     started = time.monotonic()
     results.close()  # type: ignore[attr-defined]
@@ -369,6 +379,7 @@ def test_a_program_that_takes_its_results_slowly_holds_the_job_back(make_env):
     assert sorted(first + rest) == list(range(100_000))
 
 
+@also_on_spark
 def test_a_job_that_fails_gives_its_results_first_and_then_the_error(env):
     def check(n: int) -> int:
         if n == 60:
@@ -426,10 +437,10 @@ def test_an_environment_can_run_several_jobs_one_after_the_other(env, tmp_path):
         assert bag(note.read()) == bag(n * i for n in range(1, 11))
 
 
-def test_two_jobs_at_once_share_the_session(make_env, tmp_path):
+def test_two_jobs_at_once_share_the_session(make_spark_env, tmp_path):
     notes, clients = [], []
     for i in range(2):
-        env, note = make_env(), Noting(tmp_path / str(i))
+        env, note = make_spark_env(), Noting(tmp_path / str(i))
         env.from_sequence(1, 1000).map(lambda n, i=i: n * (i + 1), returns=int).sink_to(note)
         clients.append(env.execute_async(f"job {i}"))
         notes.append(note)
