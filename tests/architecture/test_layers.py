@@ -149,6 +149,17 @@ def test_modules_are_not_longer_than_the_limit():
     assert too_long == []
 
 
+def test_no_test_module_imports_another_one():
+    """What two of them need is in a kit, so that a test can be moved, and read, alone."""
+    found = [
+        f"{module.relative_to(ROOT)}:{node.lineno}"
+        for module in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and re.search(r"^tests\.(\w+\.)*test_", node.module or "")
+    ]
+    assert found == []
+
+
 def test_no_tracked_file_names_a_path_of_one_machine():
     folders = "|".join(["work", "tmp", "root", "home"])
     machine_path = re.compile(rf"(?<![\w.}})\]/*-])/({folders})/")

@@ -9,7 +9,6 @@ import io
 import math
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contract.own_aggregates import Spread, Words
 from tidegate import (
     Aggregate,
     Avg,
@@ -67,64 +67,6 @@ class Record(NamedTuple):
     paid: Decimal | None
     word: str | None
     at: Any
-
-
-# ---- a user's own ----
-
-
-class Spread(Aggregate):
-    """The distance between the largest and the smallest number of a column."""
-
-    kind = "spread"
-
-    def __init__(self, column: str) -> None:
-        self.column = column
-
-    def result_type(self, *inputs: pa.DataType) -> pa.DataType:
-        return inputs[0]
-
-    def partial(self, *inputs: pa.DataType) -> dict[str, pa.DataType]:
-        return {"low": inputs[0], "high": inputs[0]}
-
-    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        return self.merge(kept, (value, value))
-
-    def merge(self, left: Any, right: Any) -> Any:
-        if left is None or right is None:
-            return right if left is None else left
-        return min(left[0], right[0]), max(left[1], right[1])
-
-    def result(self, kept: Any) -> Any:
-        return None if kept is None else kept[1] - kept[0]
-
-
-@dataclass(frozen=True)
-class Words(Aggregate):
-    """All words, each once, in order of their letters; with a start of its own, and what is kept goes on changing."""
-
-    kind = "words"
-    column: str
-    where: pl.Expr | None = None
-
-    def result_type(self, *inputs: pa.DataType) -> pa.DataType:
-        return pa.list_(inputs[0])
-
-    def partial(self, *inputs: pa.DataType) -> dict[str, pa.DataType]:
-        return {"words": pa.list_(inputs[0])}
-
-    def start(self) -> Any:
-        return []
-
-    def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        if value not in kept:
-            kept.append(value)
-            kept.sort()
-        return kept
-
-    def merge(self, left: Any, right: Any) -> Any:
-        for word in right:
-            self.add(left, word, 0)
-        return left
 
 
 # ---- the oracles ----

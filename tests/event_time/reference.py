@@ -6,11 +6,12 @@ the watermark is `highest timestamp - delay - 1`. At the end it is infinite.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Window = tuple[int, int]
 
@@ -18,18 +19,18 @@ Window = tuple[int, int]
 class Event(NamedTuple):
     """One record: a key, an event time, a value."""
 
-    key: str
+    key: str | None
     ts: int
-    value: int
+    value: Any
 
 
 class Pane(NamedTuple):
     """One result of one window."""
 
-    key: str
+    key: str | None
     start: int
     end: int
-    values: tuple[int, ...]
+    values: tuple[Any, ...]
     """The values of the events in it, in order of arrival."""
 
 
@@ -74,7 +75,7 @@ class When:
 class _State:
     """A window of one key that is open."""
 
-    values: list[tuple[int, int]] = field(default_factory=list)
+    values: list[tuple[int, Any]] = field(default_factory=list)
     """Each with the number of its arrival."""
     counted: int = 0
     timers: set[float] = field(default_factory=set)
@@ -91,7 +92,9 @@ class Reference:
         self.clock: float = -math.inf
         self.panes: list[Pane] = []
         self.late: list[Event] = []
-        self._open: dict[str, dict[Window, _State]] = defaultdict(dict)
+        self._open: dict[str | None, dict[Window, _State]] = defaultdict(dict)
+        self._timers: list[tuple[float, str, Window, str | None]] = []
+        """A heap. A window's own timers say which of them still hold."""
         self._arrived = 0
 
     def run(self, batches: list[list[Event]], delay: int) -> Reference:
@@ -122,10 +125,14 @@ class Reference:
         if belongs and not taken:
             self.late.append(event)
 
+    def is_open(self, key: str | None, window: Window) -> bool:
+        """Whether the window may still change."""
+        return window in self._open[key]
+
     def _is_over(self, window: Window) -> bool:
         return window[1] - 1 + self.lateness <= self.clock
 
-    def _merged(self, key: str, window: Window) -> Window:
+    def _merged(self, key: str | None, window: Window) -> Window:
         """The session that an event makes of those that it touches; their contents are put together."""
         touched = [w for w in self._open[key] if w[0] <= window[1] and window[0] <= w[1]]
         merged = (min([window[0], *(w[0] for w in touched)]), max([window[1], *(w[1] for w in touched)]))
@@ -136,7 +143,7 @@ class Reference:
                 together.values = sorted(together.values + old.values)
                 together.counted += old.counted
             if merged[1] - 1 > self.clock:
-                together.timers.add(merged[1] - 1)
+                self._set_timer(merged[1] - 1, key, merged, together)
             self._open[key][merged] = together
         return merged
 
@@ -152,47 +159,44 @@ class Reference:
         if window[1] - 1 <= self.clock:
             self._fire(event.key, window, state)
             return
-        state.timers.add(window[1] - 1)
+        self._set_timer(window[1] - 1, event.key, window, state)
         if self.when.kind == "continuous" and state.next_fire is None:
-            self._fire_next(event.ts, window, state)
+            self._fire_next(event.ts, event.key, window, state)
 
-    def _fire_next(self, time: float, window: Window, state: _State) -> None:
+    def _fire_next(self, time: float, key: str | None, window: Window, state: _State) -> None:
         """At the next multiple that event time has not passed yet, or at the end of the window."""
         time = max(time, self.clock)
         if time < window[1] - 1:
             time += self.when.number - time % self.when.number
         state.next_fire = min(time, window[1] - 1)
-        state.timers.add(state.next_fire)
+        self._set_timer(state.next_fire, key, window, state)
+
+    def _set_timer(self, time: float, key: str | None, window: Window, state: _State) -> None:
+        if time not in state.timers:
+            state.timers.add(time)
+            heapq.heappush(self._timers, (time, repr(key), window, key))
 
     def advance(self, watermark: float) -> None:
         """Event time advances: what is due fires in order of time, then what is over goes."""
         if watermark <= self.clock:
             return
         self.clock = watermark
-        while due := self._due():
-            time, key, window = due
-            state = self._open[key][window]
+        while self._timers and self._timers[0][0] <= watermark:
+            time, _, window, key = heapq.heappop(self._timers)
+            state = self._open[key].get(window)
+            if state is None or time not in state.timers:
+                continue  # merged with another one, or over
             state.timers.discard(time)
             if time == window[1] - 1:
                 self._fire(key, window, state)
             elif state.next_fire == time:
-                self._fire_next(time, window, state)
+                self._fire_next(time, key, window, state)
                 self._fire(key, window, state)
         for states in self._open.values():
             for window in [w for w in states if self._is_over(w)]:
                 del states[window]
 
-    def _due(self) -> tuple[float, str, Window] | None:
-        found = [
-            (time, key, window)
-            for key, states in self._open.items()
-            for window, state in states.items()
-            for time in state.timers
-            if time <= self.clock
-        ]
-        return min(found, default=None)
-
-    def _fire(self, key: str, window: Window, state: _State) -> None:
+    def _fire(self, key: str | None, window: Window, state: _State) -> None:
         if state.values:
             self.panes.append(Pane(key, window[0], window[1], tuple(value for _, value in state.values)))
         if self.when.purging:

@@ -23,6 +23,8 @@ from tidegate.records.batch import Batch
 DEADLINE_S = 180.0
 """For one thing that a job does: a busy machine must not look like a stuck job."""
 ALL = 1 << 30
+PROGRAM = Path(__file__).with_name("driver.py")
+"""What a driver of its own runs."""
 
 
 class Nothing(msgspec.Struct, frozen=True):

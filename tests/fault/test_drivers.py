@@ -10,10 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fault.kit import stopped
+from tests.fault.kit import PROGRAM, stopped
 from tests.fault.storm import judge
 from tests.fault.tap import TapSource
-from tests.fault.test_storms import PROGRAM
 from tests.spark.kit import wait_until
 from tests.spark.standalone import Cluster, Driver, python_without_tidegate
 from tidegate.core.ids import CHECKPOINTS_PER_DRIVER

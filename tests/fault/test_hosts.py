@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fault.kit import PROGRAM
 from tests.fault.storm import judge
-from tests.fault.test_storms import PROGRAM
 from tests.hosts import Hosts, separate_hosts
 from tests.spark.standalone import Cluster, Driver, python_without_tidegate
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.fault.kit import kill, pids, running, until, until_completed, until_restarted
-from tests.spark.test_checkpoint_rows import QUICK
+from tests.spark.checkpoints import QUICK
 from tidegate import MapFunction
 from tidegate.api.known_splits import KnownSplitsSource, RequestingReader
 from tidegate.api.sink import BlackholeSink

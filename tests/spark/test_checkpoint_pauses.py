@@ -15,7 +15,7 @@ import pytest
 
 from tests.fault.kit import HoldingSink, _HoldingWriter, running, until
 from tests.fault.tap import TapSource, _TapReader
-from tests.spark.test_checkpoint_rows import QUICK, later_checkpoint
+from tests.spark.checkpoints import QUICK, later_checkpoint
 from tidegate.api.source import Idle
 from tidegate.records.batch import Batch, Origin
 

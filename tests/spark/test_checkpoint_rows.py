@@ -24,8 +24,9 @@ from tests.fault.kit import (
     until_completed,
     until_restarted,
 )
-from tests.fault.stored import Stored, completed, number
+from tests.fault.stored import completed, number
 from tests.fault.tap import APPS, TapSource, app_of
+from tests.spark.checkpoints import QUICK, later_checkpoint, newest_completed, stored
 from tests.spark.latency import NoteLatency, NoteSizes, bystander
 from tests.spark.trace import Trace, Traced
 from tidegate import FileSink, ProcessContext, ProcessFunction, ValueState
@@ -39,31 +40,6 @@ from tidegate.testing.scripted_source import Pause, ScriptedSource
 pytestmark = pytest.mark.timeout(600)
 
 log = logging.getLogger(__name__)
-
-QUICK = {
-    "checkpoint_interval": "20 ms",
-    "checkpoint_fsync": False,
-    "restart_strategy": "fixed-delay",
-    "restart_delay": "50 ms",
-}
-
-
-def later_checkpoint(client: Any, what: str) -> Any:
-    """The statistics of a checkpoint that is triggered from now on, once it is complete."""
-    newest = max((c.checkpoint_id for c in client.checkpoints().history), default=0)
-
-    def look() -> Any:
-        return next(
-            (c for c in client.checkpoints().history if c.checkpoint_id > newest and c.status == "completed"),
-            None,
-        )
-
-    return until(client, look, what)
-
-
-def stored(root: Path, statistics: Any) -> Stored:
-    """Its files."""
-    return next(s for s in completed(root) if s.id == statistics.checkpoint_id)
 
 
 # ---- state: used, stored and restored, dealt out anew ----
@@ -360,11 +336,6 @@ def test_with_two_inputs_on_rocksdb_the_next_checkpoint_uploads_only_files_that_
     assert [e.what for e in of_sums][:3] == ["barrier received", "barrier received", "processing stopped"]
     assert len({e.detail for e in of_sums[:2]}) == 2, "the barriers of both inputs"
     assert any(e.what == "snapshot" and e.at > of_sums[1].at for e in of_sums)
-
-
-def newest_completed(client: Any) -> int:
-    latest = client.checkpoints().latest_completed
-    return 0 if latest is None else int(latest.checkpoint_id)
 
 
 class Blob(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fault.kit import HoldingSink, WaitingFor, max_parallelism_for, running, until
-from tests.spark.test_checkpoint_rows import QUICK, later_checkpoint, newest_completed, stored
+from tests.spark.checkpoints import QUICK, later_checkpoint, newest_completed, stored
 from tests.spark.trace import Trace, Traced
 from tidegate import ProcessContext, ProcessFunction, ValueState
 from tidegate.testing.scripted_source import Pause, ScriptedSource

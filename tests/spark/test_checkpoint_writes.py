@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.fault.kit import ALL, HoldingSink, running, until
-from tests.spark.test_checkpoint_rows import QUICK, stored
+from tests.spark.checkpoints import QUICK, stored
 from tests.spark.trace import Trace, Traced
 from tidegate import ProcessContext, ProcessFunction, ValueState
 from tidegate.testing.scripted_source import Pause, ScriptedSource

@@ -22,19 +22,13 @@ from tests.fault.kit import (
     until_restarted,
 )
 from tests.fault.stored import Stored, completed, number
+from tests.spark.checkpoints import QUICK
 from tests.spark.trace import Trace, Traced
 from tidegate import CoFlatMapFunction
 from tidegate.api.state import OperatorListState
 from tidegate.testing.scripted_source import Pause, ScriptedSource
 
 pytestmark = pytest.mark.timeout(600)
-
-QUICK = {
-    "checkpoint_interval": "20 ms",
-    "checkpoint_fsync": False,
-    "restart_strategy": "fixed-delay",
-    "restart_delay": "50 ms",
-}
 
 
 class Word(NamedTuple):

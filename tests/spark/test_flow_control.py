@@ -15,8 +15,7 @@ import pytest
 
 from tests.fault.kit import WaitingFor
 from tests.spark.driver import nothing, unbounded
-from tests.spark.kit import wait_until
-from tests.spark.test_slots import connected, listening
+from tests.spark.kit import connected, listening, wait_until
 from tidegate import Environment, JobStatus, MapFunction
 from tidegate.core.states import ExecutionState
 from tidegate.metrics.snapshot import SubtaskMetrics, VertexMetrics

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from tests.spark.driver import five_operators, nothing, to_pair, unbounded
-from tests.spark.kit import wait_until
+from tests.spark.kit import connected, listening, wait_until
 from tests.spark.standalone import timed
 from tidegate import Environment, FileSink, JobFailedError, JobStatus, MapFunction, SchemaError
 from tidegate.core.errors import ConfigurationError, SlotsUnavailableError
@@ -69,18 +69,6 @@ def is_gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def listening(pid: int) -> set[int]:
-    return {
-        c.laddr.port for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN
-    }
-
-
-def connected(pid: int) -> set[tuple[int, int]]:
-    """Established connections: the port here and the port there."""
-    found = psutil.Process(pid).net_connections("tcp")
-    return {(c.laddr.port, c.raddr.port) for c in found if c.status == psutil.CONN_ESTABLISHED}
 
 
 # ---- what the JobManager shows ----

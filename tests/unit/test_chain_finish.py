@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.unit.test_async_io import Gate, until
-from tests.unit.test_fusion import CLICKS, Chain, to_exchange
+from tests.unit.async_io_kit import Gate, until
+from tests.unit.chain_kit import CLICKS, Chain, to_exchange
 from tidegate import AsyncFunction
 from tidegate.records.elements import MAX_WATERMARK
 

@@ -22,7 +22,7 @@ from tidegate.jobmanager import events as ev
 from tidegate.jobmanager.driver import PATIENCE_MS, JobDriver
 from tidegate.jobmanager.failover.events import OfAttempt
 from tidegate.jobmanager.failover.job import Job
-from tidegate.jobmanager.ports import PortClosed, Ports
+from tidegate.jobmanager.ports import Collected, Enumerators, Gang, PortClosed, Ports, Slots, Storage
 from tidegate.jobmanager.resume_point import Beginning
 from tidegate.protocol import messages as m
 from tidegate.storage.memory import MemoryStorage
@@ -36,15 +36,18 @@ def graph_of_numbers() -> JobGraph:
 
 
 class Port:
-    """Notes every call, and answers nothing."""
+    """Notes every call that its protocol has, and answers nothing."""
 
     may_be_resumed = False
 
-    def __init__(self, name: str, calls: list[tuple[Any, ...]]) -> None:
+    def __init__(self, name: str, protocol: type, calls: list[tuple[Any, ...]]) -> None:
         self._name = name
+        self._protocol = protocol
         self._calls = calls
 
     def __getattr__(self, call: str) -> Callable[..., None]:
+        if call not in vars(self._protocol):
+            raise AttributeError(f"{self._protocol.__name__} has no {call}")
         return lambda *arguments: self._calls.append((f"{self._name}.{call}", *arguments))
 
 
@@ -55,7 +58,8 @@ class Rig:
         self.calls: list[tuple[Any, ...]] = []
         self.clock = ManualClock(start_ms=1)
         slots, gang, enumerators, stored, collected = (
-            Port(name, self.calls) for name in ("slots", "gang", "enumerators", "storage", "collected")
+            Port(protocol.__name__.lower(), protocol, self.calls)
+            for protocol in (Slots, Gang, Enumerators, Storage, Collected)
         )
         self.driver = JobDriver(
             graph_of_numbers(),

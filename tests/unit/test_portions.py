@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
-from tests.unit.test_fusion import CLICKS, Chain, to_exchange
+from tests.unit.chain_kit import CLICKS, Chain, to_exchange
 from tidegate.core.clock import ManualClock
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of

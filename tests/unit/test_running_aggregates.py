@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contract.own_aggregates import Spread, Words
 from tests.contract.state_backend_kit import MemoryStorage
-from tests.contract.test_aggregates import Spread, Words
 from tests.unit.operators_kit import next_attempt
 from tidegate import (
     Avg,

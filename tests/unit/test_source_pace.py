@@ -11,7 +11,7 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from tests.unit.test_fusion import host, to_exchange
+from tests.unit.chain_kit import host, to_exchange
 from tidegate import Environment, OutputTag, WatermarkStrategy
 from tidegate.api.source import ReaderContext, SourceReader
 from tidegate.core.clock import ManualClock

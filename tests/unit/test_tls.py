@@ -16,8 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.unit.control_server_kit import SECRET, Rig
 from tests.unit.job_master_kit import SlotClient
-from tests.unit.test_control_server import SECRET, Rig
 from tidegate.core.clock import SystemClock
 from tidegate.core.errors import ConfigurationError
 from tidegate.core.ids import ChannelId, EdgeId, SlotId

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.event_time.reference import Windows as reference_windows
 from tests.unit.window_model import (
     AGGREGATES,
     NUMBERS,
@@ -19,7 +20,6 @@ from tests.unit.window_model import (
     Aggregates,
     Record,
     Result,
-    Window,
     WindowModel,
     batches_of_records,
     columns_of,
@@ -82,22 +82,6 @@ class Windows:
             yield from zip(keys, [start] * len(ids), [end] * len(ids), *results, strict=True)
 
 
-def windows_of(
-    size: int, step: int, offset: int, timestamp: int, cumulative: bool = False
-) -> Iterator[Window]:
-    """By trying: every window that could have the timestamp."""
-    if cumulative:
-        begins = [s for s in range(timestamp - size, timestamp + 1) if (s - offset) % size == 0]
-        for begin in begins:
-            for end in range(begin + step, begin + size + 1, step):
-                if begin <= timestamp < end:
-                    yield begin, end
-        return
-    for begin in range(timestamp - size, timestamp + 1):
-        if (begin - offset) % step == 0 and begin <= timestamp < begin + size:
-            yield begin, begin + size
-
-
 @st.composite
 def slicings(draw: st.DrawFn) -> Slicing:
     kind = draw(st.sampled_from(["tumbling", "sliding", "cumulative"]))
@@ -116,11 +100,9 @@ def test_windows_are_those_of_a_list_of_records_per_window(
     slicing: Slicing, batches: list[list[Record]], lateness: int, data: st.DataObject, dense: bool
 ) -> None:
     aggregates = NUMBERS if dense else AGGREGATES
-    model = WindowModel(
-        lambda t: windows_of(slicing.size_ms, slicing.step_ms, slicing.offset_ms, t, slicing.cumulative),
-        aggregates,
-        lateness,
-    )
+    kind = "cumulative" if slicing.cumulative else "sliding"
+    reference = reference_windows(kind, slicing.size_ms, slicing.step_ms, slicing.offset_ms)
+    model = WindowModel(reference.of, aggregates, lateness)
     windows = Windows(slicing, aggregates, lateness)
     clock = -200
     for batch in batches:

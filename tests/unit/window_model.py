@@ -1,4 +1,7 @@
-"""Windows of built-in aggregates in plain Python, record by record: what the vectorised ones are compared with."""
+"""Windows of built-in aggregates in plain Python, record by record: what the vectorised ones are compared with.
+
+Which windows there are, and when, the reference of the tests of event time says; here are the aggregates.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from tests.event_time.reference import Event, Pane, Reference, When, Windows
 from tidegate import Aggregate, Avg, Count, CountDistinct, First, Last, Max, Min, Sum, TopN
 from tidegate.records.types import RecordType, RowType
 
-MIN_CLOCK = -(1 << 63)
 RECORD_TYPE: RecordType = RowType(
     pa.schema(
         [
@@ -55,7 +58,6 @@ class Record(NamedTuple):
 Window = tuple[int, int]
 Result = tuple[Any, ...]
 Aggregates = tuple[tuple[str, Aggregate], ...]
-Session = tuple[int, int, list[tuple[int, "Record"]]]
 
 
 def results_of(records: list[Record], aggregates: Iterable[tuple[str, Aggregate]]) -> tuple[Any, ...]:
@@ -115,99 +117,53 @@ def batches_of_records(span: int = 60) -> st.SearchStrategy[list[list[Record]]]:
     return st.lists(st.lists(record, min_size=1, max_size=12), max_size=6)
 
 
+class _Windows(NamedTuple):
+    """Windows as an assigner has them."""
+
+    kind: str
+    of: Callable[[int], Iterable[Window]]
+
+
 class WindowModel:
-    """Tumbling, sliding and cumulative windows: each keeps the list of its records."""
+    """Tumbling, sliding and cumulative windows of the reference, with aggregates over the records of each pane."""
 
     def __init__(
         self,
         windows_of: Callable[[int], Iterable[Window]],
-        aggregates: Iterable[tuple[str, Aggregate]],
+        aggregates: Aggregates,
         lateness_ms: int,
     ) -> None:
-        self._windows_of = windows_of
-        self._aggregates = tuple(aggregates)
-        self._lateness = lateness_ms
-        self.clock = MIN_CLOCK
+        self._reference = Reference(self._windows(windows_of), When(), lateness_ms)
+        self._aggregates = aggregates
         self.late: list[Record] = []
-        self._open: dict[tuple[str | None, Window], list[Record]] = {}
+
+    def _windows(self, windows_of: Any) -> Any:
+        return _Windows("assigned", lambda timestamp: [tuple(w) for w in windows_of(timestamp)])
 
     def add(self, records: Iterable[Record]) -> list[Result]:
-        """A batch; returns the windows that are given out again, in any order."""
-        again = []
+        """A batch; returns the windows that are emitted again, each once, in any order."""
         for r in records:
-            windows = list(self._windows_of(r.timestamp))
-            alive = [w for w in windows if w[1] - 1 + self._lateness > self.clock]
-            if windows and not alive:
-                self.late.append(r)
-            for w in alive:
-                self._open.setdefault((r.key, w), []).append(r)
-                if w[1] - 1 <= self.clock:
-                    again.append((r.key, w))
-        return [self._row(k) for k in dict.fromkeys(again)]
+            self._reference.add(Event(r.key, r.timestamp, r))
+        self.late += [event.value for event in self._reference.late]
+        self._reference.late = []
+        last = {pane[:3]: pane for pane in self._panes()}
+        return [self._row(p) for p in last.values() if self._reference.is_open(p.key, (p.start, p.end))]
 
     def advance(self, clock: int) -> list[Result]:
         """The watermark; returns the windows that end by now, in order of their ends."""
-        due = [k for k in self._open if self.clock < k[1][1] - 1 <= clock]
-        rows = [self._row(k) for k in sorted(due, key=lambda k: k[1][1])]
-        self.clock = clock
-        for k in [k for k in self._open if k[1][1] - 1 + self._lateness <= clock]:
-            del self._open[k]
-        return rows
+        self._reference.advance(clock)
+        return [self._row(pane) for pane in self._panes()]
 
-    def _row(self, where: tuple[str | None, Window]) -> Result:
-        key, (start, end) = where
-        return (key, start, end, *results_of(self._open[where], self._aggregates))
+    def _panes(self) -> list[Pane]:
+        panes, self._reference.panes = self._reference.panes, []
+        return panes
+
+    def _row(self, pane: Pane) -> Result:
+        return (pane.key, pane.start, pane.end, *results_of(list(pane.values), self._aggregates))
 
 
-class SessionModel:
-    """Sessions, merged record by record as Flink does."""
+class SessionModel(WindowModel):
+    """The same for sessions: with a gap in the place of windows."""
 
-    def __init__(self, gap_ms: int, aggregates: Iterable[tuple[str, Aggregate]], lateness_ms: int) -> None:
-        self._gap = gap_ms
-        self._aggregates = tuple(aggregates)
-        self._lateness = lateness_ms
-        self.clock = MIN_CLOCK
-        self.late: list[Record] = []
-        self._open: dict[str | None, list[Session]] = {}
-        self._arrived = 0
-
-    def add(self, records: Iterable[Record]) -> list[Result]:
-        """A batch; returns the sessions that changed behind their end, in any order."""
-        touched: set[str | None] = set()
-        before = {(k, s, e, len(rows)) for k, sessions in self._open.items() for s, e, rows in sessions}
-        for r in records:
-            start, end = r.timestamp, r.timestamp + self._gap
-            mine = [(self._arrived, r)]
-            self._arrived += 1
-            meets: list[Session] = []
-            rest: list[Session] = []
-            for s in self._open.get(r.key, []):
-                (meets if s[0] <= end and s[1] >= start else rest).append(s)
-            start, end = min([start, *(s[0] for s in meets)]), max([end, *(s[1] for s in meets)])
-            if end - 1 + self._lateness <= self.clock:
-                self.late.append(r)
-                continue
-            rows = sorted([*mine, *(row for s in meets for row in s[2])], key=lambda row: row[0])
-            self._open[r.key] = [*rest, (start, end, rows)]
-            touched.add(r.key)
-        return [
-            self._row(k, s)
-            for k in touched
-            for s in self._open[k]
-            if s[1] - 1 <= self.clock and (k, s[0], s[1], len(s[2])) not in before
-        ]
-
-    def advance(self, clock: int) -> list[Result]:
-        """The watermark; returns the sessions that end by now, in order of their ends."""
-        due = [
-            (k, s) for k, sessions in self._open.items() for s in sessions if self.clock < s[1] - 1 <= clock
-        ]
-        rows = [self._row(k, s) for k, s in sorted(due, key=lambda pair: pair[1][1])]
-        self.clock = clock
-        for k in list(self._open):
-            self._open[k] = [s for s in self._open[k] if s[1] - 1 + self._lateness > clock]
-        return rows
-
-    def _row(self, key: str | None, session: Session) -> Result:
-        start, end, rows = session
-        return (key, start, end, *results_of([r for _, r in rows], self._aggregates))
+    def _windows(self, gap_ms: int) -> Windows:
+        return Windows("session", gap_ms)
