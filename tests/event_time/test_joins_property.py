@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.event_time import reference as ref
 from tests.event_time.crashing import COMMON, Crashes, environment
+from tests.plugins.seeds import examples as each_run
 from tidegate import (
     DataStream,
     Environment,
@@ -163,17 +164,29 @@ def expected(case: Case) -> Counter[Found]:
     return found
 
 
-@given(case=cases())
-@settings(COMMON, max_examples=100)
-def test_joins_deduplication_and_timers_equal_plain_python(case: Case) -> None:
-    assert Counter(program(environment(case), case).execute_and_collect()) == expected(case)
+@pytest.mark.parametrize("examples", each_run(50, long=100))
+def test_joins_deduplication_and_timers_equal_plain_python(examples: int) -> None:
+    @given(case=cases())
+    @settings(COMMON, max_examples=examples)
+    def check_all(case: Case) -> None:
+        assert Counter(program(environment(case), case).execute_and_collect()) == expected(case)
+
+    check_all()
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("backend", "examples"), [("heap", 30), ("rocksdb", 8)])
-def test_a_crash_at_any_moment_changes_nothing_nor_does_another_parallelism(
-    backend: str, examples: int
-) -> None:
+@pytest.mark.parametrize("examples", each_run(10, long=30))
+def test_a_crash_at_any_moment_changes_nothing_nor_does_another_parallelism(examples: int) -> None:
+    check_with_crashes("heap", examples)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("examples", each_run(3, long=8))  # a database per subtask and attempt takes its time
+def test_a_crash_at_any_moment_changes_nothing_with_rocksdb(examples: int) -> None:
+    check_with_crashes("rocksdb", examples)
+
+
+def check_with_crashes(backend: str, examples: int) -> None:
     crashes = Crashes()
 
     @given(case=cases(), parallelism=st.none() | st.integers(1, 4))

@@ -13,35 +13,43 @@ from hypothesis import strategies as st
 
 from tests.event_time.crashing import COMMON, Crashes, environment, time_passes
 from tests.event_time.jobs import Case, Click, Found, cases, check, found_in, program
+from tests.plugins.seeds import examples as each_run
 from tidegate import WatermarkStrategy
 from tidegate.testing.scripted_source import Pause, ScriptedSource
 
 pytestmark = pytest.mark.timeout(900)
 
 BRANCHES = 8
-EXAMPLES = {"columns": 290, "rows": 290, "heap": 30, "rocksdb": 6, "idle": 20}
-"""Of 8 cases each: more than 5,000 in all. A database per subtask and attempt takes its time."""
+# An example has 8 cases: more than 1,000 in each run, others every day, and more than 5,000 in a long one.
 PARALLELISM = st.none() | st.integers(1, 4)
 """Of the job that goes on; None: the same job."""
 
 
-@given(cases(forms=("columns",), many=BRANCHES))
-@settings(COMMON, max_examples=EXAMPLES["columns"])
-def test_built_in_aggregates_over_every_kind_of_window_equal_the_reference(case: Case):
-    check(case, program(environment(case), case).execute_and_collect())
+def check_forms(forms: tuple[str, ...], examples: int) -> None:
+    @given(cases(forms=forms, many=BRANCHES))
+    @settings(COMMON, max_examples=examples)
+    def check_all(case: Case) -> None:
+        check(case, program(environment(case), case).execute_and_collect())
+
+    check_all()
 
 
-@given(cases(forms=("process", "aggregate"), many=BRANCHES))
-@settings(COMMON, max_examples=EXAMPLES["rows"])
-def test_functions_over_every_kind_of_window_with_every_trigger_equal_the_reference(case: Case):
-    check(case, program(environment(case), case).execute_and_collect())
+@pytest.mark.parametrize("examples", each_run(70, long=290))
+def test_built_in_aggregates_over_every_kind_of_window_equal_the_reference(examples):
+    check_forms(("columns",), examples)
 
 
-def test_a_source_that_is_idle_holds_no_window_back_and_changes_nothing(tmp_path):
+@pytest.mark.parametrize("examples", each_run(70, long=290))
+def test_functions_over_every_kind_of_window_with_every_trigger_equal_the_reference(examples):
+    check_forms(("process", "aggregate"), examples)
+
+
+@pytest.mark.parametrize("examples", each_run(10, long=20))
+def test_a_source_that_is_idle_holds_no_window_back_and_changes_nothing(tmp_path, examples):
     fired_before_the_end = Counter()
 
     @given(cases(many=BRANCHES, least=20, most_rows=4, in_order=True))
-    @settings(COMMON, max_examples=EXAMPLES["idle"])
+    @settings(COMMON, max_examples=examples)
     def check_all(case: Case) -> None:
         directory = Path(tempfile.mkdtemp(dir=tmp_path))
         silent = ScriptedSource([[Pause("silent")]], directory, type=Click)
@@ -70,32 +78,34 @@ def test_a_source_that_is_idle_holds_no_window_back_and_changes_nothing(tmp_path
         fired_before_the_end[(directory / "fired").exists()] += 1
 
     check_all()
-    assert fired_before_the_end[True] > EXAMPLES["idle"] // 4, fired_before_the_end
+    assert fired_before_the_end[True] > examples // 4, fired_before_the_end
 
 
-def test_a_crash_at_any_moment_changes_nothing_nor_does_another_parallelism():
+@pytest.mark.parametrize("examples", each_run(10, long=30))
+def test_a_crash_at_any_moment_changes_nothing_nor_does_another_parallelism(examples):
     crashes = Crashes()
 
     @given(case=cases(many=BRANCHES, least=20, most_rows=4), parallelism=PARALLELISM)
-    @settings(COMMON, max_examples=EXAMPLES["heap"])
+    @settings(COMMON, max_examples=examples)
     def check_all(case: Case, parallelism: int | None) -> None:
         check_with_a_crash(crashes, case, "heap", parallelism)
 
     check_all()
-    assert crashes.seen["restored"] > EXAMPLES["heap"] // 4, crashes.seen
+    assert crashes.seen["restored"] > examples // 4, crashes.seen
     assert crashes.seen["rescaled"] > 0
 
 
-def test_a_crash_at_any_moment_changes_nothing_with_rocksdb():
+@pytest.mark.parametrize("examples", each_run(3, long=6))  # a database per subtask and attempt takes its time
+def test_a_crash_at_any_moment_changes_nothing_with_rocksdb(examples):
     crashes = Crashes()
 
     @given(case=cases(many=BRANCHES, least=20, most_rows=4), parallelism=PARALLELISM)
-    @settings(COMMON, max_examples=EXAMPLES["rocksdb"])
+    @settings(COMMON, max_examples=examples)
     def check_all(case: Case, parallelism: int | None) -> None:
         check_with_a_crash(crashes, case, "rocksdb", parallelism)
 
     check_all()
-    assert crashes.seen["restored"] > EXAMPLES["rocksdb"] // 4, crashes.seen
+    assert crashes.seen["restored"] > examples // 4, crashes.seen
 
 
 def check_with_a_crash(crashes: Crashes, case: Case, backend: str, parallelism: int | None) -> None:

@@ -1,7 +1,7 @@
 """Thousands of seeds: kills, zombies, lost messages, failing storage, damaged files. The answer stays exact.
 
-`make test` runs 2,000 seeds, `make test-long SEEDS=20000` as many as one wants. A seed that fails is run again three
-times and named with the command that shows it.
+`make test` runs 400 fixed seeds and 200 that rotate, `make test-long SEEDS=20000` as many as one wants. A seed that
+fails is run again three times and named with the command that shows it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from collections import Counter
 
 import pytest
 
+from tests.plugins.seeds import blocks, rotating
 from tests.simulation.recovery import EVENT_TIME, Plan, Run, digest
 from tidegate.core.failpoints import NAMES
 
-PER_TEST = 100
-SEEDS = 2_000
-EVENT_TIME_SEEDS = 300
+PER_TEST = 50
+FIXED, ROTATING = 400, 200
+EVENT_TIME_FIXED, EVENT_TIME_ROTATING = 50, 50
+SEARCHED = 4_000
+"""So many seeds at most are looked through for one that strikes."""
 LONG_SEEDS = int(os.environ.get("SEEDS") or 20_000)
 
 passed: Counter[str] = Counter()
@@ -64,14 +67,16 @@ def _error_of(seed: int) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+@pytest.mark.parametrize("first", [*range(0, FIXED, PER_TEST), *blocks(rotating(ROTATING, FIXED), PER_TEST)])
 def test_no_fault_at_any_moment_changes_the_answer(first):
     for seed in range(first, first + PER_TEST):
         check(seed)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", range(EVENT_TIME, EVENT_TIME + EVENT_TIME_SEEDS, PER_TEST))
+@pytest.mark.parametrize(
+    "first", [EVENT_TIME, *blocks(rotating(EVENT_TIME_ROTATING, EVENT_TIME + EVENT_TIME_FIXED), PER_TEST)]
+)
 def test_no_fault_at_any_moment_makes_a_window_or_a_timer_fire_twice_or_never(first):
     for seed in range(first, first + PER_TEST):
         check(seed)
@@ -80,17 +85,17 @@ def test_no_fault_at_any_moment_makes_a_window_or_a_timer_fire_twice_or_never(fi
 @pytest.mark.long
 @pytest.mark.timeout(0)
 def test_no_fault_at_any_moment_changes_the_answer_for_as_many_seeds_as_one_wants():
-    for seed in range(SEEDS, SEEDS + LONG_SEEDS):
+    for seed in range(FIXED, FIXED + LONG_SEEDS):
         check(seed)
-    for seed in range(EVENT_TIME + EVENT_TIME_SEEDS, EVENT_TIME + EVENT_TIME_SEEDS + LONG_SEEDS // 4):
+    for seed in range(EVENT_TIME + EVENT_TIME_FIXED, EVENT_TIME + EVENT_TIME_FIXED + LONG_SEEDS // 4):
         check(seed)
 
 
 @pytest.mark.timeout(900)
 def test_every_failpoint_is_passed_raises_and_kills_in_some_seed():
     wanted = {f"{how} at {name}" for name in NAMES for how in ("kill", "error")}
-    seed = SEEDS
-    while not (wanted <= set(struck)) and seed < 2 * SEEDS:  # nothing to do behind the tests above
+    seed = FIXED
+    while not (wanted <= set(struck)) and seed < SEARCHED:  # little to do after the tests above
         check(seed)
         seed += 1
     assert not wanted - set(struck), "a failpoint that no seed exercises"
@@ -99,9 +104,9 @@ def test_every_failpoint_is_passed_raises_and_kills_in_some_seed():
 
 @pytest.mark.timeout(900)
 def test_every_kind_of_fault_happens_and_is_recovered_from():
-    seed = SEEDS
+    seed = FIXED
     kinds = {"kill", "stop", "cut", "driver", "damage", "lose", "repeat", "delay"}
-    while not (kinds <= set(struck)) and seed < 2 * SEEDS:
+    while not (kinds <= set(struck)) and seed < SEARCHED:
         check(seed)
         seed += 1
     assert not kinds - set(struck)

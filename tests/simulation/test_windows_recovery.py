@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests.plugins.seeds import blocks, rotating
 from tests.simulation import recovery
 from tests.simulation.recovery_programs import Click, Output, Program, clicks
 from tidegate import (
@@ -28,6 +29,7 @@ from tidegate.api.streams import DataStream
 
 COLUMNS = ("key", "start", "end", "n", "total", "different", "first")
 PER_TEST = 20
+FIXED = 1_000
 ASSIGNERS: list[Any] = [
     TumblingEventTimeWindows(10),
     SlidingEventTimeWindows(20, 5),
@@ -100,7 +102,7 @@ def _with_watermarks(plan_of: Callable[[int], recovery.Plan]) -> Callable[[int],
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(1_000, 1_080, PER_TEST))
+@pytest.mark.parametrize("first", [FIXED, *blocks(rotating(PER_TEST, FIXED + PER_TEST), PER_TEST)])
 def test_panes_are_exact_whatever_fails(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "PROGRAMS", tuple(_program(a) for a in ASSIGNERS))
     monkeypatch.setattr(recovery.Plan, "of", staticmethod(_with_watermarks(recovery.Plan.of)))
