@@ -9,14 +9,17 @@ PYTEST_ARGS ?=
 WORKERS ?= 2
 CRASH ?=
 ONLY ?=
+FAST := architecture contract typing unit
+LINT = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# A worker takes a file of tests at a time, in the order of their names; tests marked `alone` still run alone.
+# A worker takes a file of tests at a time, the long ones first (tests/plugins/order.py); tests marked `alone` still run
+# alone.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup run test test-long lint spec bench clean
+.PHONY: help setup run check test test-long lint spec bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -26,17 +29,27 @@ setup: $(STAMP) ## create .venv and install what the project needs (Java 17 too,
 run: $(STAMP) ## count page views on a local Spark, live, and compare with the truth (CRASH=1: kill a worker)
 	@$(BIN)/python examples/pv_count.py $(if $(CRASH),--crash)
 
-test: $(STAMP) ## run all tests but the long ones (PYTEST_ARGS="-k name" to choose, WORKERS=0: in one process)
+check: $(STAMP) ## lint, and the tests that need no Spark, side by side: the inner loop, 3 minutes
+	@said="$$(mktemp)"
+	set -m  # a group of its own, so that it can be ended as a whole
+	{ $(LINT); } >"$$said" 2>&1 &
+	lint=$$!
+	set +m
+	trap 'kill -- -$$lint 2>/dev/null || true; rm -f "$$said"' EXIT
+	code=0
+	$(PYTEST) -q -m "not long" $(addprefix tests/,$(FAST)) $(PYTEST_ARGS) || code=$$?
+	wait $$lint || code=$$?
+	cat "$$said"
+	exit $$code
+
+test: $(STAMP) ## run all tests but the long ones (PYTEST_ARGS="-k name" to choose, WORKERS=0: one process, SEED_BASE=n: other seeds)
 	@$(PYTEST) -m "not long" $(PYTEST_ARGS)
 
 test-long: $(STAMP) ## run the long tests (SEEDS=20000: so many of the simulation)
 	@SEEDS="$(SEEDS)" $(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check style, format, types and the direction of imports
-	@$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@$(LINT)
 
 spec: $(STAMP) ## run the tests of the specification and list its rows, shown and not shown
 	@$(PYTEST) -q -m spec --spec-report $(PYTEST_ARGS)
