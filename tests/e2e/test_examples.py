@@ -1,4 +1,4 @@
-"""Every script in `examples/`, run as its reader would run it: a process of its own, on a real Spark."""
+"""Every script in `examples/`, run as its reader would run it: as a program, on a real Spark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,45 @@ import pytest
 
 from tests.e2e.running import EXAMPLES, Finished, run_program
 
+pytestmark = pytest.mark.timeout(300)  # the first that wants what was printed waits for all of them
+
 
 def run_example(name: str, workspace: Path, *words: str) -> Finished:
     done = run_program([sys.executable, EXAMPLES / name, *words], workspace)
     assert done.code == 0, done.out + done.err
     return done
+
+
+TOGETHER = {
+    "connect_rules.py": (),
+    "interval_join.py": (),
+    "async_lookup.py": (),
+    "side_outputs.py": (),
+    "deduplicate.py": ("--state.backend=rocksdb",),
+}
+"""Scripts with their words: they run one after the other in one process, where their Spark is started once."""
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, runpy, sys
+for sys.argv in json.loads(sys.argv[1]):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as end:
+            assert not end.code, (sys.argv, end)
+    print(json.dumps(printed.getvalue()))
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What each of those scripts prints."""
+    scripts = json.dumps([[str(EXAMPLES / name), *words] for name, words in TOGETHER.items()])
+    workspace = tmp_path_factory.mktemp("together")
+    done = run_program([sys.executable, "-c", ONE_AFTER_THE_OTHER, scripts], workspace, timeout_s=280)
+    assert done.code == 0, done.out + done.err
+    texts = [json.loads(line) for line in done.out.splitlines()]
+    return {name: text.splitlines() for name, text in zip(TOGETHER, texts, strict=True)}
 
 
 def test_every_example_is_run_by_a_test():
@@ -97,17 +131,16 @@ def test_pv_count_exits_0_only_if_the_files_hold_the_truth(
     )
 
 
-def test_connect_rules_gives_an_alert_for_every_payment_over_its_limit(tmp_path: Path):
-    done = run_example("connect_rules.py", tmp_path)
-    assert done.out.splitlines() == [
+def test_connect_rules_gives_an_alert_for_every_payment_over_its_limit(printed: dict[str, list[str]]):
+    assert printed["connect_rules.py"] == [
         "payment 2: card of 2500.00",
         "payment 4: transfer of 10000.00",
         "payment 5: cash of 999.00",
     ]
 
 
-def test_interval_join_finds_the_payment_of_each_order_and_those_without(tmp_path: Path):
-    assert run_example("interval_join.py", tmp_path).out.splitlines() == [
+def test_interval_join_finds_the_payment_of_each_order_and_those_without(printed: dict[str, list[str]]):
+    assert printed["interval_join.py"] == [
         "order 1 of ann: paid after 570 s",
         "order 2 of bob: not paid in time",
         "order 3 of ann: paid after 90 s",
@@ -140,13 +173,12 @@ def test_late_data_is_computed_again_or_handed_over(tmp_path: Path):
     ]
 
 
-def test_async_lookup_has_an_answer_for_every_order_though_requests_get_lost(tmp_path: Path):
-    done = run_example("async_lookup.py", tmp_path)
-    assert done.out.splitlines() == ["1000 addresses for 1000 orders: all there, in order"]
+def test_async_lookup_has_an_answer_for_every_order_though_requests_get_lost(printed: dict[str, list[str]]):
+    assert printed["async_lookup.py"] == ["1000 addresses for 1000 orders: all there, in order"]
 
 
-def test_side_outputs_separates_good_lines_from_bad_ones(tmp_path: Path):
-    lines = run_example("side_outputs.py", tmp_path).out.splitlines()
+def test_side_outputs_separates_good_lines_from_bad_ones(printed: dict[str, list[str]]):
+    lines = printed["side_outputs.py"]
     rows = [line.split("> ", 1)[1] for line in lines]
     assert sorted(row for row in rows if row.startswith("BadLine")) == [
         "BadLine(line='north,warm', reason=\"could not convert string to float: 'warm'\")",
@@ -158,13 +190,16 @@ def test_side_outputs_separates_good_lines_from_bad_ones(tmp_path: Path):
     assert all(line.startswith(("warmest:", "bad:")) for line in lines)
 
 
-@pytest.mark.parametrize("option", ["--state.backend=rocksdb", "--runtime=in-process"])
-def test_deduplicate_lets_each_order_through_once(tmp_path: Path, option: str):
-    done = run_example("deduplicate.py", tmp_path, option)
-    assert (
-        done.out.splitlines()[-1]
-        == "1570 deliveries, 1000 orders let through, 570 dropped: equal to the truth"
-    )
+DEDUPLICATED = "1570 deliveries, 1000 orders let through, 570 dropped: equal to the truth"
+
+
+def test_deduplicate_lets_each_order_through_once(printed: dict[str, list[str]]):
+    assert printed["deduplicate.py"][-1] == DEDUPLICATED
+
+
+def test_deduplicate_runs_without_spark_in_a_process_of_its_own(tmp_path: Path):
+    done = run_example("deduplicate.py", tmp_path, "--runtime=in-process")
+    assert done.out.splitlines()[-1] == DEDUPLICATED
 
 
 @pytest.mark.spec("S3-1")

@@ -22,18 +22,12 @@ from tests.fault.kit import (
     until_restarted,
 )
 from tests.fault.stored import completed
+from tests.spark.checkpoints import QUICK
 from tests.spark.kit import wait_until
 from tidegate import FileSink, JobFailedError, MapFunction
 from tidegate.testing.scripted_source import Crash, Pause, ScriptedSource, _ScriptReader
 
 pytestmark = pytest.mark.timeout(600)
-
-QUICK = {
-    "checkpoint_interval": "20 ms",
-    "checkpoint_fsync": False,
-    "restart_strategy": "fixed-delay",
-    "restart_delay": "50 ms",
-}
 
 
 class Click(NamedTuple):
@@ -288,46 +282,43 @@ def test_without_restarts_the_first_failure_ends_the_job(make_env, tmp_path):
     assert len(failing.calls()) == 1
 
 
-@pytest.mark.spec("S0-22")
-def test_fixed_delay_restarts_exactly_3_times_10_s_apart_and_the_4th_failure_ends_the_job(make_env, tmp_path):
-    # The real numbers, in Flink's spelling.
-    config = tmp_path / "job.yaml"
-    config.write_text(
-        "restart-strategy: fixed-delay\n"
-        "restart-strategy.fixed-delay.attempts: 3\n"
-        "restart-strategy.fixed-delay.delay: 10 s\n"
-    )
-    env = make_env(
-        parallelism=1, config=config, checkpoint_interval="1 s", checkpoint_dir=str(tmp_path / "chk")
-    )
-    failing = failing_job(env, tmp_path)
-    with pytest.raises(JobFailedError, match="it always fails"):
-        env.execute_async("fixed delay").result(300)
-    calls = failing.calls()
-    assert len(calls) == 4, "the first attempt and three restarts"
-    gaps = [b - a for a, b in pairwise(calls)]
-    assert all(gap >= 10 for gap in gaps), gaps
+# The real numbers, in Flink's spelling.
+FIXED_DELAY = """
+restart-strategy: fixed-delay
+restart-strategy.fixed-delay.attempts: 3
+restart-strategy.fixed-delay.delay: 10 s
+"""
+FAILURE_RATE = """
+restart-strategy: failure-rate
+restart-strategy.failure-rate.max-failures-per-interval: 3
+restart-strategy.failure-rate.failure-rate-interval: 5 min
+restart-strategy.failure-rate.delay: 10 s
+"""
 
 
-@pytest.mark.spec("S0-23")
-def test_failure_rate_allows_3_failures_in_5_minutes_and_the_4th_ends_the_job(make_env, tmp_path):
-    # The real numbers, in Flink's spelling.
-    config = tmp_path / "job.yaml"
-    config.write_text(
-        "restart-strategy: failure-rate\n"
-        "restart-strategy.failure-rate.max-failures-per-interval: 3\n"
-        "restart-strategy.failure-rate.failure-rate-interval: 5 min\n"
-        "restart-strategy.failure-rate.delay: 10 s\n"
-    )
-    env = make_env(
-        parallelism=1, config=config, checkpoint_interval="1 s", checkpoint_dir=str(tmp_path / "chk")
-    )
-    failing = failing_job(env, tmp_path)
-    with pytest.raises(JobFailedError, match="it always fails"):
-        env.execute_async("failure rate").result(300)
-    calls = failing.calls()
-    assert len(calls) == 4
-    assert all(b - a >= 10 for a, b in pairwise(calls))
+@pytest.mark.spec("S0-22", "S0-23")
+def test_fixed_delay_and_failure_rate_restart_3_times_10_s_apart_and_the_4th_failure_ends_the_job(
+    make_env, tmp_path
+):
+    """Two jobs, which wait side by side: 3 restarts in all, and 3 in 5 minutes."""
+    started = {}
+    for name, strategy in (("fixed delay", FIXED_DELAY), ("failure rate", FAILURE_RATE)):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = folder / "job.yaml"
+        config.write_text(strategy)
+        env = make_env(
+            parallelism=1, config=config, checkpoint_interval="1 s", checkpoint_dir=str(folder / "chk")
+        )
+        failing = failing_job(env, folder)
+        started[name] = failing, env.execute_async(name)
+    for name, (failing, client) in started.items():
+        with pytest.raises(JobFailedError, match="it always fails"):
+            client.result(300)
+        calls = failing.calls()
+        assert len(calls) == 4, f"{name}: the first attempt and three restarts"
+        gaps = [b - a for a, b in pairwise(calls)]
+        assert all(gap >= 10 for gap in gaps), f"{name}: {gaps}"
 
 
 # ---- checkpoints that fail ----
