@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -13,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "tidegate"
+from tests.architecture.source_tree import ROOT, SOURCE, lint_imports
+
 MODULES = sorted(SOURCE.rglob("*.py"))
 LONGEST_MODULE_LINES = 600
 STREAMS = (
@@ -29,19 +28,6 @@ STREAMS = (
 
 # Where a requirement's name is not the name of the module it installs.
 MODULE_OF_REQUIREMENT = {"pyyaml": "yaml"}
-
-
-def lint_imports(*, import_path: Path) -> subprocess.CompletedProcess[str]:
-    """Checks the contracts of pyproject.toml against the package `tidegate` found on import_path."""
-    command = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
-    return subprocess.run(
-        [sys.executable, "-c", command],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(import_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def imported_packages(module: Path) -> Iterator[tuple[str, int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.additions import ADDITIONS, PROGRAM, Addition
-from tests.architecture.test_layers import ROOT, SOURCE, lint_imports
+from tests.architecture.source_tree import ROOT, SOURCE, lint_imports
 
 MOST_OTHER_FILES = 3
 

@@ -102,7 +102,17 @@ def _with_watermarks(plan_of: Callable[[int], recovery.Plan]) -> Callable[[int],
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", [FIXED, *blocks(rotating(PER_TEST, FIXED + PER_TEST), PER_TEST)])
+@pytest.mark.parametrize(
+    "first",
+    [
+        FIXED,
+        *blocks(rotating(PER_TEST, FIXED + PER_TEST), PER_TEST),
+        *(
+            pytest.param(first, marks=pytest.mark.long)
+            for first in range(FIXED + PER_TEST, FIXED + 2_000, PER_TEST)
+        ),
+    ],
+)
 def test_panes_are_exact_whatever_fails(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "PROGRAMS", tuple(_program(a) for a in ASSIGNERS))
     monkeypatch.setattr(recovery.Plan, "of", staticmethod(_with_watermarks(recovery.Plan.of)))
