@@ -1,7 +1,7 @@
-"""A small layered layout for drawings: boxes in columns from left to right, edges routed between them.
+"""A layered (Sugiyama) layout for drawings: boxes in columns from left to right, edges routed between them.
 
-The usual steps: give every box a layer, break long edges into one piece per layer, order each layer by the mean
-position of its neighbours to avoid crossings, then move boxes towards their neighbours without overlap.
+Its steps: give every box a layer, break long edges into one piece per layer, order each layer by the mean position of
+its neighbours to avoid crossings (barycenter heuristic), then move boxes towards their neighbours without overlap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 SWEEPS = 8
 MOST_WAYPOINTS = 4_000
-"""Beyond so many pieces of long edges they are drawn straight: the drawing is unreadable anyway."""
+"""With more pieces than this, long edges are drawn straight: the drawing is unreadable anyway."""
 
 
 class Box(NamedTuple):
@@ -24,7 +24,7 @@ class Box(NamedTuple):
 
 
 class Link(NamedTuple):
-    """An edge between two boxes; the ports are distances from their tops, `label_width` needs room beside it."""
+    """An edge between two boxes; the ports are distances from their tops, the label needs `label_width` beside it."""
 
     source: int
     target: int
@@ -88,7 +88,7 @@ def lay_out(boxes: Sequence[Box], links: Sequence[Link], gap_x: float, gap_y: fl
 
 
 def _layers(count: int, links: Sequence[Link]) -> list[int]:
-    """Every box behind all its inputs; a box without inputs just before its first user."""
+    """Every box after all its inputs; a box without inputs just before its first user."""
     layer = [0] * count
     inputs: list[list[int]] = [[] for _ in range(count)]
     users: list[list[int]] = [[] for _ in range(count)]
@@ -127,7 +127,7 @@ def _split_long_links(
 
 
 def _reduce_crossings(columns: list[list[_Cell]]) -> None:
-    """Order each layer by the mean place of its neighbours, sweeping to and fro."""
+    """Order each layer by the mean place of its neighbours, sweeping forward and backward."""
     for column in columns:
         for place, cell in enumerate(column):
             cell.y = place
@@ -145,17 +145,11 @@ def _mean_rank(cell: _Cell, forward: bool) -> float:
     if not neighbours:
         return cell.y
     # The ports break ties between links that leave one box, so that these do not cross.
-    return sum(n.y + port / (n.height + 1) * 0.5 for n, _, port in _with_far_port(neighbours)) / len(
-        neighbours
-    )
-
-
-def _with_far_port(neighbours: list[tuple[_Cell, float, float]]) -> list[tuple[_Cell, float, float]]:
-    return neighbours
+    return sum(n.y + port / (n.height + 1) * 0.5 for n, _, port in neighbours) / len(neighbours)
 
 
 def _place(columns: list[list[_Cell]], gap: float) -> None:
-    """Give every cell a height: stacked at first, then pulled towards its neighbours, order kept."""
+    """Give every cell a vertical position: stacked at first, then pulled towards its neighbours in the same order."""
     for column in columns:
         y = 0.0
         for cell in column:
@@ -176,7 +170,7 @@ def _wish(cell: _Cell, forward: bool) -> float:
 
 
 def _settle(column: list[_Cell], wishes: list[float], gap: float) -> None:
-    """As near to the wishes as order and gaps allow: cells that push each other move as one block (isotonic mean)."""
+    """As near to the wishes as order and gaps allow: isotonic regression by pooling adjacent violators."""
     offsets, offset = [], 0.0
     for cell in column:
         offsets.append(offset)
