@@ -1,8 +1,8 @@
 """Fusion: adjacent `select` and `with_columns` of a chain as one polars query.
 
-A call of polars costs some 50 us whatever it computes, about as much as adding a number to 150,000 values; and its
-result is made Arrow columns and checked. A run of expressions pays for that once, not per operator. Pure: made from the
-operations when the first batch comes, and nothing is kept between two batches.
+A call of polars costs about 50 us whatever it computes, as much as adding a number to 150,000 values; then its result
+is converted to Arrow and checked. A run of expressions pays for that once, not per operator. Pure: made from the
+operations at the first batch; it keeps nothing between two batches.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tidegate.operators.columns.schema_fit import conform
 from tidegate.program.expressions import empty_frame, is_plain_column, polars_has
 
 LONGEST_RUN = 64
-"""Operators that become one query; polars works down a query by recursion."""
+"""How many operators become one query at most; polars walks a query by recursion."""
 
 
 class Stage(NamedTuple):
-    """One operator of a run: its expressions, and the columns behind it."""
+    """One operator of a run: its expressions, and the columns of its output."""
 
     form: str
     expressions: tuple[pl.Expr, ...]
@@ -30,7 +30,7 @@ class Stage(NamedTuple):
 
 
 class FusedExpressions:
-    """Several stages as one query. Columns that all of them only pass on are not shown to polars."""
+    """Several stages as one query. Columns that all of them only pass on are not given to polars."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class FusedExpressions:
         self._output = output
 
     def evaluate(self, columns: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns behind the last stage, as many rows as there are; raises what polars raises."""
+        """The columns of the last stage's output, with the same number of rows; raises what polars raises."""
         computed: dict[str, pa.Array] = {}
         if self._queries:
             frame = self.run(frame_of(columns, self._fields))
@@ -58,7 +58,7 @@ class FusedExpressions:
         return conform(pa.RecordBatch.from_arrays(arrays, names=self._output.names), self._output)
 
     def run(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """All stages on a frame, as they are written: an expression whose result nobody reads may still fail."""
+        """Run all stages on a frame without optimizations: an expression whose result is not read may still fail."""
         query = frame.lazy()
         for form, expressions in self._queries:
             query = query.select(expressions) if form == "select" else query.with_columns(expressions)
@@ -66,12 +66,12 @@ class FusedExpressions:
 
 
 def fuse(declared: pa.Schema, stages: Sequence[Stage]) -> FusedExpressions | None:
-    """One query for the stages behind columns of `declared` types, or None where it could differ from one by one."""
+    """One query for the stages over columns of `declared` types; None if it could differ from one query per stage."""
     if any(has_selector(stage.expressions) for stage in stages):
         return None
     try:
         read, passed = _follow(declared, stages)
-    except pl.exceptions.PolarsError:  # a name that only the data decides
+    except pl.exceptions.PolarsError:  # a column name that depends on the data
         return None
     fields = [(i, declared.field(i)) for i in sorted(read)]
     if not all(polars_has(field.type) for _, field in fields):
@@ -99,7 +99,7 @@ def fuse(declared: pa.Schema, stages: Sequence[Stage]) -> FusedExpressions | Non
 
 
 def _follow(declared: pa.Schema, stages: Sequence[Stage]) -> tuple[set[int], dict[str, int]]:
-    """Which input columns are read, and which columns of the result are input columns, by their positions."""
+    """Which input columns are read, and which columns of the result are input columns, by position."""
     passed = {name: i for i, name in enumerate(declared.names)}
     read: set[int] = set()
     for form, expressions, _ in stages:
