@@ -142,7 +142,7 @@ class SourceCoordinator:
             return []
         try:
             step()
-        except BaseException as e:  # noqa: BLE001 -- fails the job; sys.exit too, or nobody would answer the readers
+        except BaseException as e:  # noqa: BLE001 -- fails the job; sys.exit too, or readers would wait for ever
             self._failed = True
             self._events.append(_failure(self.operator, e))
         events, self._events = self._events, []

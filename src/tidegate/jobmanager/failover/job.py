@@ -255,7 +255,7 @@ class Job:
         self._begin_if_due(now_ms)
         return self._actions
 
-    # ---- 1. from where ----
+    # ---- 1. the checkpoint to begin from ----
 
     def _choose(self, now_ms: int) -> None:
         """Choose the checkpoint that the next attempt begins from, and have it verified."""

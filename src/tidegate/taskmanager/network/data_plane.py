@@ -320,7 +320,7 @@ class DataPlane:
             host, port = connection.sock.getpeername()[:2]
             name = f"{host}:{port}"
         except OSError:
-            name = "somebody who is gone"
+            name = "a peer that is gone"
         self._refusals.add(name, reason, self._now_ms())
         if connection.peer is None:
             self._remove(connection)
