@@ -178,9 +178,8 @@ def with_watermarks(plan: Plan, metrics: JobMetrics) -> Plan:
     tasks = []
     for task in plan.tasks:
         marks = operator_watermarks(metrics, vertices[task.id]) if task.id in vertices else []
-        if (
-            not marks and task.id in vertices and task.id in timed
-        ):  # no operator before it has a watermark yet
+        # No operator before it has a watermark yet.
+        if not marks and task.id in vertices and task.id in timed:
             marks = [OperatorWatermark(None, 0, False, "")] * len(task.operators)
         begins = next((i for i, o in enumerate(task.operators) if o.watermarks is not None), 0)
         operators = [

@@ -400,7 +400,7 @@ class Task:
         return True
 
     def _finish(self) -> None:
-        # False only for a source, which makes its own watermarks.
+        # True only for a source: other tasks got the last watermark with the end of their channels.
         if not self._ending and self.chain.clock_ms != MAX_WATERMARK:
             self.chain.process_watermark(MAX_WATERMARK)
         self._ending = not self.chain.finish()

@@ -245,9 +245,8 @@ class CheckpointCoordinator:
         assert attempt is not None
         attempt.due_ms = max(attempt.due_ms + self._interval_ms, now_ms + 1)
         if attempt.due_ms <= now_ms + self._interval_ms // 2:
-            attempt.due_ms = (
-                now_ms + self._interval_ms
-            )  # too late for the schedule: keep the distance instead
+            # Too late for the schedule: keep the distance instead.
+            attempt.due_ms = now_ms + self._interval_ms
         id, final = self._next_id, attempt.all_drained
         self._next_id += 1
         tracker = CheckpointTracker(id, attempt.number, now_ms, attempt.names, len(attempt.slots), final)

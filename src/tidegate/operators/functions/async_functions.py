@@ -180,9 +180,8 @@ class AsyncOperator(RowOperator):
         while True:
             made: Any = None
             try:
-                made = self._invoke(
-                    copy_row(row)
-                )  # a copy: checkpoints and the next attempt need the row unchanged
+                # A copy: checkpoints and the next attempt need the row unchanged.
+                made = self._invoke(copy_row(row))
                 if isinstance(made, Coroutine):
                     return await made
             except Exception as e:

@@ -25,9 +25,8 @@ def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
     ([1, 2], [('a', 1), ('b', 2)])
     """
     types = [batch.type.schema.field(_position(batch, name)).type for name in columns]
-    if not batch.type.coded.isdisjoint(
-        columns
-    ):  # a key is the value in the column, also where rows have another
+    # A coded field has another value in rows; the key is the value in the column.
+    if not batch.type.coded.isdisjoint(columns):
         in_rows = False
     elif batch.has_columns:
         in_rows = batch.has_rows and PLAIN_KEYS.issuperset(types)  # do not convert them again

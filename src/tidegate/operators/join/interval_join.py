@@ -61,7 +61,7 @@ class IntervalJoinOperator(RowOperator):
             )
             for side in (0, 1)
         )
-        # A record without a partner is emitted when the clock is past its reach: the watermark must not be past it.
+        # A record without a partner is emitted after its reach: until then the watermark must stay before its time.
         self._delay_ms = max(
             (reach + 1 for reach, is_outer in zip(operation.reach_ms, outer, strict=True) if is_outer),
             default=0,

@@ -40,9 +40,8 @@ def latest_values(
         return MemoryValues(context, key, value_type)
     backend = context.states.keyed(key.record_type)
     if isinstance(value_type, ScalarType) and value_type.schema.field(0).nullable:
-        boxed = TupleType(
-            [(value_type._codec, True)]
-        )  # None is a value here, but in a state it means no value
+        # None is a value here, but in a state it means no value.
+        boxed = TupleType([(value_type._codec, True)])
         return StateValues(backend, key, ValueState(boxed, name=state_name), is_boxed=True)
     declaration: ValueState[Any] = ValueState(value_type, name=state_name)
     table = None if by_state else backend.table(declaration)

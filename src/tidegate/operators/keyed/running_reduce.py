@@ -109,8 +109,7 @@ def loop(state, load, keys, records, function, out, adopt, copy):
         out.append(r)
 """
     made: dict[str, Any] = {"cls": cls, "REMOVED": REMOVED}
-    exec(
-        compile(text, __file__, "exec"), made
-    )  # under this file's name, so that user tracebacks leave it out
+    # Under this file's name, so that user tracebacks leave it out.
+    exec(compile(text, __file__, "exec"), made)
     found: Callable[..., None] = made["loop"]
     return found

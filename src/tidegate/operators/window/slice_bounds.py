@@ -54,9 +54,8 @@ class Slicing:
         low, high = checked_range(timestamps)
         relative = timestamps - self.offset_ms if self.offset_ms else timestamps
         first = low - self.offset_ms
-        if (
-            high - low < self.step_ms - first % self.step_ms
-        ):  # a batch is often in one step, and dividing is slow
+        # A batch is often in one step, and dividing is slow.
+        if high - low < self.step_ms - first % self.step_ms:
             numbers = np.full(len(timestamps), first // self.step_ms)
         else:
             numbers = relative // self.step_ms
