@@ -99,11 +99,9 @@ class JobGraph(msgspec.Struct, frozen=True):
         return self.vertices[id]
 
     def inputs(self, id: VertexId) -> list[JobEdge]:
-        """Edges into a vertex, in order."""
         return [e for e in self.edges if e.target == id]
 
     def outputs(self, id: VertexId) -> list[JobEdge]:
-        """Edges out of a vertex, in order."""
         return [e for e in self.edges if e.source == id]
 
     def slots_by_group(self) -> dict[str, int]:

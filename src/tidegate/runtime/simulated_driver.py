@@ -102,7 +102,6 @@ class SimulatedDriver:
             yield Choice("enumerator", self._enumerators.take_request)
 
     def post(self, event: DriverEvent) -> None:
-        """Queue an event for the driver."""
         self._events.append(event)
 
     def hear(self, attempt: AttemptNumber, event: ev.Event) -> None:

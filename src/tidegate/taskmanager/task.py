@@ -215,7 +215,6 @@ class Task:
             self._may_end = True
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was aborted."""
         assert self.checkpoints is not None
         self.checkpoints.aborted(checkpoint_id)
 

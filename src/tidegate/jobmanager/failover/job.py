@@ -506,7 +506,6 @@ class Job:
             self._end(_J.CANCELED, self._cancelled_text(reason), now_ms)
 
     def _fail(self, text: str, now_ms: int, error: type[JobFailedError] = JobFailedError) -> None:
-        """Fail the job between attempts."""
         if self.status is _J.CREATED:
             self._to(_J.FAILING)
         before = f"\nThe failure before it: {self._attempt_error}" if self._attempt_error else ""

@@ -316,7 +316,11 @@ def _pairs(runs: Runs) -> Iterable[tuple[int, int]]:
 
 
 def _joined(pairs: Iterable[tuple[int, int]]) -> Runs:
-    """Ascending runs as the fewest possible."""
+    """Ascending pairs as the fewest possible runs.
+
+    >>> _joined([(3, 4), (4, 5), (7, 8), (9, 11)])
+    [3, 5, 7, 8, 9, 11]
+    """
     runs: Runs = []
     for first, end in pairs:
         if runs and runs[-1] == first:

@@ -176,7 +176,6 @@ def take(columns: Columns, rows: Longs) -> Columns:
 
 
 def concat(columns: Sequence[Column]) -> Column:
-    """Concatenate columns."""
     if len(columns) == 1:
         return columns[0]
     if isinstance(columns[0], pa.Array):

@@ -104,7 +104,6 @@ class SubtaskCheckpoints:
         self._chain.checkpoint_completed(checkpoint_id)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The JobManager aborted a checkpoint."""
         self._perform(self._alignment.checkpoint_aborted(checkpoint_id))
         if not self._alignment.is_aligning:
             self._aligning_since_ms = None
