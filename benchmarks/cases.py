@@ -12,7 +12,7 @@ OURS_WITHOUT_CHECKPOINTS = "tidegate, no checkpoints"
 
 @dataclass(frozen=True)
 class Engine:
-    """One way to run a case: a script prefix, the environment it runs in, and arguments of its own."""
+    """One way to run a case: a script prefix, the environment it runs in, and its own arguments."""
 
     name: str
     prefix: str
@@ -49,7 +49,7 @@ FAMILIES = tuple(dict.fromkeys(engine.family for engine in ENGINES.values()))
 
 @dataclass(frozen=True)
 class Case:
-    """One workload in one variant, with the engines that have its kind."""
+    """One workload in one variant, with the engines that support it."""
 
     workload: str
     variant: str
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """`workload/variant`, as it stands in the results."""
+        """`workload/variant`, as in the results."""
         return f"{self.workload}/{self.variant}" if self.variant else self.workload
 
     def records_for(self, engine: Engine, asked: int) -> int:
@@ -107,8 +107,8 @@ CASES = (
         "",
         "python_chain",
         (OURS, "bytewax", "pathway", *_PYFLINK),
-        # Few records again and again, in the processor's caches as what a source has just made: two million kept as
-        # Python objects are 600 MB, and to fetch them from memory was a fifth of tidegate's time.
+        # Few records, read again and again, so that they are in the processor's caches like fresh records: two
+        # million Python objects are 600 MB, and fetching them from memory took a fifth of tidegate's time.
         records=40_000,
         other_records=(("pathway", 2_000_000), ("pyflink", 200_000)),
         repeats=((OURS, 100), ("bytewax", 100)),
@@ -169,7 +169,7 @@ CASES = (
         records=2_000_000,
         other_records=(("pyflink", 200_000), ("spark", 200_000)),
     ),
-    # PyFlink in process mode alone: in thread mode its job with windows hung.
+    # PyFlink only in process mode: in thread mode its job with windows hung.
     *(
         Case(
             f"windows_{kind}",
@@ -203,7 +203,7 @@ CASES = (
         data="",
         most_rounds=1,
     ),
-    # Read 24 times over: what each slot pays once (its start, memory touched for the first time) counts twice at 2.
+    # Read 24 times: the costs that each slot pays once (its start, memory touched for the first time) count twice at 2.
     *(
         Case("scaling", variant, "scaling", (OURS,), arguments, repeats=((OURS, 24),))
         for variant, arguments in (

@@ -32,7 +32,7 @@ FIRST_TS_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Clicks:
-    """Where one generated data set lives, and what every engine must find in it."""
+    """Where one generated data set is stored, and the results that every engine must find."""
 
     directory: Path
     records: int
@@ -54,7 +54,7 @@ class Clicks:
 
 @dataclass(frozen=True)
 class Visits:
-    """A data set in which every user comes exactly twice, and what every engine must find in it."""
+    """A data set with exactly two visits of every user, and the results that every engine must find."""
 
     directory: Path
     records: int
@@ -96,7 +96,7 @@ def click_frame(first: int, count: int) -> pl.DataFrame:
 
 
 def clicks(records: int = 10_000_000) -> Clicks:
-    """The click data with that many records; generated under `benchmarks/.data` when it is not there yet."""
+    """The click data with that many records; generated under `benchmarks/.data` if it does not exist."""
     directory = ROOT / f"clicks-{records}"
     truth = directory / "truth.json"
     if not truth.exists():
@@ -135,7 +135,7 @@ def visits(records: int = 10_000_000) -> Visits:
 
 @contextlib.contextmanager
 def made(directory: Path) -> Iterator[Path]:
-    """A directory to fill, which takes its name when that is done: a generation that broke off leaves nothing."""
+    """A directory to fill; it gets its name at the end, so an interrupted generation leaves nothing."""
     partial = directory.with_suffix(f".partial-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -178,7 +178,7 @@ def _generate(directory: Path, records: int) -> None:
 
 
 def main() -> None:
-    """Generate the data and say what it holds."""
+    """Generate the data and print what it contains."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=10_000_000)
     records = parser.parse_args().records

@@ -1,8 +1,8 @@
-"""Seeded clicks with event times out of order, for the `windows` workload, and what every engine must find in them.
+"""Seeded clicks with event times out of order, for the `windows` workload, and their true results.
 
-There are as many files as slots, each over the whole time as a partition of a log is, so that watermarks mean the
-same to all engines: a file's events are at most 2 s behind its latest one. `parquet-slices` has the rows of `parquet`
-cut by time, in that order, for engines that take files one after the other and know no order within a micro-batch.
+There are as many files as slots, each over the whole time, like a partition of a log. So watermarks mean the same to
+all engines: a file's events are at most 2 s behind its latest one. `parquet-slices` has the rows of `parquet`, cut by
+time, for engines that read files one after the other and have no order within a micro-batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUT_OF_ORDER = 0.05
 
 @dataclass(frozen=True)
 class Events:
-    """Where one generated data set lives, and the results of each kind of window."""
+    """Where one generated data set is stored, and the results of each kind of window."""
 
     directory: Path
     records: int
@@ -33,7 +33,7 @@ class Events:
 
 
 def events(records: int = 10_000_000) -> Events:
-    """The data with that many records; generated under `benchmarks/.data` when it is not there yet."""
+    """The data with that many records; generated under `benchmarks/.data` if it does not exist."""
     directory = ROOT / f"events-{records}"
     stored = directory / "truth.json"
     if not stored.exists():
@@ -42,7 +42,7 @@ def events(records: int = 10_000_000) -> Events:
 
 
 def event_frame(records: int) -> pl.DataFrame:
-    """All events in the order in which they come: 10 per millisecond, one of twenty up to 2 s behind its place."""
+    """All events in order of arrival: 10 per millisecond, one of twenty up to 2 s too late."""
     rng = np.random.default_rng([SEED, records])
     times = np.arange(records, dtype=np.int64) // EVENTS_PER_MS
     behind = rng.integers(1, windows.OUT_OF_ORDERNESS_MS, records)
@@ -67,7 +67,7 @@ def _generate(directory: Path, records: int) -> None:
         (partial / "truth.json").write_text(json.dumps(truth))
 
 
-# ---- what must come out ----
+# ---- the true results ----
 
 
 def _summary(frame: pl.DataFrame, kind: str) -> dict[str, int]:

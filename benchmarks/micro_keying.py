@@ -1,4 +1,4 @@
-"""Nanoseconds per row of hashing, key groups, dense ids and running aggregates, and of what they are made of.
+"""Nanoseconds per row of hashing, key groups, dense ids and running aggregates, and of their parts.
 
     python benchmarks/micro_keying.py [--rows 65536] [--default-malloc] [--no-many-keys]
 

@@ -2,8 +2,8 @@
 
     python benchmarks/micro_timers.py [--timers 1000000] [--backend heap]
 
-CPU time of this process. One key per timer; the timers are for 1,000 different times (windows of many keys), or each
-for another. The last line puts the same keys into one plain dict, to know how fast the machine is just now.
+CPU time of this process. One key per timer. The timers are for 1,000 different times (windows of many keys), or all
+differ. The last line puts the same keys into one plain dict; it shows how fast the machine is at the moment.
 """
 
 from __future__ import annotations

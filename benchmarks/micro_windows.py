@@ -1,10 +1,10 @@
-"""Windows of built-in aggregates by columns: CPU time per record, of the local stage and of what keeps the windows.
+"""Windows of built-in aggregates by columns: CPU time per record, of the local stage and of the window operator.
 
     python benchmarks/micro_windows.py [--batches 40] [--keys 1000] [--rate 10000]
 
 One operator in a harness, batches of 65,536 records with a dictionary-encoded text key, 5 % of them up to 2 s out of
-order, a watermark behind each batch, `--rate` records per second of event time. Nothing is read, exchanged or written.
-The last line counts the codes of the same keys with one `np.bincount`, to know how fast the machine is just now.
+order, a watermark after each batch, `--rate` records per second of event time. Nothing is read, exchanged or written.
+The last line counts the codes of the same keys with one `np.bincount`; it shows how fast the machine is at the moment.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Batches = list[tuple[Batch, int]]
 
 
 def made_batches(count: int, keys: int, rate: int) -> Batches:
-    """Batches and the watermark behind each."""
+    """Batches and the watermark after each."""
     chance = np.random.default_rng(1)
     words = pa.array([f"key-{i}" for i in range(keys)])
     start, found = 0, []
@@ -65,7 +65,7 @@ def made_batches(count: int, keys: int, rate: int) -> Batches:
             "amount": pa.array(chance.integers(0, 100, ROWS)),
             "price": pa.array(chance.random(ROWS)),
         }
-        batch = Batch(RECORDS, pa.RecordBatch.from_pydict(columns), None, None, pa.array(times))
+        batch = Batch(RECORDS, columns=pa.RecordBatch.from_pydict(columns), timestamps=pa.array(times))
         found.append((batch, start - 2_000))
     return found
 
@@ -92,7 +92,7 @@ def one_stage(stream: Any, batches: Batches) -> tuple[float, float, int]:
 
 
 def two_stages(stream: Any, batches: Batches) -> tuple[float, float, int]:
-    """The same with the local stage apart."""
+    """The same with a separate local stage."""
     operation = stream._node.operation
     assert isinstance(operation, AggregateWindow)
     stages = in_two_stages(operation, RECORDS)

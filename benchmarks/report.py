@@ -42,7 +42,7 @@ def _row(workload: str, engine: str, rounds: list[dict[str, Any]]) -> Row:
         "workload": workload,
         "engine": engine,
         "version": rounds[-1]["version"],
-        # A workload that counts something else than records has none.
+        # A workload that does not count records has none.
         "records_per_s": round(median(_rate(each) for each in rounds)) or None,
         "cpu_s_per_million": (
             round(median(each["cpu_s"] / each["records"] * 1e6 for each in rounds), 4)
@@ -72,9 +72,9 @@ def _medians(extras: list[dict[str, float]]) -> dict[str, float]:
 
 
 def add_ratios(measured: list[Row], ours_from: list[Row]) -> None:
-    """Set `ratio` of each other row: how many times faster ours is (latency: how many times shorter its p99).
+    """Set `ratio` of each other row: how many times faster tidegate is (latency: how many times shorter its p99).
 
-    `ratio_rocksdb` of a peer's row is the same with ours on the RocksDB backend, where that was measured.
+    `ratio_rocksdb` of a peer's row is the same for tidegate on the RocksDB backend, where that was measured.
     """
     ours = {row["workload"]: row for row in ours_from if row["engine"] == OURS}
     on_rocksdb = {row["workload"]: row for row in ours_from if row["engine"] == OURS_ON_ROCKSDB}
@@ -98,7 +98,7 @@ def _ratio(own: Row, row: Row) -> float | None:
 
 
 def add_checkpoint_costs(measured: list[Row]) -> None:
-    """Note in ours how much slower it is than without checkpoints: the median over the pairs of neighbouring runs."""
+    """Add to tidegate's rows how much slower it is with checkpoints: the median over pairs of neighbouring runs."""
     without = {row["workload"]: row for row in measured if row["engine"] == OURS_WITHOUT_CHECKPOINTS}
     for row in measured:
         if row["engine"] == OURS and row["workload"] in without:
@@ -110,7 +110,7 @@ def add_checkpoint_costs(measured: list[Row]) -> None:
 def store(measured: list[Row], complete: set[str], command: str) -> list[Path]:
     """Write the rows: workloads in `complete` into `latest.json` and the page, the others into `partial.json`.
 
-    Ours alone is put beside the peers' rows of `latest.json`, with ratios to those.
+    If only tidegate ran, its rows are compared with the peers' rows of `latest.json`.
     """
     RESULTS.mkdir(exist_ok=True)
     latest, partial = RESULTS / "latest.json", RESULTS / "partial.json"
@@ -171,7 +171,7 @@ def _ratios(row: Row) -> str:
 
 
 def _setting(row: Row) -> str:
-    """How the engine was set, and what else was measured: `longest_sync_ms` is shown as `longest sync 3.1 ms`."""
+    """The engine's setting, and other measured figures: `longest_sync_ms` is shown as `longest sync 3.1 ms`."""
     parts = [row["setting"]] if row["setting"] else []
     for name, value in (row.get("extra") or {}).items():
         words = name.split("_")
@@ -185,15 +185,20 @@ def page(measured: list[Row]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Made by `make bench`; do not edit. Medians; the engines of a workload take turns within each round.",
-        "A rate counts from the first record read to the last result; start-up is given apart. `ratio` is how many",
-        "times tidegate is faster than that engine in the same run (for latency: how many times shorter its p99 is);",
-        "in brackets, how many times tidegate on the RocksDB backend is. Of a row of tidegate itself, it compares that",
-        "with tidegate as it is in the same workload: on the heap backend, with checkpoints where they are measured.",
-        "CPU is user plus system time of the engine's whole process tree, JVM included, from the job's submission:",
-        "planning, deployment and worker start-up are in it, though not in the rate. tidegate's own (but for latency)",
-        "is that of the slots' processes from the first read to the last result, so CPU must not be compared by ratio.",
-        "What each workload is, and what the figures beside the settings mean: `benchmarks/README.md`.",
+        "`make bench` makes this page; do not edit it. All figures are medians. The engines of a workload take turns",
+        "within each round.",
+        "",
+        "- **Records/s** counts from the first record read to the last result. Start-up is a separate column.",
+        "- **Ratio** says how many times faster tidegate is than that engine in the same run (for latency: how many",
+        "  times shorter its p99 is). In brackets: the same for tidegate on the RocksDB backend. In a row of tidegate",
+        "  itself, it compares with the standard tidegate of that workload: on the heap backend, with checkpoints",
+        "  where they are measured.",
+        "- **CPU** is user plus system time of the engine's whole process tree, JVM included, from the job's",
+        "  submission. It includes planning, deployment and worker start-up; the rate does not. For tidegate (except",
+        "  for latency) it is the time of the slots' processes from the first read to the last result. So do not",
+        "  compare CPU by ratio.",
+        "",
+        "`benchmarks/README.md` explains the workloads and the figures in the column Setting.",
         "",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}, {platform.system()}.",
         "",

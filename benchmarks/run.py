@@ -1,11 +1,11 @@
 """Run tidegate and its peers on the same data, interleaved, and write medians and ratios.
 
     python benchmarks/run.py                             everything, three rounds
-    python benchmarks/run.py --only tidegate             ours alone, beside the peers' last figures
+    python benchmarks/run.py --only tidegate             only tidegate, compared with the peers' last figures
     python benchmarks/run.py --workload pv_json --rounds 1
 
 A workload that all its engines have run is replaced in `benchmarks/results/latest.json` and `docs/benchmarks.md`;
-what else was measured goes to `benchmarks/results/partial.json`. Each runner is a subprocess that ends with one line of
+other measurements go to `benchmarks/results/partial.json`. Each runner is a subprocess that ends with one line of
 JSON (`engines/protocol.py`); its `check` must agree with what the data generator knows.
 """
 
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 class RunFailed(Exception):
-    """One runner did not deliver; the message says what its user must know."""
+    """One runner failed; the message is for the user."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Series:
 
 
 def dataset(case: Case, records: int) -> Path:
-    """The directory of the records that a case reads, made now if need be."""
+    """The directory of the records that a case reads, made now if necessary."""
     if case.data == "clicks":
         return data.clicks(records).directory
     if case.data == "events":
@@ -65,7 +65,7 @@ def dataset(case: Case, records: int) -> Path:
 
 
 def truth(case: Case, records: int, repeats: int) -> dict[str, Any]:
-    """What a runner's `check` may claim in that case."""
+    """The valid content of a runner's `check` in that case."""
     if case.data == "visits":
         visits = data.visits(records)
         return {"records": visits.records, "keys": visits.keys}
@@ -95,7 +95,7 @@ def truth(case: Case, records: int, repeats: int) -> dict[str, Any]:
 
 
 def _stored(path: Path, find: Callable[[], dict[str, int]]) -> dict[str, int]:
-    """What takes long to find out is found out once."""
+    """Values that take long to compute are computed once."""
     if not path.exists():
         path.write_text(json.dumps(find()))
     found: dict[str, int] = json.loads(path.read_text())
@@ -121,7 +121,7 @@ def run_once(case: Case, engine: Engine, asked: int) -> dict[str, Any]:
         except subprocess.TimeoutExpired as error:
             raise RunFailed(f"not finished after {TIMEOUT_S} s") from error
         finally:
-            # Whatever the engine left behind is in the runner's own process group, and only that is.
+            # The runner's own process group contains all processes that the engine left, and no others.
             _kill_group(process.pid)
             process.wait()
             for left in directory.glob("repeated-*"):
@@ -147,7 +147,7 @@ def _kill_group(pid: int) -> None:
 
 
 def measure(series: list[Series], rounds: int, asked: int, say: Say, done: Callable[[], None]) -> None:
-    """Fill the series: all cases and engines of a workload in turn, then again, so that noise meets them alike."""
+    """Fill the series: all cases and engines of a workload in turn, then again, so that noise affects all equally."""
     for workload in dict.fromkeys(each.case.workload for each in series):
         for number in range(1, rounds + 1):
             for each in series:
@@ -164,7 +164,7 @@ def measure(series: list[Series], rounds: int, asked: int, say: Say, done: Calla
 
 
 def main() -> int:
-    """Measure what was asked for; 1 when an engine failed."""
+    """Measure the requested workloads; return 1 if an engine failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,7 @@
 """Draws docs/images/windows.svg, windows over a stream out of order: `python docs/make_event_time_picture.py`.
 
-Everything in it was seen in a run: the watermark that each record met, the panes that windows gave and at which
-watermark, the records that were too late. Only when records arrive is made up, in `ARRIVALS`. A test keeps it up to
-date.
+The picture shows a real run: the watermark at each record, the panes that windows emitted and at which watermark, the
+records that were too late. Only the arrival times are invented, in `ARRIVALS`. A test keeps the picture up to date.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ class Event(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record, and the watermark that it met."""
+    """A record, and the watermark when it arrived."""
 
     event: Event
     watermark_ms: int
 
 
 class Pane(NamedTuple):
-    """What a window gave, at which watermark, and the arrival of its last record."""
+    """A result of a window, its watermark, and the arrival of its last record."""
 
     start: int
     count: int
@@ -86,7 +85,7 @@ class Counted(ProcessWindowFunction):
 
 
 def run() -> Run:
-    """Send the records through windows, one at a time, with a watermark behind each."""
+    """Send the records through windows, one at a time, with a watermark after each."""
     env = Environment(runtime="in-process", parallelism=1, batch_rows=1, watermark_interval=0)
     strategy = WatermarkStrategy.bounded(f"{OUT_OF_ORDERNESS_S} s", lambda event: event.time * 1000)
     events = env.from_collection([Event(*a) for a in ARRIVALS]).assign_timestamps_and_watermarks(strategy)
@@ -149,7 +148,7 @@ def _axes() -> Iterator[str]:
 
 
 def _panes(found: Run) -> Iterator[str]:
-    """A box from a window's first record to its first result; a mark for each result behind it."""
+    """A box from a window's first record to its first result; a mark for each later result."""
     boxed: set[int] = set()
     for pane in found.panes:
         first = min(r.event.arrival for r in found.records if r.event.time // SIZE_S * SIZE_S == pane.start)

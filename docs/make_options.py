@@ -10,13 +10,13 @@ PAGE = Path(__file__).parent / "guide" / "options.md"
 
 HEAD = """# Options
 
-Made from the registry by `python docs/make_options.py`; a test keeps it up to date.
+`python docs/make_options.py` makes this page from the registry; a test keeps it up to date.
 
-Each option can be set as a keyword argument (`Environment(buffer_timeout=5)`), in a YAML or TOML file by its key
+You can set an option as a keyword argument (`Environment(buffer_timeout=5)`), in a YAML or TOML file by its key
 (`Environment(config="job.yaml")`), or on the command line (`--option network.buffer_timeout=5ms`, or
-`--network.buffer-timeout 5ms`). The command line wins over code, code over the file. A key that does not exist is
-refused with the nearest one that does. Durations without a unit are milliseconds (`200`, `"5 ms"`, `"2 min"`, a
-`timedelta`), sizes without one are bytes (`"32 KiB"`).
+`--network.buffer-timeout 5ms`). The command line overrides code, and code overrides the file. An unknown key is
+refused, and the error names the nearest known key. Durations without a unit are milliseconds (`200`, `"5 ms"`,
+`"2 min"`, a `timedelta`); sizes without a unit are bytes (`"32 KiB"`).
 
 | Key | Keyword | Type | Default | Meaning |
 |---|---|---|---|---|

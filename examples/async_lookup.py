@@ -1,9 +1,9 @@
-"""Async I/O: a slow service is asked for each order, a hundred orders at a time instead of one.
+"""Async I/O: ask a slow service about each order, with a hundred requests in flight instead of one.
 
     python examples/async_lookup.py [--parallelism 2] [any tidegate option]
 
 The service here is a coroutine that takes 20 ms and sometimes fails; a real one would be a client that `open` makes.
-Requests that are on their way are part of checkpoints, so that each order has its answer once, whatever fails.
+Requests in flight are part of checkpoints, so each order has its answer once, whatever fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Order:
 
 @dataclass
 class Addressed:
-    """An order, and where it goes to."""
+    """An order with its address."""
 
     id: int
     city: str
@@ -35,7 +35,7 @@ class Addresses(AsyncFunction[Order, Addressed]):
     """Asks where a customer lives."""
 
     def open(self, context: RuntimeContext) -> None:
-        """Make what stands for the client of a service."""
+        """Make the stand-in for the client of a service."""
         self._requests = 0
 
     async def invoke(self, order: Order) -> list[Addressed]:
@@ -49,7 +49,7 @@ class Addresses(AsyncFunction[Order, Addressed]):
 
 
 def main(arguments: list[str]) -> int:
-    """Look up 1,000 orders; 0 if all are there, in their order."""
+    """Look up 1,000 orders; return 0 if all results are there, in order."""
     orders = [Order(n, n * 7) for n in range(1000)]
     env = Environment(parallelism=1, args=arguments)
     addressed = env.from_collection(orders, name="orders").map_async(

@@ -1,9 +1,9 @@
-"""Two streams, one function: payments are checked against rules that come on a stream of their own.
+"""Two streams, one function: payments are checked against rules from a second stream.
 
     python examples/connect_rules.py [--parallelism 2] [any tidegate option]
 
-Both streams are keyed by the kind of payment, so a payment and its rule meet in the same subtask. Nothing says which
-of them comes first: a payment without a rule waits for it.
+Both streams are keyed by the kind of payment, so a payment and its rule meet in the same subtask. Either may arrive
+first: a payment without a rule waits for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Payment:
 
 @dataclass
 class Rule:
-    """From this amount on, a payment of this kind is worth a look."""
+    """The amount from which a payment of this kind must be checked."""
 
     kind: str
     limit: float
@@ -41,21 +41,21 @@ class Alert:
 
 
 class Check(CoFlatMapFunction[Payment, Rule, Alert]):
-    """Gives an alert for every payment that reaches the limit of its kind."""
+    """Emits an alert for every payment that reaches the limit of its kind."""
 
     def __init__(self) -> None:
         self.limits: dict[str, float] = {}
         self.waiting: dict[str, list[Payment]] = {}
 
     def flat_map1(self, payment: Payment) -> Iterator[Alert]:
-        """Check a payment, or keep it until its rule is there."""
+        """Check a payment, or keep it until its rule arrives."""
         if payment.kind not in self.limits:
             self.waiting.setdefault(payment.kind, []).append(payment)
         elif payment.amount >= self.limits[payment.kind]:
             yield Alert(payment.id, f"{payment.kind} of {payment.amount:.2f}")
 
     def flat_map2(self, rule: Rule) -> Iterator[Alert]:
-        """Keep a rule and check what waited for it."""
+        """Keep a rule and check the payments that waited for it."""
         self.limits[rule.kind] = rule.limit
         for payment in self.waiting.pop(rule.kind, []):
             yield from self.flat_map1(payment)

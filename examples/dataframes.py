@@ -1,9 +1,9 @@
-"""DataFrames in and out: a stream of tidegate between two Spark DataFrames.
+"""DataFrames in and out: a tidegate stream between two Spark DataFrames.
 
     python examples/dataframes.py [--parallelism 2] [any tidegate option]
 
-Any bounded DataFrame is a source, so whatever Spark can read, tidegate can. What Spark has no function for is done in
-between: here each order is numbered within its customer and gets the customer's total so far, in the order of arrival.
+Any bounded DataFrame is a source, so tidegate can read everything that Spark can read. The stream between them does
+what Spark has no function for: it numbers the orders of each customer and adds the total so far, in order of arrival.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidegate import Environment, Row
 
 @dataclass
 class Order:
-    """An order as it comes; `total` and `number` are filled on the way."""
+    """An order; the stream fills `total` and `number`."""
 
     customer: str
     amount: int
@@ -27,17 +27,17 @@ class Order:
 
 
 def first_of_all(order: Row) -> Order:
-    """An order by itself."""
+    """The first order of a customer."""
     return Order(order.customer, order.amount, total=order.amount, number=1)
 
 
 def add_up(so_far: Order, order: Order) -> Order:
-    """An order after all others of its customer."""
+    """A later order of a customer."""
     return Order(order.customer, order.amount, so_far.total + order.amount, so_far.number + 1)
 
 
 def main(arguments: list[str]) -> None:
-    """Number the orders, then let Spark aggregate the result."""
+    """Number the orders; Spark aggregates the result."""
     spark = SparkSession.builder.master("local[2]").appName("orders").getOrCreate()
     orders = spark.sql("SELECT concat('customer-', id % 3) AS customer, id AS amount FROM range(1, 101)")
 

@@ -1,9 +1,9 @@
-"""A state of your own: orders that a flaky network delivers twice are let through once, and counted.
+"""Your own state: orders that a flaky network delivers twice pass once, and are counted.
 
     python examples/deduplicate.py [--state.backend rocksdb] [any tidegate option]
 
-Each order id is remembered for an hour after it was last seen. What is dropped goes to a side output, with how often
-the order has come. The result is compared with what plain Python finds in the same deliveries.
+The job remembers each order id for an hour after it was last seen. Repeated deliveries go to a side output, with their
+count. The result is compared with that of plain Python over the same deliveries.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ REPEATED = OutputTag("repeated", tuple[int, int])
 
 
 class Deduplicate(ProcessFunction[Order, Order]):
-    """Lets the first delivery of each order through."""
+    """Passes the first delivery of each order."""
 
     deliveries = ValueState(int, default=0, ttl=StateTtl("1 h"))
 
     def process(self, order: Order, context: ProcessContext) -> Iterator[Order]:
-        """Count the delivery; the first one goes on."""
+        """Count the delivery; only the first one passes."""
         count = self.deliveries.value() + 1
         self.deliveries.update(count)
         if count == 1:
@@ -55,7 +55,7 @@ def deliveries(number: int, seed: int = 7) -> list[Order]:
 
 
 def main(arguments: list[str]) -> int:
-    """Deduplicate 1,000 orders; 0 if the result is right."""
+    """Deduplicate 1,000 orders; return 0 if the result is right."""
     delivered = deliveries(1000)
     env = Environment(parallelism=2, args=arguments)
     once = (

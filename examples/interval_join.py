@@ -1,10 +1,10 @@
-"""Orders and payments: which payment belongs to which order, and which orders nobody paid for.
+"""Orders and payments: which payment belongs to which order, and which orders were not paid.
 
     python examples/interval_join.py [--parallelism 2] [any tidegate option]
 
-A payment belongs to an order of the same customer if it comes at most ten minutes after it. Both streams are a little
-out of order, each by its own timestamps. An order without a payment is known to be unpaid when the watermark, the
-smaller one of both streams, is ten minutes past it; not before, and however late the payments of others are.
+A payment belongs to an order of the same customer if it is at most ten minutes later. Both streams are a little out of
+order. The job knows that an order is unpaid when the watermark, the smaller one of both streams, is ten minutes past
+it. This does not depend on how late other payments are.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Settled:
 
 
 def settle(order: Order, payment: Payment | None) -> Settled:
-    """Make one record of a pair, or of an order that has waited in vain."""
+    """Make one record of a pair, or of an order without a payment."""
     after_s = None if payment is None else round((payment.at - order.at).total_seconds())
     return Settled(order.id, order.customer, after_s)
 
@@ -74,7 +74,7 @@ PAYMENTS = [
 
 
 def main(arguments: list[str]) -> None:
-    """Print what became of every order."""
+    """Print the result for every order."""
     env = Environment(parallelism=2, args=arguments)
     strategy = WatermarkStrategy.bounded("2 min", "at")
     orders = env.from_collection(ORDERS, name="orders").assign_timestamps_and_watermarks(strategy)

@@ -1,10 +1,10 @@
-"""Late data: sensors that were offline send what they measured long after. Nothing of it is lost without a word.
+"""Late data: sensors that were offline send their readings much later. No reading is lost silently.
 
     python examples/late_data.py [--parallelism 2] [any tidegate option]
 
-The mean of each minute is computed when the watermark says that the minute is complete, five seconds behind the latest
-reading. A reading that comes after that, but within a minute, gives a new mean of its minute. One that is later still
-goes to a side output, with everything that is needed to correct a table afterwards.
+The mean of each minute is computed when the watermark, five seconds behind the latest reading, says that the minute is
+complete. A reading that arrives after that, but within a minute, gives a new mean of its minute. A reading that is even
+later goes to a side output, with everything that is needed to correct a table afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate import Avg, Count, Environment, OutputTag, TumblingEventTimeWindow
 
 @dataclass
 class Reading:
-    """What a sensor measured, and in which second."""
+    """A measured value and its second."""
 
     sensor: str
     celsius: float
@@ -30,7 +30,7 @@ READINGS = [
     Reading("north", 19.0, 66),  # the watermark is at 61 s: the first minute is complete
     Reading("north", 21.0, 58),  # late, but within a minute: computed again
     Reading("north", 19.5, 110),
-    Reading("north", 20.0, 190),  # the watermark is at 185 s: the first minute is forgotten
+    Reading("north", 20.0, 190),  # the watermark is at 185 s: the first minute is deleted
     Reading("north", -40.0, 30),  # too late
     Reading("north", 20.5, 200),
 ]
@@ -38,8 +38,8 @@ TOO_LATE: OutputTag[Reading] = OutputTag("too late")
 
 
 def main(arguments: list[str]) -> None:
-    """Print every mean as it comes, and what was too late for one."""
-    # A watermark behind every record, to see in a few records what otherwise takes many.
+    """Print every mean as it is computed, and the readings that were too late."""
+    # A watermark after every record, so that a few records show what normally needs many.
     env = Environment(parallelism=1, batch_rows=1, watermark_interval=0, args=arguments)
     readings = env.from_collection(READINGS).assign_timestamps_and_watermarks(
         WatermarkStrategy.bounded("5 s", lambda reading: reading.second * 1000)

@@ -1,13 +1,13 @@
-"""Page views per app: clicks, keyed by app, counted as they come, exactly once. `make run` runs this.
+"""Page views per app: clicks, keyed by app, counted as they arrive, exactly once. `make run` runs this.
 
     python examples/pv_count.py [--records 10000000] [--out DIRECTORY] [--crash] [any tidegate option]
 
 The clicks come from the embedded generator (1,000 apps, zipf), the running counts go to JSON lines files, with a
-checkpoint every second. The last count of every app is printed beside the truth, which is computed without tidegate:
-straight from the generator's random numbers, with numpy. The exit code is 0 only if they are equal and there is one
-result for each click.
+checkpoint every second. The program prints the last count of every app beside the truth, which numpy computes
+without tidegate, straight from the generator's random numbers. The exit code is 0 only if they are equal and there is
+one result for each click.
 
-`--crash` (`make run CRASH=1`) kills one of the worker processes in the middle, with SIGKILL. The job goes on from its
+`--crash` (`make run CRASH=1`) kills one of the worker processes in the middle, with SIGKILL. The job continues from its
 last checkpoint, and the result is the same.
 """
 
@@ -39,7 +39,7 @@ BLOCK = 8192
 
 
 def apps_of_block(block: int) -> np.ndarray:
-    """Which app each click of a block belongs to: numbers that depend on nothing but the block's number."""
+    """The app of each click of a block; it depends only on the block's number."""
     ranks = np.random.default_rng([2024, block]).zipf(1.3, BLOCK)
     return (ranks - 1) % len(APPS)
 
@@ -61,14 +61,14 @@ def true_counts(records: int) -> Counter[str]:
 
 
 def read_results(directory: Path) -> tuple[Counter[str], int]:
-    """Of the sink's files: the largest, and so the last, count of every app, and how many results there are."""
+    """From the sink's files: the largest, and so the last, count of every app, and the number of results."""
     files = sorted(directory.glob("part-*.json"))
     found = pl.scan_ndjson(files).group_by("app_id").agg(pl.col("count").max(), pl.len()).collect()
     return Counter(dict(found.select("app_id", "count").iter_rows())), int(found["len"].sum())
 
 
 def show(found: Counter[str], truth: Counter[str]) -> None:
-    """The most viewed apps, as counted and as they are."""
+    """The most viewed apps: the counted and the true numbers."""
     table = Table("app", box=box.SIMPLE_HEAD)
     table.add_column("counted", justify="right")
     table.add_column("truth", justify="right")
@@ -90,7 +90,7 @@ def kill_a_worker(client: Any) -> None:
 
 
 def run(env: Environment, crash: bool) -> int:
-    """Run the job, with a kill in the middle or without; return how many milliseconds it took."""
+    """Run the job, with or without a kill in the middle; return how many milliseconds it took."""
     if not crash:
         return env.execute().elapsed_ms
     print_plan(env.explain())

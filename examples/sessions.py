@@ -1,9 +1,9 @@
-"""Sessions: the visits of each user, as long as there are never more than ten minutes between two clicks.
+"""Sessions: the visits of each user. A visit ends when there is no click for ten minutes.
 
     python examples/sessions.py [--parallelism 2] [any tidegate option]
 
-The clicks of a day are out of order by up to a minute. The visits are computed as they end, and compared with what
-plain Python finds in the sorted clicks.
+The clicks of a day are out of order by up to a minute. The job emits visits as they end. The program compares them with
+those that plain Python finds in the sorted clicks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def clicks(seed: int = 7) -> list[Click]:
 
 
 def true_visits(all_clicks: list[Click]) -> list[Visit]:
-    """The same without streams: sort, and cut where the gap is."""
+    """The same without streams: sort, and cut at the gaps."""
     visits: list[list[Click]] = []
     for click in sorted(all_clicks, key=lambda click: (click.user, click.at_ms)):
         last = visits[-1][-1] if visits else None
@@ -60,7 +60,7 @@ def true_visits(all_clicks: list[Click]) -> list[Visit]:
 
 
 def main(arguments: list[str]) -> int:
-    """Find the visits; 0 if they are right."""
+    """Find the visits; return 0 if they are right."""
     arrived = clicks()
     env = Environment(parallelism=2, args=arguments)
     stream = env.from_collection(arrived, name="clicks").assign_timestamps_and_watermarks(

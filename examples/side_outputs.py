@@ -1,4 +1,4 @@
-"""Side outputs: what cannot be read goes its own way, with the reason, and the good records go on.
+"""Side outputs: lines that cannot be read go to a side output, with the reason; good records continue.
 
 python examples/side_outputs.py [--parallelism 2] [any tidegate option]
 """
@@ -14,7 +14,7 @@ from tidegate import Environment, OutputTag, ProcessContext, ProcessFunction
 
 @dataclass
 class Reading:
-    """What a sensor measured."""
+    """A measured value."""
 
     sensor: str
     celsius: float
@@ -22,7 +22,7 @@ class Reading:
 
 @dataclass
 class BadLine:
-    """A line that is no reading, and why."""
+    """A line that is not a reading, with the reason."""
 
     line: str
     reason: str
@@ -35,7 +35,7 @@ class Parse(ProcessFunction[str, Reading]):
     """Reads `sensor,celsius`."""
 
     def process(self, line: str, context: ProcessContext) -> Iterator[Reading]:
-        """One reading for a good line; a bad one goes to the side output."""
+        """Emit a reading for a good line; send a bad line to the side output."""
         sensor, _, celsius = line.partition(",")
         try:
             yield Reading(sensor, float(celsius))

@@ -1,8 +1,8 @@
-"""Word count: lines become words, words are counted as they come.
+"""Word count: lines become words, and words are counted as they arrive.
 
     python examples/word_count.py [FILE] [--parallelism 2] [any tidegate option]
 
-Every word gives one result, the word's count so far; the count is the state. The table at the end holds the last one.
+Every word gives one result: the word's count so far. The count is the state. The table at the end shows the last one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Or lose our ventures."""
 
 
 def words(line: str) -> Iterator[str]:
-    """The words of a line, in small letters."""
+    """The words of a line, in lower case."""
     yield from re.findall(r"[a-z]+", line.lower())
 
 
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
     lines = env.from_source(FileSource(file, "text")) if file else env.from_collection(TEXT.splitlines())
     counts = lines.flat_map(words).key_by("value").count()
 
-    # Of equal words the last one stays.
+    # The last count of each word wins.
     latest = {row.value: row.count for row in counts.execute_and_collect("word count")}
     for word, count in sorted(latest.items(), key=lambda item: (-item[1], item[0]))[:5]:
         print(f"{count:4} {word}")

@@ -1,4 +1,4 @@
-"""A Flink mini cluster inside this process's JVM that outlives its jobs, so that their times can be asked for.
+"""A Flink mini cluster inside this process's JVM that outlives its jobs, so that their times can be queried.
 
 Every Flink and PyFlink runner uses it: start-up ends when the cluster and the job's vertices are running.
 """
@@ -104,7 +104,7 @@ def checkpoint_options(interval_s: float, directory: str) -> dict[str, str]:
         "execution.checkpointing.mode": "EXACTLY_ONCE",
         "execution.checkpointing.storage": "filesystem",
         "execution.checkpointing.dir": Path(directory).as_uri(),
-        # Else the job goes on until the next checkpoint is due, up to an interval behind its last result.
+        # Else the job runs until the next checkpoint is due, up to an interval after its last result.
         "execution.checkpointing.checkpoints-after-tasks-finish": "false",
     }
 
@@ -122,7 +122,7 @@ def table_environment(cluster: FlinkCluster, options: dict[str, str]) -> Any:
 
 
 class Inserted(NamedTuple):
-    """What is known of an INSERT that has run to its end."""
+    """The times and results of an INSERT that has finished."""
 
     job: dict[str, Any]
     first_ns: int
@@ -131,7 +131,7 @@ class Inserted(NamedTuple):
 
     @property
     def read_records(self) -> int:
-        """What the source gave to the rest of the job."""
+        """How many records the source emitted."""
         read: int = self.job["vertices"][0]["metrics"]["read-records"]
         return read
 

@@ -1,6 +1,6 @@
 """Windowed count with Flink SQL on the JVM: the TUMBLE, HOP and SESSION table functions, streaming mode.
 
-The clock is that of a run into a blackhole; behind it the same statement runs again, into files, for the check.
+The clock measures a run into a blackhole; then the same statement runs again, into files, for the check.
 """
 
 from __future__ import annotations

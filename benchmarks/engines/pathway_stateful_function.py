@@ -1,9 +1,9 @@
 """A stateful function with Pathway: a stateful reducer by user over JSON lines, in streaming mode.
 
-The reducer is called with a user's state and one visit after the other. What it keeps is a table: a change of the
-steps is told once per minibatch, not for each record, so the check is the last step of every user, and there are
-fewer results than from the other engines. In streaming mode the files are watched for ever: the parent ends the
-processes when they have told the results of all visits.
+The reducer is called with a user's state and one visit after the other. It keeps a table: a change of
+the steps is emitted once per minibatch, not for each record. So the check is the last step of every user, and there
+are fewer results than from the other engines. In streaming mode Pathway watches the files for ever: the parent ends
+the processes when they have emitted the results of all visits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A stateful function per record with PyFlink: a KeyedProcessFunction with a ValueState, over visits in memory.
 
-Its Python workers keep the state of recent keys; they are given room for all of them, which is PyFlink's best.
+Its Python workers cache the state of recent keys; the cache has room for all of them, which is PyFlink's best.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     from pyflink.datastream.state import ValueStateDescriptor
 
     class TimeSpent(KeyedProcessFunction):  # type: ignore[misc]
-        """Adds up a user's visits and tells each time that another step is full."""
+        """Adds up a user's visits and emits a result each time another step is full."""
 
         def __init__(self, stamps: str) -> None:
             self._stamps = stamps
@@ -43,7 +43,7 @@ def main() -> None:
 
     visit = Types.TUPLE([Types.STRING(), Types.LONG()])
     source = job.environment.from_collection(list(stateful_function.read_visits(args.data / "json")), visit)
-    # The sink is a vertex of its own, so that Flink counts what it gets: the results.
+    # The sink is a separate vertex, so that Flink counts its input: the results.
     (
         source.key_by(lambda each: each[0], Types.STRING())
         .process(TimeSpent(job.stamps), visit)

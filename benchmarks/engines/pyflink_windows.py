@@ -1,6 +1,6 @@
 """Windowed count with PyFlink's DataStream windows: an AggregateFunction per window, over events in memory.
 
-Timestamps are assigned in Python, as PyFlink does it; what is read of each event is its app and its time.
+Timestamps are assigned in Python, as PyFlink does it. Only the app and the time of each event are read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
         """Counts the events of a window as they come."""
 
         def create_accumulator(self) -> int:
-            """Of an empty window."""
+            """The count of an empty window."""
             return 0
 
         def add(self, value: Event, accumulator: int) -> int:
@@ -64,11 +64,11 @@ def main() -> None:
             return accumulator
 
         def merge(self, acc_a: int, acc_b: int) -> int:
-            """Of two sessions that become one."""
+            """Called for two sessions that merge."""
             return acc_a + acc_b
 
     class Pane(ProcessWindowFunction):  # type: ignore[misc]
-        """Puts the key and the window beside the count; notes when its worker was ready, and what it has found."""
+        """Adds the key and the window to the count; records when its worker was ready, and its results."""
 
         def __init__(self, stamps: str, found: str) -> None:
             self._stamps, self._found = stamps, found

@@ -1,4 +1,4 @@
-"""The Spark session of all Spark runners, and what its runs tell."""
+"""The Spark session of all Spark runners, and the figures of its runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # Spark's incremental checkpoints: each commit writes the changes alone.
+    # Spark's incremental checkpoints: each commit writes only the changes.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "256",
 }
@@ -45,7 +45,7 @@ def start_session(parallelism: int, name: str, settings: dict[str, str] | None =
 
 
 def first_task_ns(spark: SparkSession) -> int:
-    """When the first task was launched: the nearest that Spark tells to "first record read"."""
+    """When the first task was launched: the closest that Spark reports to "first record read"."""
     gateway = spark.sparkContext._gateway
     no_quantiles = gateway.new_array(gateway.jvm.double, 0)
     spark._jsc.sc().listenerBus().waitUntilEmpty()
@@ -55,7 +55,7 @@ def first_task_ns(spark: SparkSession) -> int:
 
 
 class Queried(NamedTuple):
-    """What is known of a streaming query that has read all its files."""
+    """The times and results of a streaming query that has read all its files."""
 
     progress: list[Any]
     first_ns: int

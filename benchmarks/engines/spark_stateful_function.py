@@ -22,7 +22,7 @@ FILES_PER_TRIGGER = {"record": 1, "batch": 8}
 
 
 class TimeSpent(StatefulProcessor):
-    """Adds up a user's visits and tells each time that another step is full."""
+    """Adds up a user's visits and emits a result each time another step is full."""
 
     def __init__(self, per_record: bool, step_ms: int) -> None:
         self._per_record, self._step_ms = per_record, step_ms

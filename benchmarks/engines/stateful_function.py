@@ -1,8 +1,8 @@
 """The `stateful_function` workload: what every engine's own function does per record, the data, and the truth.
 
 A visit is a tuple (user, duration_ms), of USERS users. The function keeps the time that a user has spent: it reads the
-state, adds the visit, writes the state, and tells each time that another STEP_MS are full. Every engine has the same
-arithmetic in a function of its own kind. No visit lasts as long as a step, so the results do not depend on the order
+state, adds the visit, writes the state, and emits a result each time another STEP_MS are full. Every engine has the
+same arithmetic in its own kind of function. No visit lasts as long as a step, so the results do not depend on the order
 in which a user's visits are taken. Standard library only.
 """
 

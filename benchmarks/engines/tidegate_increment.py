@@ -1,9 +1,9 @@
 """Bytes of a checkpoint after 1 % of the keys have changed, with tidegate: `--records` keys, one count each.
 
-The source loads all keys, then waits; each time that the driver says so it counts another 1 % of them, spread over all
-key groups. What all checkpoints write from then to the first that has every change is compared with the full size of
-the last one before. The changes begin when checkpoints write nothing any more: what the backend still merges of the
-load is part of the load (`load_mb`).
+The source loads all keys, then waits. Each time the driver asks, it counts another 1 % of them, spread over all key
+groups. The bytes of all checkpoints from then to the first that contains every change are compared with the full size
+of the last checkpoint before. The changes begin when checkpoints write nothing more: merges of the load by the backend
+are part of the load (`load_mb`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _KeysReader(RequestingReader):
         if len(numbers):
             self._share = share._replace(position=share.position + len(numbers))
             columns = pa.record_batch([pa.array(user_ids(numbers))], schema=SCHEMA)
-            return Batch.of_columns(self._type, columns)
+            return Batch(self._type, columns=columns)
         (self._folder / f"emitted-{share.change}-{share.share}").touch()
         self._numbers = None
         following = share._replace(change=share.change + 1, position=0)
@@ -159,7 +159,7 @@ class Changes:
         """All completed checkpoints, up to the first that was triggered when a change had left the sources."""
         emitted = [self._folder / f"emitted-{change}-{share}" for share in range(self._parallelism)]
         self._wait(lambda: all(path.exists() for path in emitted))
-        # Triggers are told in milliseconds of the wall clock.
+        # Trigger times are milliseconds of the wall clock.
         since_ms = time.time_ns() // 1_000_000 + 1
         self._wait(lambda: self._completed()[-1:] and self._completed()[-1].triggered_ms > since_ms)
         done = self._completed()

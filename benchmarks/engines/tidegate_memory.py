@@ -1,8 +1,8 @@
 """A source for tidegate's runners that hands out records which were loaded before the clock started, once or again.
 
-Its splits are blocks of records which a reader asks for one after the other, as files are read: a slot that has less to
-do behind the exchange reads more of them. So each reader has all records in its memory. Bytewax gives every worker its
-part at the start, and so does Pathway; there is nothing like it to be set up for them.
+Its splits are blocks of records. A reader asks for one after the other, as for files: a slot that has less work after
+the exchange reads more of them. So each reader has all records in its memory. Bytewax and Pathway give every worker its
+part at the start; they have no such setting.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MemorySource(Source):
         return record_type_of(self._type)
 
     def create_enumerator(self, context: Any) -> FixedSplitsEnumerator:
-        """Blocks of records, for whoever asks next."""
+        """Blocks of records, for the reader that asks next."""
         blocks: list[SourceSplit] = [
             Block(id=f"{repeat}-{start}", start=start)
             for repeat in range(self._repeats)
@@ -124,7 +124,7 @@ class _MemoryReader(SourceReader):
             note_first_read(self._notes)
         rows = self._records[self._next : min(self._next + self._context.batch_rows, self._end)]
         self._next += len(rows)
-        return Batch.of_rows(self._type, rows)
+        return Batch(self._type, rows=rows)
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         self._blocks.extend(splits)

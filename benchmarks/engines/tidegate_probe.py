@@ -1,6 +1,6 @@
 """Probes for tidegate's runners: a source that notes its first read, a sink that notes its last result and a check.
 
-Also the environment that the runners' arguments ask for, and what is to be told about the checkpoints of a job.
+Also makes the environment from the runners' arguments, and the figures about a job's checkpoints.
 
 Both write one small JSON file per subtask, after the clock has stopped. A subtask of the source and one of the sink
 share a slot, so the difference of the CPU times that they note is what the slot used in between.
@@ -55,11 +55,10 @@ def checkpoint_figures(client: Any) -> dict[str, float]:
 
 
 class TimedSource(Source):
-    """Another source, whose readers note when they were first asked for a record.
+    """Wraps a source; its readers record when they were first asked for a record.
 
-    With `together`, so many readers must have a split before the first of them reads it. Then a slot that has started
-    sooner than the other does not also take the split that was meant for that one. `label` tells the notes of several
-    jobs apart.
+    With `together`, this many readers must have a split before the first of them reads. So a slot that starts earlier
+    does not take the split of another slot. `label` distinguishes the notes of several jobs.
     """
 
     def __init__(self, source: Source, notes: Path, together: int = 1, label: str = "") -> None:

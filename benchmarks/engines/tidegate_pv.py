@@ -43,7 +43,7 @@ class LastCounts:
 
 
 class FoldedCounts:
-    """Keeps the last count of every app alone: for more results than the memory holds."""
+    """Keeps only the last count of every app: for more results than fit into memory."""
 
     def __init__(self) -> None:
         self._results = 0

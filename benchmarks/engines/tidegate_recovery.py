@@ -1,9 +1,9 @@
 """Recovery from `kill -9` of one worker with tidegate: `--records` keys with 1 KiB of state each (102,400: 100 MiB).
 
-Records arrive at `--rate`, by the wall clock: those of an outage are there when the job reads again. A worker is killed
-KILLS times, each time after a checkpoint of the attempt. Measured is the time to the first new record: one that had
-not reached the sink before the kill; what is done again in front of it is in that time. Every record carries its
-number, from which the sink knows the count that its key must have: one that state lost or repeated would not fit.
+Records arrive at `--rate`, by the wall clock, also during an outage. A worker is killed KILLS times, each time after a
+checkpoint of the attempt. The runner measures the time to the first new record: one that had not reached the sink
+before the kill. The time includes records that are processed again before it. Every record carries its number, from
+which the sink knows the count that its key must have: a lost or repeated record would give another count.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _ArrivalsReader(RequestingReader):
             numbers = np.arange(share.position, stop, dtype=np.int64) * share.shares + share.share
             self._share = share._replace(position=stop)
             columns = [pa.array(numbers), pa.array(numbers % source.keys)]
-            return Batch.of_columns(self._type, pa.record_batch(columns, schema=SCHEMA))
+            return Batch(self._type, columns=pa.record_batch(columns, schema=SCHEMA))
         if (source.folder / "end").exists():
             self._share = None
             return self.out_of_splits()
@@ -179,7 +179,7 @@ class Storm:
         self._client, self._folder, self._keys = client, folder, keys
 
     def wait(self, condition: Callable[[], Any], what: str, every_s: float = LOOK_EVERY_S) -> Any:
-        """What the condition gives, when it is something."""
+        """The value of the condition, once it is true."""
         deadline = time.monotonic() + DEADLINE_S
         while not (found := condition()):
             if self._client.status().is_terminal:
@@ -272,10 +272,10 @@ def main() -> None:
         recoveries = []
         for number in range(args.kills):
             storm.until_checkpoint()
-            # Not always just behind a checkpoint: spread over the interval.
+            # Not always directly after a checkpoint: spread over the interval.
             time.sleep(args.checkpoint_interval * number / args.kills)
             recoveries.append(storm.kill(number % args.parallelism))
-        # Once more through all keys: what a recovery had lost would show now.
+        # Once more through all keys: this shows whether a recovery has lost something.
         last = client.overview().attempt
         enough = storm.highest(last) + args.records
         storm.wait(

@@ -1,8 +1,8 @@
 """Cost per record with tidegate: at parallelism 1 and 2, and with chains of 1, 4 and 16 vectorised operators.
 
 Parquet files, `--chain-length` expressions on columns, key by app_id, running count, a sink that keeps the last result
-of each app: to keep all of them would take fresh memory all the time, and what that costs differs from run to run.
-With `--jobs 2` two such jobs run at the same time: what two busy cores cost by themselves, as they share memory.
+of each app. Keeping all of them would need fresh memory all the time, at a cost that differs from run to run. With
+`--jobs 2` two such jobs run at the same time, which shows what two busy cores cost each other, as they share memory.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tidegate.records.batch import Batch
 
 
 class TimeSpent(ProcessFunction):
-    """Adds up a user's visits and tells each time that another step is full."""
+    """Adds up a user's visits and emits a result each time another step is full."""
 
     spent = ValueState(int, default=0)
 

@@ -1,4 +1,4 @@
-"""The `windows` workload: which windows there are, and what a runner says about its results. Standard library only.
+"""The `windows` workload: its windows, and how a runner reports its results. Standard library only.
 
 A result is (app_id, start, end, count), the times in milliseconds since 1970. The events are at most
 OUT_OF_ORDERNESS_MS behind the latest of their file, so that none of them is late.

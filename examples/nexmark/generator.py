@@ -1,8 +1,8 @@
 """The events of Nexmark, an online auction: persons register, offer auctions, and bid on them.
 
 Of 50 events one is a person, three are auctions and 46 are bids, as in the benchmark's own generator. Every value is a
-hash of the seed, the column and the number of the event, so a stream can be read in any order, by any number of
-subtasks, and again after a failure, and `table` gives the same rows without the engine.
+hash of the seed, the column and the number of the event. So a stream can be read in any order, by any number of
+subtasks, and again after a failure. `table` makes the same rows without the engine.
 
 Half of all bids go to a hot auction, three quarters come from a hot bidder, and events are up to `OUT_OF_ORDER_MS` out
 of order.
@@ -110,7 +110,7 @@ def _rows_of(
 
 
 class _Draw:
-    """Random numbers for the rows of some indices; each column has a stream of its own, known by its name."""
+    """Random numbers for the rows of some indices; each column has its own stream, identified by its name."""
 
     def __init__(self, seed: int, indices: np.ndarray) -> None:
         self._seed = seed

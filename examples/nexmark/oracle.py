@@ -1,4 +1,4 @@
-"""The same queries in SQL, computed by DuckDB over all events at once: what the streams must come to in the end."""
+"""The same queries in SQL, computed by DuckDB over all events at once: the results that the streams must reach."""
 
 from __future__ import annotations
 

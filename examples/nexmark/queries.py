@@ -1,6 +1,6 @@
 """The queries of Nexmark as tidegate programs: `QUERIES["q5"].build(streams)` gives the stream of its results.
 
-What is a changing table in SQL is a stream of updates here: the last row of each key counts (`Query.key`). The other
+A changing table in SQL is a stream of updates here: the last row of each key counts (`Query.key`). The other
 queries only add rows. `oracle.py` has the same queries in SQL.
 """
 
@@ -80,7 +80,7 @@ class Query:
     """Of an updating query: a row replaces the one before it with the same values here. Empty: rows are only added."""
 
     def result(self, rows: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The rows that count, of all that the stream gave, in its order."""
+        """The rows that count, out of all that the stream emitted, in order."""
         if not self.key:
             return [tuple(row) for row in rows]
         return [
@@ -95,7 +95,7 @@ QUERIES: dict[str, Query] = {}
 def query(
     title: str, *, key: Sequence[str] = ()
 ) -> Callable[[Callable[[Streams], DataStream]], Callable[[Streams], DataStream]]:
-    """Enter a function as the query of its name."""
+    """Register a function as the query of its name."""
 
     def enter(build: Callable[[Streams], DataStream]) -> Callable[[Streams], DataStream]:
         QUERIES[build.__name__] = Query(build, title, tuple(key))
@@ -172,7 +172,7 @@ def q22(streams: Streams) -> DataStream:
 
 
 class SellerOf(KeyedCoProcessFunction):
-    """Pairs each auction with its seller, whichever of the two comes first."""
+    """Pairs each auction with its seller, in either order of arrival."""
 
     seller = ValueState(tuple[str, str, str])
     waiting = ListState(int)
@@ -214,7 +214,7 @@ def plain_bids(streams: Streams) -> DataStream:
 
 
 class Expanded(NamedTuple):
-    """A bid with what it is for."""
+    """A bid with its auction."""
 
     auction: int
     bidder: int
@@ -226,7 +226,7 @@ class Expanded(NamedTuple):
 
 
 class ExpandBid(KeyedCoProcessFunction):
-    """Adds its auction to each bid; a bid that comes first waits."""
+    """Adds its auction to each bid; a bid that arrives first waits."""
 
     auction = ValueState(tuple[str, int, int])
     waiting = ListState(PlainBid)
@@ -253,7 +253,7 @@ def q20(streams: Streams) -> DataStream:
 
 
 class LookUp(KeyedCoProcessFunction):
-    """Adds a value of the side input to each bid; the bids wait until it is there."""
+    """Adds a value of the side input to each bid; the bids wait until it has arrived."""
 
     value = ValueState(str)
     waiting = ListState(PlainBid)
@@ -311,9 +311,9 @@ class Offered(NamedTuple):
 
 
 class WinningBid(KeyedCoProcessFunction):
-    """Gives the best bid of each auction when it closes: the highest, of several the earliest.
+    """Emits the best bid of each auction when it closes: the highest; if several are equal, the earliest.
 
-    A bid may come before its auction does, so bids wait until it is known which of them are in time.
+    A bid may arrive before its auction, so bids wait until it is known which of them are in time.
     """
 
     auction = ValueState(Offered)
@@ -432,7 +432,7 @@ def q9(streams: Streams) -> DataStream:
 
 
 class Hot(NamedTuple):
-    """An auction that no other had more bids than, in the ten seconds before `window_end`."""
+    """An auction with the most bids in the ten seconds before `window_end`."""
 
     window_end: Time
     auction: int
@@ -512,7 +512,7 @@ def q11(streams: Streams) -> DataStream:
 @query("how many bids each bidder makes in ten seconds of the wall clock, and so far", key=["bidder"])
 def q12(streams: Streams) -> DataStream:
     windows = streams.bids.key_by("bidder").window(TumblingProcessingTimeWindows("10 s"))
-    # The windows are others each time; their sum is what can be compared.
+    # The windows differ in each run; only their sum can be compared.
     return windows.aggregate(bids=Count()).key_by("bidder").sum("bids", output="so_far")
 
 

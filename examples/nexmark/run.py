@@ -4,7 +4,7 @@
     python examples/nexmark/run.py q4 q9 --events 1000000 --check
     python examples/nexmark/run.py all --check --parallelism 2 [any tidegate option]
 
-`--check` needs DuckDB (`pip install duckdb`). The exit code is 1 if a result is another than DuckDB's.
+`--check` needs DuckDB (`pip install duckdb`). The exit code is 1 if a result differs from DuckDB's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate import Environment
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is asked for; returns the exit code."""
+    """Run the chosen queries; returns the exit code."""
     parser = argparse.ArgumentParser(description="Queries of Nexmark as tidegate programs.")
     parser.add_argument("queries", nargs="+", metavar="QUERY", help=f"{', '.join(QUERIES)}, or all")
     parser.add_argument("--events", type=int, default=100_000, help="persons, auctions and bids together")
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _differences(name: str, found: list[tuple[object, ...]], nexmark: Nexmark) -> tuple[int, int]:
-    """How many rows are missing, and how many there should not be."""
+    """How many rows are missing, and how many are too many."""
     from oracle import comparable, expected
 
     rows, right = (

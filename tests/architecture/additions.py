@@ -93,7 +93,7 @@ class TideReader(SpanReader):
             [[h * 3_600_000 for h in hours], [f"port {h % 2}" for h in hours], [h % 12 for h in hours]],
             schema=self._type.schema,
         )
-        return Batch.of_columns(self._type, columns)
+        return Batch(self._type, columns=columns)
 '''
     },
 )

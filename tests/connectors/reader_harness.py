@@ -10,6 +10,7 @@ import msgspec
 from tidegate.api.source import Finished, Idle, ReaderContext, Source, SourceReader, SplitEnumerator
 from tidegate.core.clock import ManualClock
 from tidegate.records.batch import Batch
+from tidegate.testing.subtasks import subtask_info
 
 
 class Metric:
@@ -60,9 +61,7 @@ class ReaderHarness:
         self.metrics: dict[str, Metric] = defaultdict(Metric)
         self.side: dict[str, list[Any]] = defaultdict(list)
         self.context = ReaderContext(
-            operator_name="files",
-            subtask_index=0,
-            parallelism=1,
+            subtask=subtask_info("files"),
             clock=self.clock,
             batch_rows=batch_rows,
             most_batch_rows=max(batch_rows, most_batch_rows),

@@ -13,6 +13,7 @@ from tidegate.api.source import FINISHED, Finished, Idle, ReaderContext, Source,
 from tidegate.core.clock import ManualClock
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.records.batch import Batch
+from tidegate.testing.subtasks import subtask_info
 
 
 class SourceRun:
@@ -57,9 +58,7 @@ class SourceRun:
             raise AssertionError(f"unexpected side output {tag}")
 
         return ReaderContext(
-            operator_name="source",
-            subtask_index=subtask,
-            parallelism=self.parallelism,
+            subtask=subtask_info("source", subtask, self.parallelism),
             clock=self.clock,
             batch_rows=batch_rows,
             most_batch_rows=batch_rows,

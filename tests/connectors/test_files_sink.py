@@ -24,6 +24,7 @@ from tidegate.formats import CsvFormat, ParquetFormat
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, record_type_of
 from tidegate.storage.locations import resolve
+from tidegate.testing.subtasks import subtask_info
 
 
 class Count(NamedTuple):
@@ -55,11 +56,7 @@ def writer(
     sink: FileSink, subtask: int = 0, record_type: RecordType = COUNT, attempt: int = 0, job: str = "job"
 ) -> SinkWriter:
     context = WriterContext(
-        job_id=job,
-        attempt=attempt,
-        operator_name="to files",
-        subtask_index=subtask,
-        parallelism=2,
+        subtask=subtask_info("to files", subtask, 2, job_id=job, attempt=attempt),
         clock=ManualClock(),
         record_type=record_type,
         counter=lambda name: Metric(),
@@ -71,7 +68,7 @@ def writer(
 
 
 def batch(*rows: Any, record_type: RecordType = COUNT) -> Batch:
-    return Batch.of_rows(record_type, list(rows))
+    return Batch(record_type, rows=list(rows))
 
 
 def names(directory: Path) -> list[str]:
@@ -162,7 +159,7 @@ def test_dictionary_columns_are_written_as_plain_strings(tmp_path):
     for kind in ("json", "csv", "parquet"):
         (tmp_path / kind).mkdir()
         one = writer(FileSink(tmp_path / kind, kind))
-        one.write(Batch.of_columns(COUNT, columns))
+        one.write(Batch(COUNT, columns=columns))
         one.flush(end_of_input=True)
         assert [r.app for r in read_all(FileSource(tmp_path / kind, kind, Count))] == ["x", "y", "x"]
 

@@ -6,6 +6,7 @@ held against every consumer, with the kit that plays both.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -37,6 +38,7 @@ from tidegate.core.errors import JobFailedError, TargetLostError
 from tidegate.core.failpoints import injected
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
+from tidegate.testing.subtasks import subtask_info
 
 pytest_plugins = ["tests.plugins.s3_endpoint"]
 
@@ -73,11 +75,7 @@ class Output:
     ) -> tuple[SinkWriter, Committer]:
         """A writer and a committer, as the runtime makes them."""
         context = WriterContext(
-            job_id=job,
-            attempt=attempt,
-            operator_name="to files",
-            subtask_index=subtask,
-            parallelism=parallelism,
+            subtask=subtask_info("to files", subtask, parallelism, job_id=job, attempt=attempt),
             clock=ManualClock(),
             record_type=COUNT,
             counter=lambda name: Metric(),
@@ -128,7 +126,7 @@ def local(tmp_path: Path) -> Output:
 
 def write(writer: SinkWriter, *numbers: int) -> None:
     for n in numbers:
-        writer.write(Batch.of_rows(COUNT, [Count("a", n)]))
+        writer.write(Batch(COUNT, rows=[Count("a", n)]))
 
 
 def prepared(writer: SinkWriter) -> Any:
@@ -670,6 +668,92 @@ def test_two_drivers_that_go_on_from_copies_of_one_checkpoint_directory_do_not_s
     output.prepare(attempt=2_000_000, resuming=True)
     output.subtask(2_000_000, pending)[1].commit(pending)
     assert output.published() == [1, 2], "what the first one wrote is as it was"
+
+
+CALLS = ("put", "names", "exists", "delete")
+
+
+def puts_stopped_at(directory: OutputDirectory, at: int, other: OutputDirectory) -> tuple[list[str], bool]:
+    """Two put the same name, one of them stopped before one of its calls until the other is done; who has put it."""
+    won: list[str] = []
+    calls = 0
+
+    def put(by: str, to: OutputDirectory) -> None:
+        with contextlib.suppress(FileExistsError):
+            to.put_new("mark", by.encode())
+            won.append(by)
+
+    def stopping(call: Any) -> Any:
+        def called(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                put("other", other)
+            return call(*args)
+
+        return called
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(directory, name, stopping(getattr(directory, name)))
+        put("stopped", directory)
+    return won, calls >= at
+
+
+def test_of_two_that_put_the_same_mark_on_an_object_store_at_most_one_does_whichever_is_stopped_where(
+    s3_bucket,
+):
+    uri, _, query = s3_bucket.partition("?")
+    at, ends = 1, set()
+    while True:
+        here, there = (Output(f"{uri}/{at}?{query}").files for _ in range(2))
+        won, was_stopped = puts_stopped_at(here, at, there)
+        if not was_stopped:
+            break
+        assert len(won) <= 1, f"stopped at call {at}"
+        assert here.names() == ["mark"] * len(won), "no bid stays"
+        assert (here.read("mark") or b"").decode() == "".join(won)
+        ends.update(won)
+        at += 1
+    assert at > 4
+    assert ends == {"other", "stopped"}
+
+
+def test_of_copies_of_a_job_that_start_at_the_same_moment_on_an_object_store_one_gets_the_directory(
+    s3_bucket,
+):
+    """They go on from the same checkpoint, so their marks have the same name."""
+    outputs = [Output(s3_bucket) for _ in range(3)]
+    start = threading.Barrier(len(outputs))
+    won: list[Output] = []
+    refused: list[str] = []
+
+    def take(output: Output) -> None:
+        start.wait()
+        try:
+            output.prepare(attempt=1_000_000, resuming=True)
+            won.append(output)
+        except OutputDirectoryError as e:
+            refused.append(str(e))
+
+    threads = [threading.Thread(target=take, args=(output,)) for output in outputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) <= 1, "they would write the same files"
+    assert len(won) + len(refused) == len(outputs)
+    assert outputs[0].files.names() == [".tidegate-job-1000000.owner"] * len(won)
+
+
+def test_a_bid_that_a_dead_driver_left_is_named_and_stops_no_other_job(s3_bucket, monkeypatch):
+    monkeypatch.setattr(output_owner, "_PAUSE_S", 0.0)
+    output = Output(s3_bucket)
+    output.files.create()
+    output.files.put(".tidegate-job-0.owner.00c0ffee.bid", b"")
+    with pytest.raises(OutputDirectoryError, match=r"at the same moment.*delete .*\.owner\.00c0ffee\.bid"):
+        output.prepare()
+    output.prepare("other")
 
 
 def test_two_sinks_of_a_job_cannot_have_one_directory_under_two_names(tmp_path):

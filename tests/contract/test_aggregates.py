@@ -306,7 +306,7 @@ class Computed:
 
 def batch_of(records: list[Record]) -> Batch:
     columns = [pa.array([getattr(r, f.name) for r in records], f.type) for f in RECORD_TYPE.schema]
-    return Batch.of_columns(RECORD_TYPE, pa.RecordBatch.from_arrays(columns, schema=RECORD_TYPE.schema))
+    return Batch(RECORD_TYPE, columns=pa.RecordBatch.from_arrays(columns, schema=RECORD_TYPE.schema))
 
 
 def expected(oracle: Oracle, records: list[Record]) -> dict[int, Any]:

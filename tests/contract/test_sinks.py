@@ -37,6 +37,7 @@ from tidegate.metrics.registry import TaskMetrics
 from tidegate.program.driver_sinks import MAX_DRIVER_BACKLOG, CollectSink, PrintSink
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
+from tidegate.testing.subtasks import subtask_info
 
 
 @dataclass
@@ -96,11 +97,7 @@ class Job:
     def _context(self, subtask: int, parallelism: int, attempt: int) -> WriterContext:
         batches = self.sent.setdefault(subtask, [])
         return WriterContext(
-            job_id="job",
-            attempt=attempt,
-            operator_name="sink",
-            subtask_index=subtask,
-            parallelism=parallelism,
+            subtask=subtask_info("sink", subtask, parallelism, job_id="job", attempt=attempt),
             clock=ManualClock(),
             record_type=CLICK,
             counter=TaskMetrics(0, 0).counter,
@@ -182,7 +179,7 @@ def job(case: Case, tmp_path: Path) -> Job:
 
 
 def batch(records: list[Click]) -> Batch:
-    return Batch.of_rows(CLICK, records)
+    return Batch(CLICK, rows=records)
 
 
 def finish(writer: SinkWriter) -> None:
@@ -214,9 +211,9 @@ def test_flushes_in_between_change_nothing(case, job, tmp_path):
 def test_columns_dictionaries_and_slices_are_written_like_rows(case, job, tmp_path):
     writer = job.writer()
     columns = CLICK.to_columns(clicks(0, 30))
-    writer.write(Batch.of_columns(CLICK, columns).slice(0, 10))
+    writer.write(Batch(CLICK, columns=columns).slice(0, 10))
     encoded = pa.record_batch({"app": columns.column("app").dictionary_encode(), "n": columns.column("n")})
-    writer.write(Batch.of_columns(CLICK, encoded).slice(10, 10))
+    writer.write(Batch(CLICK, columns=encoded).slice(10, 10))
     writer.write(batch(clicks(0, 30)).slice(20, 10))
     finish(writer)
     if case.written:

@@ -39,6 +39,7 @@ from tidegate.core.clock import ManualClock
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.program.sequences import CollectionSource, NumberSequenceSource
 from tidegate.records.batch import Batch
+from tidegate.testing.subtasks import subtask_info
 
 PARALLELISMS = (1, 2, 3, 7)
 
@@ -222,9 +223,7 @@ class Run:
             raise AssertionError(f"unexpected side output {tag}")
 
         return ReaderContext(
-            operator_name="source",
-            subtask_index=subtask,
-            parallelism=self.parallelism,
+            subtask=subtask_info("source", subtask, self.parallelism),
             clock=self.clock,
             batch_rows=self.batch_rows,
             most_batch_rows=10 * self.batch_rows,

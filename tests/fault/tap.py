@@ -100,7 +100,7 @@ class _TapReader(RequestingReader):
             ],
             schema=self._source.record_type.schema,
         )
-        return Batch.of_columns(self._source.record_type, columns, Origin(split.id, start, "record"))
+        return Batch(self._source.record_type, columns=columns, origin=Origin(split.id, start, "record"))
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         super().add_splits(splits)

@@ -24,7 +24,7 @@ from tidegate.core.errors import CheckpointError, JobFencedError
 from tidegate.core.failpoints import NAMES, injected
 from tidegate.core.options import Options
 from tidegate.core.states import JobStatus
-from tidegate.jobmanager.resume_point import beginning
+from tidegate.jobmanager.resume_point import Prospect, prospect
 from tidegate.protocol import messages as m
 from tidegate.runtime.simulated_gang import Choice
 from tidegate.runtime.simulated_slot import ProcessKilled
@@ -63,6 +63,8 @@ class Started:
     def __init__(self, number: int, at_step: int) -> None:
         self.number = number
         self.at_step = at_step
+        self.ahead: Prospect | None = None
+        """What it found before it takes the job."""
         self.simulation: Simulation | None = None
         self.job: SinkJob | None = None
         self.end = ""
@@ -153,7 +155,7 @@ class Run:
                 self._steps += 1
                 assert self._steps < MOST_STEPS, "it does not end"
                 if one.simulation is None:
-                    self._start(one)
+                    self._begin(one, self._look if one.ahead is None else self._take)
                 else:
                     one.simulation.run_one_event()
                     self.trace.append(f"driver {one.number}: {(one.simulation.trace or ['-'])[-1]}")
@@ -163,11 +165,10 @@ class Run:
             one.is_busy = False
             self._current = before
 
-    def _start(self, one: Started) -> None:
+    def _begin(self, one: Started, step: Callable[[Started], None]) -> None:
+        """A step of the beginning; between the two, and inside each, others go on."""
         try:
-            begin = beginning(self.options, self.graph.name, self.graph)
-            one.job = SinkJob(begin.job_id, begin.first_attempt, self.parallelism, begin.is_resumed)
-            self.sink.prepare(one.job)
+            step(one)
         except ProcessKilled:
             self._lose(one)
         except FencedError:
@@ -177,12 +178,20 @@ class Run:
         except CheckpointError as e:
             assert "was there a moment ago and is gone" in str(e), e  # noqa: PT017 -- deleted at the other's end
             one.end = "gone"
-        else:
-            pace = Pace(random.Random(f"{self.seed} {one.number}"))
-            one.simulation = Simulation(
-                self.graph, self.options, self.seed + one.number, begin=begin, faults=pace
-            )
-        self.trace.append(f"driver {one.number} starts: {one.end or 'begins'}")
+        self.trace.append(f"driver {one.number} {'begins' if one.simulation else one.end or 'looks'}")
+
+    def _look(self, one: Started) -> None:
+        one.ahead = prospect(self.options, self.graph.name, self.graph)
+
+    def _take(self, one: Started) -> None:
+        assert one.ahead is not None
+        begin = one.ahead.take(lambda: f"{self.random.getrandbits(32):08x}")
+        one.job = SinkJob(begin.job_id, begin.first_attempt, self.parallelism, begin.is_resumed)
+        self.sink.prepare(one.job)
+        pace = Pace(random.Random(f"{self.seed} {one.number}"))
+        one.simulation = Simulation(
+            self.graph, self.options, self.seed + one.number, begin=begin, faults=pace
+        )
 
     def _end(self, one: Started, simulation: Simulation) -> None:
         if simulation.status is JobStatus.FINISHED:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from tests.simulation.drivers import ENDS, Run
+from tidegate.jobmanager import job_claim as claiming
 
 PER_TEST = 50
 SEEDS = 200
@@ -36,6 +39,19 @@ def check(seed: int) -> None:
 def test_drivers_that_are_started_beside_each_other_write_one_output(first):
     for seed in range(first, first + PER_TEST):
         check(seed)
+
+
+def test_a_seed_decides_everything_whatever_the_system_calls_random(monkeypatch):
+    def history(seed: int, step: int) -> list[str]:
+        numbers = itertools.count(1 << 30, step)
+        system = SimpleNamespace(urandom=lambda n: next(numbers).to_bytes(n, "big"))
+        monkeypatch.setattr(claiming, "os", system)
+        run = Run(seed)
+        run.run()
+        return run.trace
+
+    for seed in (16, 52):  # 52: two drivers claim the same number at once
+        assert history(seed, 1) == history(seed, -1), seed
 
 
 @pytest.mark.long

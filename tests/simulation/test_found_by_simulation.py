@@ -10,7 +10,7 @@ import pytest
 from tests.unit.checkpoint_kit import CELLS, CoordinatorKit
 from tidegate import Environment, FileSink
 from tidegate.core.clock import ManualClock
-from tidegate.core.ids import ChannelId, EdgeId, OperatorId
+from tidegate.core.ids import ChannelId, EdgeId
 from tidegate.core.options import Options
 from tidegate.jobmanager.checkpoint import events as ce
 from tidegate.jobmanager.resume_point import beginning
@@ -24,6 +24,7 @@ from tidegate.state.operator_states import OperatorStates, StatesContext
 from tidegate.storage.memory import MemoryStorage
 from tidegate.taskmanager.barriers.alignment import BarrierAlignment, BeginCheckpoint
 from tidegate.taskmanager.input_gate import InputGate
+from tidegate.testing.subtasks import subtask_info
 
 INT = record_type_of(int)
 A, B = ChannelId(EdgeId(0), 0, 0), ChannelId(EdgeId(0), 1, 0)
@@ -31,7 +32,7 @@ LATE = CheckpointBarrier(7, 100, unaligned=True)
 
 
 def batch(*rows: int) -> Batch:
-    return Batch.of_columns(INT, INT.to_columns(list(rows)))
+    return Batch(INT, columns=INT.to_columns(list(rows)))
 
 
 def gate() -> InputGate:
@@ -88,7 +89,10 @@ def test_a_checkpoint_that_a_newer_one_overtakes_is_no_failure():
 
 def test_what_is_deferred_to_an_upload_that_never_runs_is_done_by_the_next_and_only_once():
     context = StatesContext(
-        OperatorId("op"), "op", 0, 1, 128, 0, ManualClock(), Options(), partial(pytest.fail, "no directory")
+        subtask=subtask_info("op", operator_id="op"),
+        clock=ManualClock(),
+        options=Options(),
+        local_directory=partial(pytest.fail, "no directory"),
     )
     states, done = OperatorStates(context), []
     states.defer(lambda: done.append("first"))

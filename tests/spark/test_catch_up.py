@@ -65,7 +65,9 @@ class _LogReader(RequestingReader):
         columns = pa.RecordBatch.from_arrays(
             [pa.array(range(split.position, stop), pa.int64())], schema=self._log.record_type.schema
         )
-        return Batch.of_columns(self._log.record_type, columns, Origin(split.id, split.position, "record"))
+        return Batch(
+            self._log.record_type, columns=columns, origin=Origin(split.id, split.position, "record")
+        )
 
     def records_behind(self) -> int | None:
         return None if self._split is None else max(0, self._log.length() - self._split.position)

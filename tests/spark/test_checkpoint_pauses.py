@@ -73,7 +73,7 @@ class _FlowReader(_TapReader):
             [pa.array(partition), pa.array(n), pa.array(n % KEYS)], schema=self._source.record_type.schema
         )
         self._reach(split.partition, start + STEP)
-        return Batch.of_columns(self._source.record_type, columns, Origin(split.id, start, "record"))
+        return Batch(self._source.record_type, columns=columns, origin=Origin(split.id, start, "record"))
 
 
 class CountingSink(HoldingSink):
@@ -137,7 +137,8 @@ def test_a_checkpoint_stops_a_job_for_a_small_part_of_what_pausing_everything_co
                 else:
                     real.append(checkpoint_meanwhile(client, sink))
         client.cancel(60)
-    naive_ms, real_ms = (sorted(ms for ms, _ in found)[1] for found in (naive, real))
+    # The least of each: a machine with other work can only add to a pause.
+    naive_ms, real_ms = (min(ms for ms, _ in found) for found in (naive, real))
     log.info("pauses in ms and bytes, naive: %s", [(round(ms, 1), c.bytes_new) for ms, c in naive])
     log.info("pauses in ms and bytes, real: %s", [(round(ms, 1), c.bytes_new) for ms, c in real])
     both = sorted(sum(c.bytes_new for _, c in found) for found in (naive, real))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -347,6 +348,43 @@ def test_the_end_of_a_recorded_channel_completes_the_recording_when_the_subtask_
     assert alignment.is_due
     assert alignment.time_passed(0) == [CompleteRecording(1)]
     assert not alignment.is_due
+
+
+@pytest.mark.parametrize("last", ["end", "barrier"])
+@pytest.mark.parametrize("newer", ["barrier", "trigger"])
+def test_a_newer_checkpoint_declines_no_older_one_that_has_all_its_barriers(last: str, newer: str) -> None:
+    """What completes it has arrived, but the subtask has not looked yet when the newer one comes."""
+    a, b = channels(2)
+    alignment = BarrierAlignment([a, b])
+    alignment.barrier_received(a, barrier(1, unaligned=True), 0)
+    assert recorded(alignment) == {b}
+    if last == "barrier":
+        assert not alignment.barrier_arrived(b, barrier(1, unaligned=True))
+    alignment.end_arrived(b)
+    if newer == "barrier":
+        actions = alignment.barrier_received(a, barrier(2, unaligned=True), 0)
+    else:
+        alignment.end_arrived(a)
+        actions = alignment.triggered(barrier(2, unaligned=True), 0)
+    assert actions[0] == CompleteRecording(1)
+    assert begun(actions) == [2]
+    assert not any(isinstance(action, AbandonCheckpoint) for action in actions)
+    while (overtaking := alignment.next_overtaking()) is not None:
+        assert alignment.barrier_received(*overtaking, 0) == []
+
+
+def test_a_queued_barrier_that_a_checkpoint_took_along_counts_before_a_newer_one() -> None:
+    a, b = channels(2)
+    alignment = BarrierAlignment([a, b])
+    alignment.barrier_arrived(b, barrier(1))
+    for id in (1, 2):
+        alignment.barrier_arrived(a, barrier(id, unaligned=True))
+    found: list[Action] = []
+    while (overtaking := alignment.next_overtaking()) is not None:
+        found += alignment.barrier_received(*overtaking, 0)
+    assert begun(found) == [1, 2]
+    assert CompleteRecording(1) in found
+    assert not any(isinstance(action, AbandonCheckpoint) for action in found)
 
 
 def test_a_checkpoint_that_fails_here_records_nothing_more() -> None:

@@ -205,12 +205,6 @@ class TestJobGraph:
             with pytest.raises(ProtocolError, match="are not a JobGraph"):
                 JobGraph.decode(data)
 
-    def test_has_a_fingerprint_of_all_but_the_blobs(self) -> None:
-        assert keyed_job().fingerprint() == keyed_job().fingerprint()
-        env = Environment(parallelism=3)
-        env.from_sequence(1, 9).map(identity, uid="m").key_by("value").count().print()
-        assert build_job_graph(graph_of(env)).fingerprint() != keyed_job().fingerprint()
-
     def test_sends_rows_to_who_runs_python_per_record(self) -> None:
         env = Environment()
         numbers = env.from_sequence(1, 3).rebalance()

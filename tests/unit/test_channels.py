@@ -26,7 +26,7 @@ OTHER = ChannelId(EdgeId(0), 1, 0)
 
 
 def batch(*rows: int) -> Batch:
-    return Batch.of_columns(INT, INT.to_columns(list(rows)))
+    return Batch(INT, columns=INT.to_columns(list(rows)))
 
 
 class Wire:
@@ -77,7 +77,7 @@ def test_large_rows_go_over_a_wire_in_buffers_of_the_configured_size_too():
 
     channel = OutputChannel(CHANNEL, SenderCredits(100), 10_000, deliver, remote=True)
     rows = [str(i) * 1_000 for i in range(100)]
-    channel.add(Batch.of_rows(text, rows), now_ns=0)
+    channel.add(Batch(text, rows=rows), now_ns=0)
     channel.flush()
     assert [row for element in sent for row in element.rows] == rows
     assert max(element.columns.nbytes for element in sent) <= 2 * 10_000
@@ -86,9 +86,9 @@ def test_large_rows_go_over_a_wire_in_buffers_of_the_configured_size_too():
 def test_many_rows_go_to_a_local_consumer_at_once_and_as_they_are():
     wire = Wire(credits=9, buffer_bytes=1 << 20)
     few, many = list(range(3)), list(range(3, 3 + MANY_ROWS))
-    wire.channel.add(Batch.of_rows(INT, few), now_ns=0)
+    wire.channel.add(Batch(INT, rows=few), now_ns=0)
     assert wire.sent == []
-    wire.channel.add(Batch.of_rows(INT, many), now_ns=0)
+    wire.channel.add(Batch(INT, rows=many), now_ns=0)
     assert wire.rows == few + many
     assert not any(element.has_columns for element in wire.sent)
     assert not wire.channel.has_pending
@@ -98,9 +98,9 @@ def test_many_rows_for_another_slot_become_columns_at_once_and_still_gather():
     wire = Wire(credits=9, buffer_bytes=1 << 20)
     channel = OutputChannel(CHANNEL, SenderCredits(9), 1 << 20, wire.deliver, remote=True)
     misfits: list[object] = ["no number"] * MANY_ROWS
-    channel.add(Batch.of_rows(INT, list(range(MANY_ROWS))), now_ns=0)
+    channel.add(Batch(INT, rows=list(range(MANY_ROWS))), now_ns=0)
     with pytest.raises(SchemaError, match="column 'value' is int64"):
-        channel.add(Batch.of_rows(INT, misfits), now_ns=0)
+        channel.add(Batch(INT, rows=misfits), now_ns=0)
     assert wire.sent == []
     channel.flush()
     assert wire.rows == list(range(MANY_ROWS))
@@ -136,12 +136,12 @@ def test_an_event_needs_no_credit_but_keeps_its_place_behind_batches_that_do():
 def test_merged_rows_stay_rows_and_mixed_encodings_become_the_declared_type():
     made = [object(), object()]
     objects = record_type_of(object)
-    merged = merge([Batch.of_rows(objects, made[:1]), Batch.of_rows(objects, made[1:])])
+    merged = merge([Batch(objects, rows=made[:1]), Batch(objects, rows=made[1:])])
     assert all(a is b for a, b in zip(merged.rows, made, strict=True))
     text = record_type_of(str)
     plain = text.to_columns(["a", "b"])
     encoded = pa.RecordBatch.from_arrays([pa.array(["b", "c"]).dictionary_encode()], names=plain.schema.names)
-    both = merge([Batch.of_columns(text, plain), Batch.of_columns(text, encoded)])
+    both = merge([Batch(text, columns=plain), Batch(text, columns=encoded)])
     assert both.rows == ["a", "b", "b", "c"]
 
 
@@ -151,9 +151,9 @@ def test_merged_dictionaries_are_one_or_are_decoded_where_codes_are_too_narrow_f
     def encoded(first: int, count: int) -> Batch:
         values = pa.array([f"word-{i}" for i in range(first, first + count)])
         codes = pa.array(range(count), pa.int16())
-        return Batch.of_columns(
+        return Batch(
             text,
-            pa.RecordBatch.from_arrays(
+            columns=pa.RecordBatch.from_arrays(
                 [pa.DictionaryArray.from_arrays(codes, values)], names=text.schema.names
             ),
         )
@@ -265,3 +265,13 @@ def test_an_input_has_ended_when_its_last_channel_has():
     assert not gate.all_ended
     assert gate.end_channel(ChannelId(EdgeId(1), 0, 0))
     assert gate.all_ended
+
+
+def test_a_channel_ends_once():
+    """A second end of it would count for a channel that has not ended, and what comes on that one would be lost."""
+    inputs = {CHANNEL: 0, OTHER: 0}
+    gate = InputGate(inputs, 1, 0, lambda channel, n: None, BarrierAlignment(inputs))
+    gate.end_channel(CHANNEL)
+    with pytest.raises(AssertionError, match="has ended twice"):
+        gate.end_channel(CHANNEL)
+    assert not gate.all_ended

@@ -31,7 +31,7 @@ UNALIGNED = CheckpointBarrier(7, 100, unaligned=True)
 
 
 def batch(*rows: int) -> Batch:
-    return Batch.of_columns(INT, INT.to_columns(list(rows)))
+    return Batch(INT, columns=INT.to_columns(list(rows)))
 
 
 def gate(granted: list[ChannelId] | None = None, timeout_ms: int | None = None) -> InputGate:
@@ -125,7 +125,7 @@ def test_what_is_recorded_is_what_arrived_although_a_function_changes_its_rows()
     g = gate()
     g.receive(A, UNALIGNED, 0)
     begin(g)
-    g.receive(B, Batch.of_rows(INT, [1]), 0)
+    g.receive(B, Batch(INT, rows=[1]), 0)
     (_, _, taken) = g.poll() or pytest.fail("nothing came")
     taken.rows[0] = 99
     assert recorded(g) == [(B, [1])]

@@ -216,8 +216,11 @@ def test_of_two_drivers_that_begin_at_once_at_most_one_goes_on_and_from_what_the
     assert at > 5, "it was stopped at several steps"
 
 
-def test_drivers_that_begin_from_nothing_on_many_threads_are_one_job_and_one_goes_on(tmp_path):
-    root, together = str(tmp_path), Barrier(6)
+@pytest.mark.parametrize("store", ["local", "s3"])
+def test_drivers_that_begin_from_nothing_on_many_threads_are_one_job_and_one_goes_on(
+    request, tmp_path, store
+):
+    root, together = str(tmp_path) if store == "local" else request.getfixturevalue("s3_bucket"), Barrier(6)
 
     def started(_: int) -> Driver | None:
         together.wait()

@@ -1,10 +1,11 @@
-"""Fusion: a run of expressions gives what its operators give one by one, counts, names and types included."""
+"""Fusion: which expressions of a chain are one query, and that it gives what its operators give one by one."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -12,14 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate import Environment
+from tidegate.api.sink import BlackholeSink
 from tidegate.core.clock import ManualClock
 from tidegate.core.options import Options
+from tidegate.core.subtask_info import SubtaskInfo
 from tidegate.graph.chaining import build_job_graph
-from tidegate.graph.job_graph import JobVertex, OperatorSpec
+from tidegate.graph.explain_plan import plan_of
+from tidegate.graph.job_graph import JobGraph, JobVertex
 from tidegate.graph.stream_graph import build_stream_graph
 from tidegate.metrics.registry import TaskMetrics
-from tidegate.operators.columns.fusion import FusedExpressions, Stage, fuse
+from tidegate.operators.columns.fusion import FusedExpressions
 from tidegate.operators.failures import OperatorError
+from tidegate.program.operations import ApplyExpressions
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.plain_types import canonical_type
 from tidegate.records.types import RowType
@@ -33,7 +38,8 @@ COLUMNS = pa.RecordBatch.from_arrays(
 )
 
 a, n, x = pl.col("app"), pl.col("n"), pl.col("x")
-STEPS: list[tuple[str, tuple[pl.Expr, ...]]] = [
+Step = tuple[Any, tuple[pl.Expr, ...]]
+STEPS: list[Step] = [
     ("with_columns", (n + 1,)),
     ("with_columns", (x * 2, (n - 1).alias("m"))),
     ("with_columns", (n.alias("x"), x.alias("n").cast(pl.Int64))),
@@ -48,37 +54,30 @@ STEPS: list[tuple[str, tuple[pl.Expr, ...]]] = [
 ]
 
 
-def stages_of(steps: list[tuple[str, tuple[pl.Expr, ...]]]) -> tuple[list[Stage], pl.DataFrame]:
-    """The stages as operators would have them, and what they give one by one."""
+def fused(steps: list[Step]) -> tuple[FusedExpressions, pa.Schema, pl.DataFrame]:
+    """The query of steps that the planner lets join, its declared result, and what they give one by one."""
     frame = pl.DataFrame(RowType(CLICKS).plain(COLUMNS))
-    stages = []
+    operations, declared = [], CLICKS
     for form, expressions in steps:
         frame = frame.select(expressions) if form == "select" else frame.with_columns(expressions)
         output = pa.schema([pa.field(f.name, canonical_type(f.type)) for f in frame.to_arrow().schema])
-        stages.append(Stage(form, expressions, output))
-    return stages, frame
-
-
-def fused(*steps: tuple[str, tuple[pl.Expr, ...]]) -> FusedExpressions:
-    made = fuse(CLICKS, stages_of(list(steps))[0])
-    assert made is not None
-    return made
+        operations.append(ApplyExpressions(form, expressions))
+        assert operations[-1].joins_query(RowType(declared), RowType(output))
+        declared = output
+    return FusedExpressions(CLICKS, operations, declared), declared, frame
 
 
 @given(st.lists(st.sampled_from(STEPS), min_size=2, max_size=8))
-def test_any_run_gives_what_its_operators_give_one_by_one(
-    steps: list[tuple[str, tuple[pl.Expr, ...]]],
-) -> None:
-    stages, wanted = stages_of(steps)
-    made = fuse(CLICKS, stages)
-    assert made is not None
+def test_any_run_gives_what_its_operators_give_one_by_one(steps: list[Step]) -> None:
+    made, declared, wanted = fused(steps)
     got = made.evaluate(COLUMNS)
     assert got.schema.names == wanted.columns
-    assert RowType(stages[-1].output).plain(got).to_pylist() == wanted.to_dicts()
+    assert RowType(declared).plain(got).to_pylist() == wanted.to_dicts()
 
 
 def test_a_column_that_is_only_passed_on_stays_the_same_buffers_and_encoded() -> None:
-    out = fused(STEPS[0], ("select", (n, a.alias("b"))), ("with_columns", (n + 1,))).evaluate(COLUMNS)
+    made, _, _ = fused([STEPS[0], ("select", (n, a.alias("b"))), ("with_columns", (n + 1,))])
+    out = made.evaluate(COLUMNS)
     assert out.schema.names == ["n", "b"]
     assert pa.types.is_dictionary(out.column("b").type)
     assert out.column("b").indices.buffers()[1].address == APPS.indices.buffers()[1].address
@@ -87,16 +86,92 @@ def test_a_column_that_is_only_passed_on_stays_the_same_buffers_and_encoded() ->
 def test_columns_that_are_only_renamed_and_chosen_do_not_reach_polars(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = fused(("select", (a.alias("b"), n)), ("select", (pl.col("b").alias("c"),)))
+    made, _, _ = fused([("select", (a.alias("b"), n)), ("select", (pl.col("b").alias("c"),))])
     monkeypatch.setattr(FusedExpressions, "run", lambda *_: pytest.fail("asked polars"))
     assert made.evaluate(COLUMNS).column("c").equals(APPS)
 
 
-def test_no_query_is_made_where_polars_would_carry_another_type_or_choose_the_columns() -> None:
-    as_category = ("with_columns", (a.cast(pl.Categorical),))
-    assert fuse(CLICKS, stages_of([as_category, STEPS[0]])[0]) is None
-    everything = ("with_columns", (pl.col(pl.Int64) + 1,))
-    assert fuse(CLICKS, stages_of([STEPS[0], everything])[0]) is None
+# ---- which operators are one query ----
+
+
+def queries_of(*streams: Any) -> list[list[str]]:
+    """The queries of all tasks, by the names of their operators; those that explain shows are the same."""
+    env = streams[0]._env
+    for stream in streams:
+        stream.sink_to(BlackholeSink())
+    program = env._program("job")
+    graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
+    vertices = JobGraph.decode(build_job_graph(graph).encode()).vertices
+    assert [task.queries for task in plan_of(graph).tasks] == [[list(q) for q in v.queries] for v in vertices]
+    return [[v.operators[i].name for i in query] for v in vertices for query in v.queries]
+
+
+def clicks(schema: pa.Schema = CLICKS, **options: Any) -> Any:
+    return Environment(parallelism=1, **options).from_collection([], type=schema, name="clicks")
+
+
+def test_select_and_with_columns_that_follow_each_other_are_one_query() -> None:
+    stream = clicks().with_columns(n + 1, name="1").select(a, n, name="2").with_columns(n * 2, name="3")
+    assert queries_of(stream.map(tuple, returns=object).rebalance()) == [["1", "2", "3"]]
+    assert queries_of(clicks().with_columns(n + 1)) == [], "one operator needs no query"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda s: s.filter(n > 1),
+        lambda s: s.filter(bool),
+        lambda s: s.rebalance(),
+        lambda s: s.map_batches(lambda columns: columns, returns=RowType(CLICKS)),
+        lambda s: s.with_columns(pl.col(pl.Int64) + 1),
+        lambda s: s.with_columns(a.cast(pl.Categorical)),
+        lambda s: s.with_columns(n + 0).disable_chaining(),
+    ],
+    ids=[
+        "filter",
+        "filter per record",
+        "exchange",
+        "function",
+        "selector",
+        "type without a column",
+        "chaining",
+    ],
+)
+def test_a_query_ends_where_something_else_comes_between(between: Any) -> None:
+    before = clicks().with_columns(n + 1, name="1").with_columns(n + 2, name="2")
+    after = between(before).with_columns(n + 3, name="3").with_columns(n + 4, name="4")
+    assert queries_of(after) == [["1", "2"], ["3", "4"]]
+
+
+def test_operators_of_other_tasks_are_not_one_query() -> None:
+    first = clicks().with_columns(n + 1)
+    assert queries_of(first.with_columns(n + 2).start_new_chain()) == []
+    assert queries_of(clicks().with_columns(n + 1).with_columns(n + 2, parallelism=2)) == []
+    assert queries_of(clicks(chaining=False).with_columns(n + 1).with_columns(n + 2)) == []
+
+
+def test_an_operator_whose_result_others_get_too_ends_its_query() -> None:
+    shared = clicks().with_columns(n + 1, name="1").with_columns(n + 2, name="shared")
+    left = shared.with_columns(n + 3, name="3").with_columns(n + 4, name="4")
+    assert queries_of(left, shared.rebalance()) == [["1", "shared"], ["3", "4"]]
+    assert queries_of(left, shared.filter(n > 1)) == [["1", "shared"], ["3", "4"]]
+
+
+def test_a_column_that_polars_does_not_have_is_passed_on_around_a_query_but_not_copied_in_it() -> None:
+    wide = clicks(CLICKS.append(pa.field("d", pa.decimal256(50, 2))))
+    passed = wide.with_columns(n + 1, name="1").select("d", n, name="2")
+    assert queries_of(passed.with_columns(pl.col("d").alias("e"))) == [["1", "2"]]
+
+
+def test_the_operators_of_a_query_keep_their_ids() -> None:
+    ids = {}
+    for chaining in (True, False):
+        stream = clicks(chaining=chaining).with_columns(n + 1).select(a, n)
+        stream.print()
+        program = stream._env._program("job")
+        graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
+        ids[chaining] = [o.id for v in build_job_graph(graph).vertices for o in v.operators]
+    assert ids[True] == ids[False]
 
 
 # ---- in a chain ----
@@ -108,18 +183,8 @@ def host() -> ChainHost:
     return ChainHost("j", 0, ManualClock(), Options(), **calls)  # type: ignore[arg-type]
 
 
-def no_states(vertex: JobVertex, spec: OperatorSpec, subtask: int) -> OperatorStates:
-    context = StatesContext(
-        spec.id,
-        spec.name,
-        subtask,
-        vertex.parallelism,
-        vertex.max_parallelism,
-        0,
-        ManualClock(),
-        Options(),
-        str,
-    )
+def no_states(vertex: JobVertex, subtask: SubtaskInfo) -> OperatorStates:
+    context = StatesContext(subtask=subtask, clock=ManualClock(), options=Options(), local_directory=str)
     return OperatorStates(context)
 
 
@@ -139,7 +204,12 @@ class Chain:
         self.chain.open()
 
     def push(self, columns: pa.RecordBatch = COLUMNS) -> None:
-        batch = Batch(RowType(CLICKS), columns, None, Origin("f", 1), pa.array(range(columns.num_rows)))
+        batch = Batch(
+            RowType(CLICKS),
+            columns=columns,
+            origin=Origin("f", 1),
+            timestamps=pa.array(range(columns.num_rows)),
+        )
         self.chain.process(batch, 0)
 
     def counts(self) -> list[tuple[int, int]]:
@@ -183,12 +253,13 @@ def test_an_operator_whose_result_others_get_too_is_not_skipped() -> None:
         shared.rebalance().print()
 
     chain = Chain(write)
+    assert chain.vertex.queries == ()
     left, shared = [], []
     position = {o.name: i for i, o in enumerate(chain.vertex.operators)}
     taken = {(position["left"], None): [left.append], (position["shared"], None): [shared.append]}
     made = OperatorChain(chain.vertex, 0, host(), TaskMetrics(0, 0), taken)
     made.open()
-    made.process(Batch.of_columns(RowType(CLICKS), COLUMNS), 0)
+    made.process(Batch(RowType(CLICKS), columns=COLUMNS), 0)
     assert [row.n for row in left[0].rows] == [20, None, 40, 50]
     assert [row.n for row in shared[0].rows] == [2, None, 4, 5]
 
@@ -204,3 +275,35 @@ def test_a_run_longer_than_one_query_may_be_is_cut() -> None:
     assert [row.n for row in chain.out[0].rows] == [151, None, 153, 154]
     assert set(chain.counts()) == {(4, 4)}
     assert len(chain.counts()) == 150
+    assert [len(query) for query in chain.vertex.queries] == [64, 64, 22]
+
+
+def test_the_slot_runs_as_one_query_what_the_graph_says_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[int] = []
+    run = FusedExpressions.run
+    monkeypatch.setattr(FusedExpressions, "run", lambda q, frame: runs.append(len(frame)) or run(q, frame))
+    chain = Chain(lambda s: to_exchange(s.with_columns(n + 1).with_columns(n + 2).with_columns(n + 3)))
+    chain.push()
+    assert (chain.vertex.queries, runs) == (((0, 1, 2),), [4])
+    alone = msgspec.structs.replace(chain.vertex, queries=())
+    out: list[Batch] = []
+    made = OperatorChain(alone, 0, host(), TaskMetrics(0, 0), {(2, None): [out.append]})
+    made.open()
+    made.process(Batch(RowType(CLICKS), columns=COLUMNS), 0)
+    assert runs == [4]
+    assert out[0].rows == chain.out[0].rows
+
+
+def test_operators_run_one_by_one_where_only_the_query_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(lambda s: to_exchange(s.with_columns(n + 1).with_columns(n * 2)))
+
+    def fail(*_: Any) -> None:
+        raise ValueError("not as one")
+
+    monkeypatch.setattr(FusedExpressions, "run", fail)
+    chain.push()
+    chain.push()
+    assert [row.n for row in chain.out[1].rows] == [4, None, 8, 10]
+    assert chain.counts() == [(8, 8), (8, 8)]

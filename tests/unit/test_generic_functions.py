@@ -185,6 +185,6 @@ def test_batches_and_rows_have_no_dictionary_for_being_typed() -> None:
     row = next(rows)
     assert isinstance(row, Row)
     assert not hasattr(row, "__dict__")
-    assert not hasattr(Batch.of_rows(record_type_of(int), [1]), "__dict__")
+    assert not hasattr(Batch(record_type_of(int), rows=[1]), "__dict__")
     with pytest.raises(TypeError, match="a Row is made from columns, not by hand"):
         Row("a")

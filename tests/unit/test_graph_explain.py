@@ -150,6 +150,7 @@ class TestJson:
         task = plan["tasks"][0]
         assert set(task) == {
             "id", "name", "parallelism", "max_parallelism", "slot_sharing_group", "operators", "calls",
+            "queries",
         }  # fmt: skip
         assert set(task["operators"][0]) == {
             "id", "uid", "name", "kind", "detail", "runs", "output_type", "side_outputs", "states",
@@ -212,6 +213,54 @@ class TestSvg:
         env = Environment()
         env.from_collection([1], name="</text><b> & \"'").sink_to(BlackholeSink())
         ET.fromstring(explain(graph_of(env, "<&>"), "svg"))
+
+
+class TestQueries:
+    @pytest.fixture
+    def graph(self) -> StreamGraph:
+        env = Environment()
+        first = env.from_collection([Click("a", 1)], name="clicks").with_columns(
+            pl.col("user") + 1, name="more"
+        )
+        second = first.select("user", name="users").filter(pl.col("user") > 1, name="some")
+        second.with_columns(twice=pl.col("user") * 2, name="alone").sink_to(BlackholeSink(), name="end")
+        return graph_of(env)
+
+    def test_text_groups_the_operators_of_a_query(self, graph: StreamGraph) -> None:
+        lines = [line.partition(" [")[0] for line in explain(graph).splitlines()[3:9]]
+        assert lines == [
+            "  clicks",
+            "  -> one polars query of 2 operators:",
+            "        more",
+            "     -> users",
+            "  -> some",
+            "  -> alone",
+        ]
+
+    def test_json_has_the_positions_of_its_operators(self, graph: StreamGraph) -> None:
+        (task,) = json.loads(explain(graph, "json"))["tasks"]
+        assert [[task["operators"][i]["name"] for i in q] for q in task["queries"]] == [["more", "users"]]
+
+    def test_mermaid_has_a_subgraph_for_it_inside_the_task(self, graph: StreamGraph) -> None:
+        lines = [line.strip().partition("<br/>")[0] for line in explain(graph, "mermaid").splitlines()]
+        at = lines.index('subgraph t0q1["one polars query"]')
+        assert lines[at + 1 : at + 4] == ['t0o1["more', 't0o2["users', "end"]
+
+    def test_svg_frames_its_operators_and_no_others(self, graph: StreamGraph) -> None:
+        root = ET.fromstring(explain(graph, "svg"))
+        boxes = {kind: [] for kind in ("query", "op")}
+        for box in root.iter("{http://www.w3.org/2000/svg}rect"):
+            if box.get("class") in boxes:
+                top = float(box.get("y", 0))
+                boxes[box.get("class", "")].append((top, top + float(box.get("height", 0))))
+        ((top, bottom),) = boxes["query"]
+        inside = [top < begin and end < bottom for begin, end in boxes["op"]]
+        assert inside == [False, True, True, False, False, False]
+        assert all(
+            i or end <= top or begin >= bottom for i, (begin, end) in zip(inside, boxes["op"], strict=True)
+        )
+        texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert texts.count("one polars query") == 1
 
 
 @pytest.mark.parametrize("format", ["text", "json", "mermaid", "svg"])

@@ -307,7 +307,9 @@ numbers.filter(pl.col("value") > 3).key_by("value").count().print()
 numbers.map(lambda n: n, returns=int, uid="mine").print()
 program = env._program("job")
 graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
-print(",".join(n.operator_id for n in graph.nodes), build_job_graph(graph).fingerprint())
+job = build_job_graph(graph)
+print(",".join(n.operator_id for n in graph.nodes))
+print([(v.name, v.links) for v in job.vertices], [(e.source, e.target, e.partitioning, e.columns) for e in job.edges])
 """
 
 

@@ -217,7 +217,7 @@ def test_two_stages_give_what_one_gives(on_heap: Subtasks, assigner: Any, seed: 
             joined = pa.Table.from_batches([between.plain(c) for c in partial]).combine_chunks()
             local.batches.clear()
             if joined.num_rows:
-                merge.push_batch(Batch.of_columns(between, joined.to_batches()[0]))
+                merge.push_batch(Batch(between, columns=joined.to_batches()[0]))
             same(results(merge), model.add([r for records in batches for r in records]))
             assert merge.counters["late_records"] == len(model.late)
             clock += chance.randint(0, 15)

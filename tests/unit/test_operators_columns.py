@@ -144,7 +144,7 @@ def test_filter_expression_on_an_encoded_text_column_sees_text() -> None:
 
 def test_filter_expression_passes_a_batch_that_loses_nothing_on_untouched() -> None:
     with OperatorHarness.of(clicks().filter(pl.lit(True))) as h:
-        batch = Batch.of_columns(h.input_types[0], BATCH, ORIGIN)
+        batch = Batch(h.input_types[0], columns=BATCH, origin=ORIGIN)
         h.push_batch(batch)
         assert h.batches == [batch]
 
@@ -223,8 +223,8 @@ def test_expression_that_fails_on_the_data_names_the_operator() -> None:
 def test_timestamps_stay_with_their_records() -> None:
     for made in (clicks().select("n"), clicks().map_batches(lambda b: b)):
         with OperatorHarness.of(made) as h:
-            h.push_batch(Batch(h.input_types[0], BATCH, None, None, pa.array([1, 2, 3, 4])))
+            h.push_batch(Batch(h.input_types[0], columns=BATCH, timestamps=pa.array([1, 2, 3, 4])))
             assert h.batches[0].timestamps.to_pylist() == [1, 2, 3, 4]
     with OperatorHarness.of(clicks().filter(pl.col("n") > 1)) as h:
-        h.push_batch(Batch(h.input_types[0], BATCH, None, None, pa.array([1, 2, 3, 4])))
+        h.push_batch(Batch(h.input_types[0], columns=BATCH, timestamps=pa.array([1, 2, 3, 4])))
         assert h.batches[0].timestamps.to_pylist() == [2, 4]

@@ -84,7 +84,7 @@ def test_map_keeps_the_position_in_the_source() -> None:
 
 def test_map_keeps_the_timestamps() -> None:
     with harness(stream(int).map(increment)) as h:
-        h.push_batch(Batch(h.input_types[0], None, [1, 2], None, pa.array([10, 20])))
+        h.push_batch(Batch(h.input_types[0], rows=[1, 2], timestamps=pa.array([10, 20])))
         assert h.batches[0].timestamps.to_pylist() == [10, 20]
 
 
@@ -265,7 +265,9 @@ def test_flat_map_that_gives_nothing_emits_no_batch() -> None:
 
 def test_flat_map_forgets_positions_and_repeats_timestamps() -> None:
     with harness(stream(int).flat_map(lambda n: [n] * n, returns=int)) as h:
-        h.push_batch(Batch(h.input_types[0], None, [2, 0, 1], ORIGIN, pa.array([10, 20, 30])))
+        h.push_batch(
+            Batch(h.input_types[0], rows=[2, 0, 1], origin=ORIGIN, timestamps=pa.array([10, 20, 30]))
+        )
         assert h.batches[0].origin is None
         assert h.batches[0].timestamps.to_pylist() == [10, 10, 30]
 
@@ -305,7 +307,7 @@ def test_filter_keeps_what_is_true_in_pythons_sense() -> None:
 
 def test_filter_passes_a_batch_that_loses_nothing_on_untouched() -> None:
     with harness(stream(int).filter(lambda _: True)) as h:
-        batch = Batch.of_rows(h.input_types[0], [1, 2], ORIGIN)
+        batch = Batch(h.input_types[0], rows=[1, 2], origin=ORIGIN)
         h.push_batch(batch)
         assert h.batches == [batch]
 
@@ -339,7 +341,7 @@ def test_filter_without_columns_makes_none() -> None:
 
 def test_filter_keeps_the_timestamps_of_what_remains() -> None:
     with harness(stream(int).filter(lambda n: n > 1)) as h:
-        h.push_batch(Batch(h.input_types[0], None, [1, 2], None, pa.array([10, 20])))
+        h.push_batch(Batch(h.input_types[0], rows=[1, 2], timestamps=pa.array([10, 20])))
         assert h.batches[0].timestamps.to_pylist() == [20]
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate import Environment, ReduceFunction, RuntimeContext, ValueState
+from tidegate import CountDistinct, Environment, MaxBy, ReduceFunction, RuntimeContext, ValueState
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.operators.failures import OperatorError, user_traceback
 from tidegate.records.batch import Batch, Origin
@@ -208,6 +208,39 @@ def test_typed_key_function_gives_key_columns(case: Any, emit: str) -> None:
             if emit == "batch":
                 got, expected = sorted(got, key=repr), sorted(dict(expected).items(), key=repr)
             assert same(got, expected)
+
+
+class NotedKey:
+    """A key function that knows for which records it ran."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def __call__(self, record: tuple[str, int]) -> Any:
+        self.seen.append(record)
+        return record[1] % 2
+
+
+@pytest.mark.parametrize("returns", [int, None], ids=["typed", "untyped"])
+@pytest.mark.parametrize(
+    "operate",
+    [
+        lambda k: k.aggregate(last=MaxBy("f1"), names=CountDistinct("f0")),
+        lambda k: k.aggregate(last=MaxBy("f1"), names=CountDistinct("f0"), emit="batch"),
+        lambda k: k.sum("f1"),
+        lambda k: k.sum("f1", emit="batch"),
+        lambda k: k.reduce(add),
+    ],
+    ids=["by rows", "by rows per batch", "by columns", "by columns per batch", "reduce"],
+)
+def test_key_function_runs_once_for_each_record(operate: Any, returns: Any) -> None:
+    records = [("a", 1), ("b", 2), ("c", 3)]
+    keyed = Environment().from_collection([], type=tuple[str, int]).key_by(NotedKey(), returns=returns)
+    with OperatorHarness.of(operate(keyed)) as h:
+        h.push(records)
+        assert h.rows
+        operation: Any = h.operator.operation  # a copy, with a key function of its own
+        assert operation.key.function.seen == records
 
 
 def add(left: tuple[Any, int], right: tuple[Any, int]) -> tuple[Any, int]:
@@ -463,6 +496,6 @@ def test_reduce_function_object_is_opened() -> None:
 def test_reduced_batch_keeps_timestamps_for_each_and_has_none_per_batch() -> None:
     for emit, stamps in (("each", [1, 2]), ("batch", None)):
         with OperatorHarness.of(source(int).key_by(lambda n: 0).reduce(max, emit=emit)) as h:
-            h.push_batch(Batch(h.input_types[0], None, [5, 6], None, pa.array([1, 2])))
+            h.push_batch(Batch(h.input_types[0], rows=[5, 6], timestamps=pa.array([1, 2])))
             out = h.batches[0].timestamps
             assert (None if out is None else out.to_pylist()) == stamps

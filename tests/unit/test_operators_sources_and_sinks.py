@@ -135,7 +135,7 @@ def test_reader_that_answers_nonsense_is_refused() -> None:
 
 
 def test_batch_with_other_columns_than_declared_is_refused_with_both() -> None:
-    wrong = Batch.of_columns(record_type_of(ROW), pa.record_batch({"app": ["a"], "m": [1]}))
+    wrong = Batch(record_type_of(ROW), columns=pa.record_batch({"app": ["a"], "m": [1]}))
     with scripted([wrong]) as h, pytest.raises(OperatorError) as caught:
         h.poll()
     assert isinstance(caught.value.__cause__, SchemaError)
@@ -144,14 +144,14 @@ def test_batch_with_other_columns_than_declared_is_refused_with_both() -> None:
 
 
 def test_batch_of_another_record_type_is_refused() -> None:
-    with scripted([Batch.of_rows(record_type_of(int), [1])]) as h, pytest.raises(OperatorError) as caught:
+    with scripted([Batch(record_type_of(int), rows=[1])]) as h, pytest.raises(OperatorError) as caught:
         h.poll()
     assert "gave int, declared is Row" in str(caught.value.__cause__)
 
 
 def test_rows_of_a_source_are_read_by_name_also_if_it_gave_dicts() -> None:
     origin = Origin("collection", 0, "value")
-    with scripted([Batch.of_rows(record_type_of(ROW), [{"n": 1, "app": "a"}], origin)]) as h:
+    with scripted([Batch(record_type_of(ROW), rows=[{"n": 1, "app": "a"}], origin=origin)]) as h:
         assert h.poll() is None
         assert h.rows[0].app == "a"
         assert h.batches[0].origin == origin
@@ -161,14 +161,14 @@ def test_encoded_columns_of_a_source_stay_encoded() -> None:
     encoded = pa.RecordBatch.from_arrays(
         [pa.array(["a"]).dictionary_encode(), pa.array([1])], names=["app", "n"]
     )
-    with scripted([Batch.of_columns(record_type_of(ROW), encoded)]) as h:
+    with scripted([Batch(record_type_of(ROW), columns=encoded)]) as h:
         h.poll()
         assert pa.types.is_dictionary(h.batches[0].columns.schema.types[0])
 
 
 def test_source_has_no_input() -> None:
     with scripted([]) as h, pytest.raises(AssertionError, match="has no input"):
-        h.operator.process(Batch.of_rows(record_type_of(int), [1]), 0)
+        h.operator.process(Batch(record_type_of(int), rows=[1]), 0)
 
 
 # ---- sinks ----
@@ -248,7 +248,7 @@ def test_sink_that_fails_is_named(fail_in: str) -> None:
 
 def test_records_that_do_not_fit_their_type_are_not_the_sinks_fault() -> None:
     with sink_harness(type=tuple[str, int]) as h, pytest.raises(SchemaError):
-        h.push_batch(Batch.of_rows(h.input_types[0], [("a", "no number")]))
+        h.push_batch(Batch(h.input_types[0], rows=[("a", "no number")]))
 
 
 def test_sink_function_that_raises_names_the_record() -> None:
@@ -283,7 +283,7 @@ def test_operator_is_built_from_its_spec() -> None:
         operator = build_operator(spec(dump_blob(payload, "double")), h.operator.context)
         assert isinstance(operator, MapOperator)
         operator.open()
-        operator.process(Batch.of_rows(number, [4]), 0)
+        operator.process(Batch(number, rows=[4]), 0)
         assert h.rows == [8]
 
 

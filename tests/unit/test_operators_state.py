@@ -300,7 +300,7 @@ def test_two_halves_give_together_what_one_gives_and_come_together_again(cluster
 
     def route(halves: list[OperatorHarness], batch: list[Any]) -> None:
         record_type = halves[0].input_types[0]
-        for target, part in partitioner(Batch.of_columns(record_type, record_type.to_columns(batch))):
+        for target, part in partitioner(Batch(record_type, columns=record_type.to_columns(batch))):
             halves[target].push_batch(part)
 
     whole = cluster.subtask(made)

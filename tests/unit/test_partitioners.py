@@ -56,13 +56,13 @@ def clicks(parts: list[list[str]], *, rows: bool, dictionary: bool = False) -> l
     for part in parts:
         records = [Click(app, next(numbers)) for app in part]
         if rows:
-            made.append(Batch.of_rows(CLICK, records))
+            made.append(Batch(CLICK, rows=records))
             continue
         columns = CLICK.to_columns(records)
         if dictionary:
             arrays = [columns.column("app").dictionary_encode(), columns.column("n")]
             columns = pa.RecordBatch.from_arrays(arrays, names=["app", "n"])
-        made.append(Batch.of_columns(CLICK, columns))
+        made.append(Batch(CLICK, columns=columns))
     return made
 
 
@@ -128,20 +128,20 @@ def test_broadcast_gives_everything_to_everyone_and_shares_no_row(parts, consume
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 9), st.integers(0, 20))
 def test_rebalance_is_even_whatever_the_sizes_of_the_batches(sizes, consumers, producer):
     numbers = itertools.count()
-    made = [Batch.of_rows(INT, [next(numbers) for _ in range(size)]) for size in sizes]
+    made = [Batch(INT, rows=[next(numbers) for _ in range(size)]) for size in sizes]
     got = spread(p.Rebalance(), made, consumers, producer)
     counts = [len(got.get(i, [])) for i in range(consumers)]
     assert max(counts) - min(counts) <= len(sizes), "at most one record per batch apart"
 
 
 def test_single_records_go_round_in_turn_and_producers_do_not_start_alike():
-    one_by_one = [Batch.of_rows(INT, [i]) for i in range(6)]
+    one_by_one = [Batch(INT, rows=[i]) for i in range(6)]
     assert spread(p.Rebalance(), one_by_one, 3, producer=0) == {0: [0, 3], 1: [1, 4], 2: [2, 5]}
     assert spread(p.Rebalance(), one_by_one, 3, producer=1) == {1: [0, 3], 2: [1, 4], 0: [2, 5]}
 
 
 def test_shuffle_is_about_even_and_the_same_in_every_run():
-    made = [Batch.of_rows(INT, list(range(i, i + 100))) for i in range(0, 4000, 100)]
+    made = [Batch(INT, rows=list(range(i, i + 100))) for i in range(0, 4000, 100)]
     first, second = spread(p.Shuffle(), made, 4), spread(p.Shuffle(), made, 4)
     assert first == second
     assert all(850 < len(rows) < 1150 for rows in first.values())
@@ -194,7 +194,7 @@ def test_a_dictionary_that_is_longer_than_its_batch_does_not_travel_with_every_p
     column = pa.DictionaryArray.from_arrays(pa.array([3, 4], pa.int32()), words)
     columns = pa.RecordBatch.from_arrays([column, pa.array([0, 1])], names=["app", "n"])
     partition = make_partitioner(p.Hash(BY_APP), 2, 128, 0, "next")
-    parts = partition(Batch.of_columns(CLICK, columns))
+    parts = partition(Batch(CLICK, columns=columns))
     assert sum(part.columns.nbytes for _, part in parts) < 1_000
     assert sorted(row.app for _, part in parts for row in part.rows) == ["app 3", "app 4"]
 
@@ -203,7 +203,7 @@ def test_objects_without_a_schema_keep_their_identity():
     made = [object() for _ in range(10)]
     objects = record_type_of(object)
     partition = make_partitioner(p.Shuffle(), 3, 128, 0, "next")
-    got = [row for _, part in partition(Batch.of_rows(objects, made)) for row in part.rows]
+    got = [row for _, part in partition(Batch(objects, rows=made)) for row in part.rows]
     assert {id(o) for o in got} == {id(o) for o in made}
 
 
@@ -217,7 +217,7 @@ def test_a_dictionary_whose_values_change_places_or_are_null_sends_each_key_to_i
         column = pa.DictionaryArray.from_arrays(
             pa.array(codes, pa.int32()), pa.array(dictionary, pa.string())
         )
-        batch = Batch.of_columns(text, pa.RecordBatch.from_arrays([column], names=text.names))
+        batch = Batch(text, columns=pa.RecordBatch.from_arrays([column], names=text.names))
         got = {value: consumer for consumer, part in partition(batch) for value in part.rows}
         assert got == dict(zip(values, wanted, strict=True))
 
@@ -228,10 +228,10 @@ def test_tuples_go_by_the_key_group_of_their_field_however_late_a_key_comes(part
     key = Key(("f1",), None, record_type_of(str | None))
     numbers = itertools.count()
     rows = [[(next(numbers), app) for app in part] for part in parts if part]
-    as_rows = spread(p.Hash(key), [Batch.of_rows(record_type, part) for part in rows], consumers)
+    as_rows = spread(p.Hash(key), [Batch(record_type, rows=part) for part in rows], consumers)
     as_columns = spread(
         p.Hash(key),
-        [Batch.of_columns(record_type, record_type.to_columns(part)) for part in rows],
+        [Batch(record_type, columns=record_type.to_columns(part)) for part in rows],
         consumers,
     )
     assert as_rows == as_columns
@@ -244,7 +244,7 @@ def test_a_tuple_whose_key_is_of_another_type_is_refused_with_the_column(app, go
         p.Hash(Key(("f0",), None, record_type_of(str))), 2, 128, producer=0, operator="next"
     )
     with pytest.raises(SchemaError, match=f"column 'f0' is string.* got.*{got}"):
-        partition(Batch.of_rows(record_type, [("b", 1), (app, 2)]))
+        partition(Batch(record_type, rows=[("b", 1), (app, 2)]))
 
 
 @pytest.mark.parametrize("text", ["encoded", "plain"])
@@ -263,7 +263,7 @@ def test_large_batches_are_cut_as_small_ones_whatever_their_columns(text: str):
     names = ["app", "n", "f", "d", "t", "g"]
     kind = RowType(pa.schema([pa.field(n, a.type) for n, a in zip(names, [apps, *arrays[1:]], strict=True)]))
     columns = pa.RecordBatch.from_arrays(arrays, names=names)
-    batch = Batch(kind, columns, None, None, pa.array(range(rows))).slice(3, rows - 5)
+    batch = Batch(kind, columns=columns, timestamps=pa.array(range(rows))).slice(3, rows - 5)
     target = np.random.default_rng(1).integers(0, 3, batch.num_rows).astype(np.uint16)
     target[target == 1] = 2
     parts = dict(split(batch, target, 4))
@@ -281,7 +281,7 @@ def test_large_batches_are_cut_as_small_ones_whatever_their_columns(text: str):
 @pytest.mark.parametrize("rows", [7, 40_000])
 def test_records_without_columns_are_counted_out_as_well(rows: int, stamped: bool):
     stamps = pa.array(range(rows)) if stamped else None
-    batch = Batch(RowType(pa.schema([])), rows_without_columns(rows), None, None, stamps)
+    batch = Batch(RowType(pa.schema([])), columns=rows_without_columns(rows), timestamps=stamps)
     target = (np.arange(rows) % 3).astype(np.uint16)
     assert sum(part.num_rows for _, part in split(batch, target, 3)) == rows
 
@@ -301,7 +301,7 @@ def test_senders_with_dictionaries_of_their_own_take_turns():
         dictionary = values[turn % 20 :] + values[: turn % 20]
         codes = pa.array(list(range(50)) * 400, pa.int32())
         column = pa.DictionaryArray.from_arrays(codes, pa.array(dictionary))
-        batch = Batch.of_columns(text, pa.RecordBatch.from_arrays([column], names=text.names))
+        batch = Batch(text, columns=pa.RecordBatch.from_arrays([column], names=text.names))
         parts = partition(batch)
         assert sum(part.num_rows for _, part in parts) == 20_000
         assert {value: consumer for consumer, part in parts for value in set(part.rows)} == wanted

@@ -13,7 +13,7 @@ from tidegate.taskmanager.portions import MOST_ROWS, Portions
 
 
 def batch_of(n: int) -> Batch:
-    return Batch.of_rows(record_type_of(int), list(range(n)))
+    return Batch(record_type_of(int), rows=list(range(n)))
 
 
 def run(portions: Portions, batch: Batch, clock: ManualClock, ns_per_row: int) -> list[list[int]]:

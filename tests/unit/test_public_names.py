@@ -36,6 +36,8 @@ NOT_FOR_USERS = {
     "Settings": "the keyword arguments of an operation",
     "StateOptions": "the keyword arguments of a state",
     "StreamRef": "made by the methods of streams",
+    "SubtaskContext": "what the contexts of a subtask show",
+    "SubtaskInfo": "made by the runtime",
     "Totals": "the running numbers of the built-in kernels",
     "Transformation": "made by the methods of streams",
     "WatermarkAlignment": "made by WatermarkStrategy.with_alignment",

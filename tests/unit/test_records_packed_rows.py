@@ -28,7 +28,7 @@ ROWS = [
 
 
 def packed(rows: list[Any], hint: Any = VISIT) -> Batch:
-    found = Batch.of_rows(record_type_of(hint), rows).pack()
+    found = Batch(record_type_of(hint), rows=rows).pack()
     assert found is not None
     return found
 
@@ -40,7 +40,7 @@ def test_rows_come_back_as_they_were() -> None:
     assert over.rows == ROWS
     assert [list(map(type, row)) for row in over.rows] == [list(map(type, row)) for row in ROWS]
     assert str(over.rows[3][2]) == "-0.0"
-    assert over.columns.equals(Batch.of_rows(VISIT, ROWS).columns)
+    assert over.columns.equals(Batch(VISIT, rows=ROWS).columns)
 
 
 def test_packed_rows_are_small_and_say_so() -> None:
@@ -75,7 +75,7 @@ class Name(str):
     ids=repr,
 )
 def test_a_row_that_is_not_just_of_its_type_is_not_packed(row: Any) -> None:
-    assert Batch.of_rows(VISIT, [*ROWS, row]).pack() is None
+    assert Batch(VISIT, rows=[*ROWS, row]).pack() is None
 
 
 @pytest.mark.parametrize("hint", [int, tuple[str, list[int]], object], ids=str)
@@ -84,8 +84,8 @@ def test_other_types_are_not_packed(hint: Any) -> None:
 
 
 def test_columns_and_timestamps_are_not_packed() -> None:
-    rows = Batch.of_rows(VISIT, ROWS)
-    assert Batch.of_columns(VISIT, rows.columns).pack() is None
+    rows = Batch(VISIT, rows=ROWS)
+    assert Batch(VISIT, columns=rows.columns).pack() is None
     assert rows.pack() is None  # it has columns by now: they cost nothing any more
 
 
@@ -111,24 +111,24 @@ def test_portions_end_where_parts_do_if_they_are_large_enough() -> None:
         taken.append(merged.portion(start, 1500))
         start += taken[-1]
     assert taken == [1100, 1500, 400]
-    assert Batch.of_rows(kind, rows).portion(2900, 1500) == 100
+    assert Batch(kind, rows=rows).portion(2900, 1500) == 100
 
 
 def test_packed_rows_merge_with_rows_and_with_columns() -> None:
     rows = [("a", 1), ("b", 2)]
     kind = record_type_of(tuple[str, int])
     made = packed(rows, kind)
-    with_rows = merge([made, Batch.of_rows(kind, rows)])
+    with_rows = merge([made, Batch(kind, rows=rows)])
     assert with_rows.packed is not None
     assert with_rows.rows == rows * 2
-    with_columns = merge([made, Batch.of_columns(kind, kind.to_columns(rows))])
+    with_columns = merge([made, Batch(kind, columns=kind.to_columns(rows))])
     assert with_columns.packed is None
     assert with_columns.rows == rows * 2
 
 
 def test_a_stored_batch_is_an_arrow_stream_also_where_it_came_packed() -> None:
     made = packed(ROWS)
-    assert encode_batch(made).to_pybytes() == encode_batch(Batch.of_rows(VISIT, ROWS)).to_pybytes()
+    assert encode_batch(made).to_pybytes() == encode_batch(Batch(VISIT, rows=ROWS)).to_pybytes()
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ class Wire:
 def test_rows_leave_packed_where_the_consumer_wants_rows(count: int, as_rows: bool) -> None:
     wire, kind = Wire(as_rows=as_rows), record_type_of(tuple[str, int])
     rows = [(str(i), i) for i in range(count)]
-    wire.channel.add(Batch.of_rows(kind, rows), 0)
-    wire.channel.add(Batch.of_rows(kind, rows[:1]), 0)
+    wire.channel.add(Batch(kind, rows=rows), 0)
+    wire.channel.add(Batch(kind, rows=rows[:1]), 0)
     wire.channel.flush()
     (left,) = wire.batches
     assert (left.packed is not None, left.has_columns) == (as_rows, not as_rows)
@@ -184,7 +184,7 @@ def test_a_wrong_type_is_refused_before_it_leaves(count: int) -> None:
     wire, kind = Wire(as_rows=True), record_type_of(tuple[str, int])
 
     def send() -> None:
-        wire.channel.add(Batch.of_rows(kind, [("a", "one")] * count), 0)
+        wire.channel.add(Batch(kind, rows=[("a", "one")] * count), 0)
         wire.channel.flush()
 
     with pytest.raises(SchemaError, match="column 'f1' is int64 but got a str: 'one'"):
@@ -195,7 +195,7 @@ def test_a_wrong_type_is_refused_before_it_leaves(count: int) -> None:
 def test_a_batch_much_larger_than_a_buffer_is_cut_and_keeps_its_rows() -> None:
     wire, kind = Wire(as_rows=True), record_type_of(tuple[str, int])
     rows = [("x" * 5000, i) for i in range(1000)]
-    wire.channel.add(Batch.of_rows(kind, rows), 0)
+    wire.channel.add(Batch(kind, rows=rows), 0)
     wire.channel.flush()
     assert len(wire.batches) > 1
     assert [row for b in wire.batches for row in decode_frame(encode_frame(b), kind).rows] == rows

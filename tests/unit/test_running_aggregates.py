@@ -30,6 +30,7 @@ from tidegate import (
     Sum,
     TopN,
 )
+from tidegate.aggregates.totals import Totals
 from tidegate.operators.failures import OperatorError
 from tidegate.program.operations import RollingAggregate
 from tidegate.testing.harness import OperatorHarness
@@ -282,3 +283,12 @@ def test_a_users_own_that_fails_is_blamed_with_its_record() -> None:
 def test_misuse_is_refused_while_the_program_is_written(aggregates: dict[str, Any], part: str) -> None:
     with pytest.raises(ProgramError, match=part):
         running("heap", "each", aggregates)
+
+
+def test_totals_that_lack_a_method_are_refused_when_they_are_made():
+    class Half(Totals):
+        def each(self, rows: Any, arrays: Any, values: Any) -> Any:
+            return None
+
+    with pytest.raises(TypeError, match="latest"):
+        Half()  # type: ignore[abstract]

@@ -21,6 +21,7 @@ from tidegate.program.driver_sinks import MAX_DRIVER_BACKLOG, CollectSink, Drive
 from tidegate.program.sequences import CollectionSource, NumberSequenceSource, cut_into_spans, spans_for
 from tidegate.records.batch import Batch
 from tidegate.records.types import record_type_of
+from tidegate.testing.subtasks import subtask_info
 
 
 @dataclasses.dataclass
@@ -162,11 +163,7 @@ def writer_of(sink: DriverSink) -> tuple[SinkWriter, list[Batch], list[int]]:
     sent: list[Batch] = []
     backlog = [0]
     context = WriterContext(
-        job_id="job",
-        attempt=1,
-        operator_name="sink",
-        subtask_index=0,
-        parallelism=1,
+        subtask=subtask_info("sink", job_id="job", attempt=1),
         clock=ManualClock(),
         record_type=record_type_of(int),
         counter=TaskMetrics(0, 0).counter,
@@ -177,7 +174,7 @@ def writer_of(sink: DriverSink) -> tuple[SinkWriter, list[Batch], list[int]]:
 
 
 def numbers(*values: int) -> Batch:
-    return Batch.of_rows(record_type_of(int), list(values))
+    return Batch(record_type_of(int), rows=list(values))
 
 
 @pytest.mark.parametrize("sink", [CollectSink(), PrintSink("p")])
@@ -206,7 +203,7 @@ def test_print_sink_sends_no_more_than_its_limit_and_then_takes_everything():
 
 def test_records_are_printed_with_prefix_and_subtask():
     out = io.StringIO()
-    clicks = Batch.of_rows(record_type_of(Click), [Click("a", 1), Click("b", 2)])
+    clicks = Batch(record_type_of(Click), rows=[Click("a", 1), Click("b", 2)])
     assert print_batch("clicks", 3, clicks, out) == 2
     assert print_batch(None, 0, clicks, out, limit=1) == 1
     assert out.getvalue().splitlines() == [
@@ -221,6 +218,6 @@ def test_records_are_printed_with_prefix_and_subtask():
 )
 def test_mixed_values_are_read_as_the_same_types_here_and_behind_an_exchange(values, rows):
     source = CollectionSource(values)
-    batch = Batch.of_rows(source.record_type, source._values)
+    batch = Batch(source.record_type, rows=source._values)
     assert [(type(v), v) for v in batch.rows] == [(type(v), v) for v in rows]
     assert list(map(type, source.record_type.to_rows(batch.columns))) == list(map(type, rows))

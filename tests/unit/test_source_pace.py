@@ -61,7 +61,7 @@ class ObjectReader(SpanReader):
     """Gives numbers as Python objects."""
 
     def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
-        return Batch.of_rows(record_type_of(int), list(range(start, stop)))
+        return Batch(record_type_of(int), rows=list(range(start, stop)))
 
 
 class ObjectSource(NumberSequenceSource):

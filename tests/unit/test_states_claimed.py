@@ -11,11 +11,11 @@ from tidegate import ValueState
 from tidegate.api.state import OperatorListState
 from tidegate.core.clock import ManualClock
 from tidegate.core.errors import StateCompatibilityError
-from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.records.types import record_type_of
 from tidegate.state.operator_states import OperatorStates, Restored, StatesContext
 from tidegate.storage.filesystem import FilesystemStorage
+from tidegate.testing.subtasks import subtask_info
 
 KEY = record_type_of(str)
 
@@ -23,7 +23,10 @@ KEY = record_type_of(str)
 def states(tmp_path: Any, restored: Restored | None = None, **options: Any) -> OperatorStates:
     made = Options().with_keywords(checkpoint_interval="1 s", **options)
     context = StatesContext(
-        OperatorId("op"), "spend", 0, 1, 128, 0, ManualClock(), made, lambda: str(tmp_path / "local")
+        subtask=subtask_info("spend", operator_id="op"),
+        clock=ManualClock(),
+        options=made,
+        local_directory=lambda: str(tmp_path / "local"),
     )
     return OperatorStates(context, restored)
 

@@ -134,7 +134,7 @@ class Kit:
 
     def receive(self, channel: ChannelId, *elements: object) -> None:
         for element in elements:
-            made = Batch.of_rows(INT, [element]) if isinstance(element, int) else element
+            made = Batch(INT, rows=[element]) if isinstance(element, int) else element
             self.gate.receive(channel, made, 0)
 
     def trigger(self, id: int) -> CheckpointBarrier:
@@ -257,7 +257,7 @@ def test_what_is_left_of_the_batch_at_work_is_in_flight_too_when_the_inputs_have
     kit.receive(B, END_OF_INPUT)
     kit.step(1)
     kit.chain.ready = False
-    kit.chain.rest = Batch.of_rows(INT, [1])  # it has not got to the end of its first batch
+    kit.chain.rest = Batch(INT, rows=[1])  # it has not got to the end of its first batch
     kit.trigger(1)
     kit.step()
     assert {c: len(b) for c, b in (kit.in_flight() or {}).items()} == {A: 2}

@@ -31,11 +31,11 @@ def stamped(numbers: list[int], form: str, record_type: RecordType = PAIR) -> Ba
     rows: list[Any] = [(n, f"app {n % 3}") for n in numbers]
     stamps = pa.array([10 * n for n in numbers], pa.int64())
     if form == "rows":
-        return Batch(record_type, None, rows, None, stamps)
+        return Batch(record_type, rows=rows, timestamps=stamps)
     columns = record_type.to_columns(rows)
     if form == "dictionary":
         columns = columns.set_column(1, "f1", columns.column(1).dictionary_encode())
-    return Batch(record_type, columns, None, None, stamps)
+    return Batch(record_type, columns=columns, timestamps=stamps)
 
 
 def assert_stamped(batch: Batch) -> None:
@@ -90,7 +90,7 @@ def test_merged_batches_keep_them(pieces):
 
 
 def test_records_without_one_beside_others_that_have_one_get_null():
-    without = Batch.of_rows(PAIR, [(7, "a"), (8, "b")])
+    without = Batch(PAIR, rows=[(7, "a"), (8, "b")])
     merged = merge([without, stamped([3], "rows"), without])
     assert merged.timestamps is not None
     assert merged.timestamps.to_pylist() == [None, None, 30, None, None]
@@ -133,7 +133,7 @@ def test_a_column_of_the_same_name_is_not_taken_for_them():
     plain = decode_batch(encode_columns(columns), named)
     assert plain.timestamps is None
     assert plain.columns.column(0).to_pylist() == [5]
-    both = decode_batch(encode_batch(Batch(named, columns, None, None, pa.array([7]))), named)
+    both = decode_batch(encode_batch(Batch(named, columns=columns, timestamps=pa.array([7]))), named)
     assert (both.columns.column(0).to_pylist(), both.timestamps.to_pylist()) == ([5], [7])
 
 
@@ -155,7 +155,7 @@ def test_what_goes_to_a_side_output_has_the_timestamp_of_its_record():
     env = Environment(runtime="in-process")
     stream = env.from_collection([1]).process(divide, returns=int, side_outputs=(tag,))
     with OperatorHarness.of(stream) as h:
-        h.push_batch(Batch(h.input_types[0], None, [1, 2, 3], None, pa.array([10, 20, 30])))
+        h.push_batch(Batch(h.input_types[0], rows=[1, 2, 3], timestamps=pa.array([10, 20, 30])))
         assert h.batches[0].timestamps.to_pylist() == [10, 10, 20, 20, 30, 30]
         (side,) = h._side["odd"]
         assert side.rows == [1, 3, 3, 3]

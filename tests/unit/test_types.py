@@ -523,18 +523,20 @@ def test_types_differ_by_python_class_and_by_schema() -> None:
 
 class TestBatch:
     def test_each_form_is_made_once_and_only_when_asked_for(self) -> None:
-        batch = Batch.of_rows(record_type_of(int), [1, 2, 3])
+        batch = Batch(record_type_of(int), rows=[1, 2, 3])
         assert batch.has_rows
         assert batch.nbytes() == 24
         assert batch.columns is batch.columns
-        back = Batch.of_columns(batch.type, batch.columns)
+        back = Batch(batch.type, columns=batch.columns)
         assert not back.has_rows
         assert back.rows == [1, 2, 3]
         assert back.rows is back.rows
         assert repr(back) == "Batch(3 x int, columns+rows)"
 
     def test_a_slice_knows_where_its_first_record_came_from(self) -> None:
-        batch = Batch.of_rows(record_type_of(str), list(string.ascii_letters), Origin("in.txt", 100, "line"))
+        batch = Batch(
+            record_type_of(str), rows=list(string.ascii_letters), origin=Origin("in.txt", 100, "line")
+        )
         part = batch.slice(3, 2)
         assert part.rows == ["d", "e"]
         assert len(part) == 2
@@ -544,7 +546,7 @@ class TestBatch:
 
     def test_user_code_sees_the_declared_types(self) -> None:
         encoded = pa.RecordBatch.from_arrays([pa.array(["a", "a"]).dictionary_encode()], names=["value"])
-        batch = Batch.of_columns(record_type_of(str), encoded)
+        batch = Batch(record_type_of(str), columns=encoded)
         assert batch.columns.schema.types != [pa.string()]
         assert batch.plain_columns.schema.types == [pa.string()]
 

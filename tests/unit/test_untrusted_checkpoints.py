@@ -75,7 +75,7 @@ def put_a_pickle_in_flight(place: Path, storage: FilesystemStorage) -> None:
     made = objects_cross_an_exchange(place)._program("objects")
     graph = build_job_graph(build_stream_graph(made.name, made.sinks, made.transformations, made.options))
     (edge,) = graph.edges
-    batch = Batch.of_rows(ObjectType(), [Evil(place / "evil")])
+    batch = Batch(ObjectType(), rows=[Evil(place / "evil")])
     overtaken = OvertakenBatch("in", ChannelId(EdgeId(0), 0, 0), encode_batch(batch).to_pybytes())
     writer = storage.writer(manifest.checkpoint_id, manifest.attempt, "forged", 0)
     file = writer.write("in-flight", encode_in_flight([overtaken]), "exclusive")

@@ -267,7 +267,7 @@ def test_the_first_one_comes_an_interval_behind_the_first_record_however_late_th
 
 
 def stamped(*timestamps: int) -> Batch:
-    batch = Batch.of_rows(record_type_of(int), list(timestamps))
+    batch = Batch(record_type_of(int), rows=list(timestamps))
     batch.timestamps = pa.array(timestamps, pa.int64())
     return batch
 

@@ -502,7 +502,7 @@ def test_a_stream_without_timestamps_is_refused_when_it_runs_too():
 
 
 def some_without_times() -> Batch:
-    batch = Batch.of_rows(record_type_of(Click), [Click("a", 1), Click("a", 2)])
+    batch = Batch(record_type_of(Click), rows=[Click("a", 1), Click("a", 2)])
     batch.timestamps = pa.array(
         [5, None], pa.int64()
     )  # as an exchange joins what has times with what has none

@@ -11,6 +11,7 @@ from tests.unit.windows_kit import Click, by_user, clicks, harness, push
 from tidegate import (
     AggregateFunction,
     Count,
+    CountEvictor,
     CountTrigger,
     Environment,
     EventTimeSessionWindows,
@@ -105,6 +106,46 @@ def test_an_accumulator_without_a_type_works_until_it_must_be_stored():
         ProgramError, match=r"operator 'sizes' keeps windows that cannot be stored.*accumulator_type="
     ):
         h.operator.open()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda w: w.evictor(CountEvictor(2)).count(),
+        lambda w: w.evictor(CountEvictor(2)).process(Sizes()),
+        lambda w: w.process(Sizes()),
+        lambda w: w.reduce(lambda a, b: a),
+    ],
+    ids=["evictor of an aggregate", "evictor", "process", "reduce"],
+)
+def test_windows_that_keep_records_without_a_type_are_refused_where_checkpoints_are_on(write: Any):
+    def planned(**options: Any) -> Environment:
+        keyed = clicks(**options).map(lambda click: {click}).key_by(lambda r: 1, returns=int)
+        write(keyed.window(TumblingProcessingTimeWindows("1 s"))).name("sizes").print()
+        return keyed._env
+
+    with pytest.raises(
+        ProgramError, match=r"operator 'sizes' keeps windows that .* Give the function that makes"
+    ):
+        planned(checkpoint_interval="1 s").explain()
+    assert "sizes" in planned().explain()
+
+
+def test_an_evictor_of_untyped_records_restores_no_checkpoint():
+    keyed = (
+        clicks(resume="latest", checkpoint_dir="/nowhere")
+        .map(lambda click: {click})
+        .key_by(lambda r: 1, returns=int)
+    )
+    made = keyed.window(TumblingProcessingTimeWindows("1 s")).evictor(CountEvictor(2)).count().name("sizes")
+    with pytest.raises(ProgramError, match="operator 'sizes' keeps windows that cannot be stored"):
+        harness(made).operator.open()
+
+
+def test_aggregates_of_untyped_records_without_an_evictor_are_taken():
+    keyed = clicks(checkpoint_interval="1 s").map(lambda click: {click}).key_by(lambda r: 1, returns=int)
+    keyed.window(TumblingProcessingTimeWindows("1 s")).count().print()
+    assert keyed._env.explain()
 
 
 def test_a_result_that_is_the_accumulator_does_not_change_any_more():

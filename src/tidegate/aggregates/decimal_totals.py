@@ -6,6 +6,7 @@ Where they may not, sums are made limb by limb, and extremes of Python's integer
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from copy import copy
 from typing import Any, Final, Literal
 
@@ -104,21 +105,21 @@ class _DecimalTotals(NumberTotals):
             return None, None
         return self._start(numbers, totals, seen)
 
+    @abstractmethod
     def _start(self, numbers: Any, totals: Any, seen: Mask) -> tuple[Any, npt.NDArray[Any] | None]:
         """Values, and totals to fold them into; None: they could leave int64."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run_wide(
         self, groups: RowGroups, pairs: Pairs, before: Pairs, seen: Mask, valid: Mask | None, ids: Ids
     ) -> tuple[Pairs, Pairs]:
         """The total after each row, and of each key."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _add_wide(
         self, own: Ids, pairs: Pairs, before: Pairs, seen: Mask, valid: Mask | None, touched: Ids
     ) -> Pairs:
         """The total of each key."""
-        raise NotImplementedError
 
 
 class DecimalSumTotals(_DecimalTotals, SumTotals):

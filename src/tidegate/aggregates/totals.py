@@ -6,6 +6,7 @@ state, or fresh ones of a batch alone.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ class RunningRows:
         return self._groups
 
 
-class Totals:
+class Totals(ABC):
     """How one running number is kept per key, and brought forward by a batch. Holds no totals itself.
 
     They are arrays by key id, as `columns` describes them. Arrays are changed in place, or not at all when an error is
@@ -73,13 +74,13 @@ class Totals:
         """The arrays of keys that have seen nothing."""
         return [np.full(keys, column.initial, column.dtype) for column in self.columns]
 
+    @abstractmethod
     def each(self, rows: RunningRows, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
         """Add a batch; for each row the total of its key after it, and the ids that occur."""
-        raise NotImplementedError
 
+    @abstractmethod
     def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
         """Add a batch; return the totals of the ids `touched`, which are those that occur in it, each once."""
-        raise NotImplementedError
 
     def merging(self) -> Totals:
         """The same for values that are totals themselves, of batches."""
@@ -172,17 +173,17 @@ class NumberTotals(Totals):
     def _mark(self, arrays: Arrays, touched: Ids) -> None:
         arrays[1][touched] = True
 
+    @abstractmethod
     def _run(
         self, groups: RowGroups, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None
     ) -> npt.NDArray[Any]:
         """The total after each row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _add(
         self, ids: Ids, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None, touched: Ids
     ) -> None:
         """Bring a batch into the totals without the values in between."""
-        raise NotImplementedError
 
     def _array(self, numbers: npt.NDArray[Any], seen: Mask | None) -> pa.Array:
         mask = None if seen is None or seen.all() else ~seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ class Slices:
     and `assign` finds it; `size_ms` is then about that.
     """
 
+    has_partials: ClassVar[bool] = True
+    """Whether windows can be computed partly before an exchange: each slice by itself."""
     size_ms: int
     step_ms: int
     offset_ms: int = 0
@@ -40,6 +43,8 @@ class Slices:
 class SessionGap:
     """Sessions: records of a key that are at most `gap_ms` apart are in one window."""
 
+    has_partials: ClassVar[bool] = False
+    """Whether a record is late, and which window it is in, depends on all others of its key."""
     gap_ms: int
 
     def identity(self) -> str:

@@ -26,6 +26,7 @@ from tidegate.api.state import (
     take_declarations,
 )
 from tidegate.core.errors import ProgramError
+from tidegate.core.subtask_info import SubtaskContext, SubtaskInfo
 from tidegate.core.words import a_or_an, kind_of
 from tidegate.program.foreign_names import METHODS
 from tidegate.records.type_arguments import is_open, substitute, type_arguments
@@ -36,15 +37,11 @@ from tidegate.records.types import ObjectType, RecordType, record_type_of
 S = TypeVar("S", bound=KeyedState)
 
 
-@dataclass(frozen=True)
-class RuntimeContext:
+@dataclass(frozen=True, kw_only=True)
+class RuntimeContext(SubtaskContext):
     """What a function may know of where it runs."""
 
-    job_id: str
-    attempt: int
-    operator_name: str
-    subtask_index: int
-    parallelism: int
+    subtask: SubtaskInfo
     counter: Callable[[str], Counter]
     """A named metric of this subtask, visible in `JobClient.metrics()`."""
 

@@ -20,6 +20,7 @@ from tidegate.api.source import Counter
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProgramError
 from tidegate.core.identity import Identity, class_identity, function_identity
+from tidegate.core.subtask_info import SubtaskContext, SubtaskInfo
 from tidegate.records.batch import Batch
 from tidegate.records.type_variables import AnyCommittable, AnyRecordIn
 from tidegate.records.types import RecordType
@@ -39,15 +40,11 @@ class SinkJob:
     """Whether drivers are counted; without, as in a job that takes no checkpoints, two may have the same `attempt`."""
 
 
-@dataclass(frozen=True)
-class WriterContext:
+@dataclass(frozen=True, kw_only=True)
+class WriterContext(SubtaskContext):
     """What a sink writer may use. Made by the runtime."""
 
-    job_id: str
-    attempt: int
-    operator_name: str
-    subtask_index: int
-    parallelism: int
+    subtask: SubtaskInfo
     clock: Clock
     record_type: RecordType
     counter: Callable[[str], Counter]

@@ -20,6 +20,7 @@ from typing_extensions import TypeVar
 
 from tidegate.core.clock import Clock
 from tidegate.core.identity import Identity, class_identity
+from tidegate.core.subtask_info import SubtaskContext, SubtaskInfo
 from tidegate.records.batch import Batch
 from tidegate.records.rows import Row
 from tidegate.records.type_variables import AnyRecordOut
@@ -76,12 +77,10 @@ class Gauge(Protocol):
 
 
 @dataclass(eq=False, kw_only=True)
-class ReaderContext:
+class ReaderContext(SubtaskContext):
     """What a reader may use, and not change. Made by the runtime; all calls from the mailbox thread, except `wake`."""
 
-    operator_name: str
-    subtask_index: int
-    parallelism: int
+    subtask: SubtaskInfo
     clock: Clock
     batch_rows: int
     """How many records the next batch may have. Ask for each `poll`: they are fewer while what is chained behind the

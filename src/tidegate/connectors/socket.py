@@ -144,7 +144,7 @@ class _SocketReader(RequestingReader[str]):
             start = self._split.position + self._lines_read
             self._lines_read += len(lines)
             self.last_split = self._split.id
-            return Batch.of_rows(self._type, lines, Origin(self._split.id, start + 1, "line"))
+            return Batch(self._type, rows=lines, origin=Origin(self._split.id, start + 1, "line"))
         if not ended:
             return IDLE
         if self._receiver.error is not None:

@@ -20,7 +20,7 @@ MOST_BYTES: Final = 256 << 10
 """The same for their size: a dictionary goes with each batch to each consumer."""
 CODES: Final = pa.int16()
 """So few values need no more. Codes are all of a column that an exchange cuts, sends and receives, so this is what
-parallelism costs (figures in docs/design/0005-speed.md)."""
+parallelism costs (figures in benchmarks/log.md)."""
 _ROWS_PER_VALUE: Final = 16
 """Finding a value costs as much as this many rows cost behind the reader."""
 

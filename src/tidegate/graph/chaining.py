@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidegate.core.errors import ProgramError
 from tidegate.core.ids import EdgeId, VertexId
 from tidegate.graph.blobs import dump_blob
+from tidegate.graph.expression_fusion import fused_queries
 from tidegate.graph.job_graph import ChainLink, JobEdge, JobGraph, JobVertex, OperatorPayload, OperatorSpec
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from tidegate.program.partitioning import Forward
@@ -58,8 +59,8 @@ def chains(graph: StreamGraph) -> list[list[StreamNode]]:
     head: dict[int, int] = {}
     groups: dict[int, list[StreamNode]] = {}
     for node in graph.nodes:
-        fused = [e for e in node.inputs if not e.unchained_because]
-        head[node.index] = head[fused[0].source.index] if fused else node.index
+        chained = [e for e in node.inputs if not e.unchained_because]
+        head[node.index] = head[chained[0].source.index] if chained else node.index
         groups.setdefault(head[node.index], []).append(node)
     return list(groups.values())
 
@@ -126,6 +127,7 @@ def _vertex(id: VertexId, group: list[StreamNode], place: dict[int, tuple[Vertex
         head.max_parallelism,
         head.slot_sharing_group,
         head.operation.alignment_group,
+        tuple(tuple(query) for query in fused_queries(group)),
     )
 
 

@@ -1,7 +1,10 @@
-"""A layered (Sugiyama) layout for drawings: boxes in columns from left to right, edges routed between them.
+"""A layered layout after Sugiyama: boxes in columns from left to right, edges routed between them.
 
-Its steps: give every box a layer, break long edges into one piece per layer, order each layer by the mean position of
-its neighbours to avoid crossings (barycenter heuristic), then move boxes towards their neighbours without overlap.
+1. Layers: a box is one layer after the last of its inputs (longest path).
+2. Waypoints: a link over several layers gets a dummy cell in each layer that it passes.
+3. Order: each layer is sorted by the barycenters of its neighbours, sweeping forward and backward, to avoid crossings.
+4. Places: each cell is pulled to the mean of its neighbours; order and gaps are kept by isotonic regression (pool
+   adjacent violators).
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class _Cell:
     layer: int
     y: float = 0.0
     left: list[tuple[_Cell, float, float]] = field(default_factory=list)
-    """Neighbours in the layer before: the cell, the port there, the port here."""
+    """Neighbours in the layer before: the cell, the port here, the port there."""
     right: list[tuple[_Cell, float, float]] = field(default_factory=list)
 
 
@@ -127,25 +130,25 @@ def _split_long_links(
 
 
 def _reduce_crossings(columns: list[list[_Cell]]) -> None:
-    """Order each layer by the mean place of its neighbours, sweeping forward and backward."""
+    """Order each layer by the barycenters of its neighbours, sweeping forward and backward."""
     for column in columns:
         for place, cell in enumerate(column):
             cell.y = place
     for sweep in range(SWEEPS):
         forward = sweep % 2 == 0
         for column in columns if forward else reversed(columns):
-            ranks = {id(c): _mean_rank(c, forward) for c in column}
+            ranks = {id(c): _barycenter(c, forward) for c in column}
             column.sort(key=lambda c: ranks[id(c)])
             for place, cell in enumerate(column):
                 cell.y = place
 
 
-def _mean_rank(cell: _Cell, forward: bool) -> float:
+def _barycenter(cell: _Cell, forward: bool) -> float:
     neighbours = cell.left if forward else cell.right
     if not neighbours:
         return cell.y
     # The ports break ties between links that leave one box, so that these do not cross.
-    return sum(n.y + port / (n.height + 1) * 0.5 for n, _, port in neighbours) / len(neighbours)
+    return sum(n.y + far / (n.height + 1) * 0.5 for n, _, far in neighbours) / len(neighbours)
 
 
 def _place(columns: list[list[_Cell]], gap: float) -> None:
@@ -170,7 +173,10 @@ def _wish(cell: _Cell, forward: bool) -> float:
 
 
 def _settle(column: list[_Cell], wishes: list[float], gap: float) -> None:
-    """As near to the wishes as order and gaps allow: isotonic regression by pooling adjacent violators."""
+    """As near to the wishes as order and gaps allow, by isotonic regression: cells that push each other are a block.
+
+    The blocks are found by the pool adjacent violators algorithm.
+    """
     offsets, offset = [], 0.0
     for cell in column:
         offsets.append(offset)

@@ -1,4 +1,4 @@
-"""The plan as a Mermaid flowchart: a subgraph per task, exchanges labelled with their partitioning."""
+"""The plan as a Mermaid flowchart: a subgraph per task, and per query in it; exchanges have their partitioning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ def mermaid_of(plan: Plan) -> str:
         title = f"task {task.id} · parallelism {task.parallelism} · {_text(task.slot_sharing_group)}"
         lines.append(f'  subgraph t{task.id}["{title}"]')
         lines.append("    direction TB")
-        lines += [f"    {_node(task, i)}{_shape(o)}" for i, o in enumerate(task.operators)]
+        first, last = {q[0] for q in task.queries}, {q[-1] for q in task.queries}
+        for i, operator in enumerate(task.operators):
+            lines += [f'    subgraph t{task.id}q{i}["one polars query"]'] if i in first else []
+            lines.append(f"    {_node(task, i)}{_shape(operator)}")
+            lines += ["    end"] if i in last else []
         for call in task.calls:
             tag = f'|"{_text(call.tag)}"|' if call.tag is not None else ""
             lines.append(f"    {_node(task, call.source)} -->{tag} {_node(task, call.target)}")

@@ -22,6 +22,7 @@ from tidegate.api.state import (
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.graph.chaining import chains
 from tidegate.graph.event_time import event_time_warnings
+from tidegate.graph.expression_fusion import fused_queries
 from tidegate.graph.guarantees import Guarantee, describe_checkpoints, guarantees
 from tidegate.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from tidegate.metrics.event_time import OperatorWatermark, operator_watermarks
@@ -101,6 +102,8 @@ class PlannedTask(msgspec.Struct, frozen=True):
     slot_sharing_group: str
     operators: list[PlannedOperator]
     calls: list[PlannedCall]
+    queries: list[list[int]] = []
+    """Operators (positions that follow each other) that run as one polars query."""
 
 
 class PlannedExchange(msgspec.Struct, frozen=True):
@@ -216,6 +219,7 @@ def _task(id: int, group: list[StreamNode], place: dict[int, tuple[int, int]]) -
         head.slot_sharing_group,
         [_operator(n) for n in group],
         calls,
+        fused_queries(group),
     )
 
 

@@ -1,4 +1,7 @@
-"""The plan as a picture: a self-contained SVG with a box per task, its operators inside, exchanges as arrows."""
+"""The plan as a picture: a self-contained SVG with a box per task, its operators inside, exchanges as arrows.
+
+A dashed frame inside a task holds the operators that run as one query.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ TITLE_HEIGHT = 34
 ROW_HEIGHT = 46
 LINE_HEIGHT = 15
 ROW_GAP = 14
+QUERY_TITLE = 18
+QUERY_EDGE = 6
 PADDING = 12
 INDENT = 18
 LONGEST_NAME = 34
@@ -48,6 +53,7 @@ STYLE = """
 .tidegate-plan .op{fill:#fff;stroke:#d5dde5}
 .tidegate-plan .name{font-size:13px;font-weight:600}
 .tidegate-plan .detail{font-size:11px;fill:#5b6b7c}
+.tidegate-plan .query{fill:#e9f1fb;stroke:#2478d4;stroke-dasharray:4 3}
 .tidegate-plan .call{fill:none;stroke:#8a99a8;stroke-width:1.5}
 .tidegate-plan .edge{fill:none;stroke:#51606f;stroke-width:1.8}
 .tidegate-plan .slow{stroke:#d43c3c}
@@ -114,14 +120,16 @@ def _rows(task: PlannedTask) -> list[_Row]:
     for call in task.calls:
         callees.setdefault(call.source, []).append(call.target)
     rows: list[_Row] = []
+    first, last = {q[0] for q in task.queries}, {q[-1] for q in task.queries}
     top: float = TITLE_HEIGHT
     stack: list[tuple[int, int, int | None]] = [(0, 0, None)]
     while stack:
         position, indent, caller = stack.pop()
         row = len(rows)
         height = ROW_HEIGHT + LINE_HEIGHT * len(_times(task.operators[position]))
+        top += QUERY_TITLE if position in first else 0
         rows.append(_Row(position, indent, caller, top, height))
-        top += height + ROW_GAP
+        top += height + ROW_GAP + (QUERY_EDGE if position in last else 0)
         below = callees.get(position, [])
         deeper = min(indent + (1 if len(below) > 1 else 0), 8)
         stack += [(target, deeper, row) for target in reversed(below)]
@@ -158,6 +166,8 @@ def _task(task: PlannedTask, rows: list[_Row], box: Box, corner: Point) -> str:
         f'<rect class="task" width="{box.width:.1f}" height="{box.height:.1f}" rx="10"/>',
         f'<text class="tt" x="{PADDING}" y="22">{escape(_task_title(task))}</text>',
     ]
+    places = {row.position: row for row in rows}
+    parts += [_query(places[q[0]], places[q[-1]], box) for q in task.queries]
     for index, row in enumerate(rows):
         if row.caller is not None:
             parts.append(_call(rows[row.caller], row, index == row.caller + 1))
@@ -183,6 +193,16 @@ def _task(task: PlannedTask, rows: list[_Row], box: Box, corner: Point) -> str:
             "</g>",
         ]
     return "\n".join([*parts, "</g>"])
+
+
+def _query(first: _Row, last: _Row, box: Box) -> str:
+    """The frame around the operators of a query, with its title above the first."""
+    x, y = PADDING + first.indent * INDENT - QUERY_EDGE, first.top - QUERY_TITLE
+    width, height = box.width - PADDING + QUERY_EDGE - x, last.top + last.height + QUERY_EDGE - y
+    return (
+        f'<rect class="query" x="{x}" y="{y}" width="{width:.1f}" height="{height}" rx="8"/>'
+        f'<text class="detail" x="{x + QUERY_EDGE + 30}" y="{first.top - 5}">one polars query</text>'
+    )
 
 
 def _call(caller: _Row, row: _Row, is_next: bool) -> str:

@@ -34,16 +34,23 @@ def _task(task: PlannedTask, outgoing: list[PlannedExchange], plan: Plan) -> lis
         )
     ]
     callers = {c.target: c for c in task.calls}
+    queries = {position: query for query in task.queries for position in query}
     for position, operator in enumerate(task.operators):
-        call = callers.get(position)
+        call, query = callers.get(position), queries.get(position)
         arrow = "" if call is None else "-> "
         if call is not None and (call.source != position - 1 or call.tag is not None):
             tag = f" side output {call.tag!r}" if call.tag is not None else ""
             arrow = f"-> (from {task.operators[call.source].name}{tag}) "
-        lines.append(f"  {arrow}{operator.name}{_facts(operator)}")
-        lines += [f"       {line}" for line in operator.event_time]
-        lines += [f"       side output {tag}: {t}" for tag, t in operator.side_outputs.items()]
-        lines += [f"       {_state(s)}" for s in operator.states]
+        if query is not None and query[0] == position:
+            lines.append(f"  {arrow}one polars query of {len(query)} operators:")
+            arrow = "   "
+        indent = "  " if query is None else "     "
+        lines.append(f"{indent}{arrow}{operator.name}{_facts(operator)}")
+        more = [
+            *operator.event_time,
+            *(f"side output {tag}: {t}" for tag, t in operator.side_outputs.items()),
+        ]
+        lines += [f"{indent}     {line}" for line in [*more, *map(_state, operator.states)]]
     for e in outgoing:
         tag = f" side output {e.tag!r} of" if e.tag is not None else ""
         source = (

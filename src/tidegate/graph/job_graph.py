@@ -6,7 +6,6 @@ wire as MessagePack and is stored as JSON.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, NamedTuple
 
 import msgspec
@@ -61,6 +60,8 @@ class JobVertex(msgspec.Struct, frozen=True):
     slot_sharing_group: str
     alignment_group: str | None = None
     """The watermark alignment group of a source: it may not run far ahead of the slowest of the group."""
+    queries: tuple[tuple[int, ...], ...] = ()
+    """Operators that run as one polars query, by position: the first computes what all of them do."""
 
     @property
     def is_source(self) -> bool:
@@ -137,13 +138,3 @@ class JobGraph(msgspec.Struct, frozen=True):
                 f"Run the same version of tidegate in the driver and the slots"
             )
         return graph
-
-    def fingerprint(self) -> str:
-        """A hash over everything but the blobs: equal graphs have equal fingerprints in every process."""
-        plain = msgspec.to_builtins(self)
-        for vertex in plain["vertices"]:
-            for operator in vertex["operators"]:
-                operator.pop("blob")
-        for edge in plain["edges"]:
-            edge.pop("blob")
-        return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()[:16]

@@ -99,6 +99,9 @@ def build_stream_graph(
     _check_targets(graph)
     for planned in graph.nodes:
         check_keys_can_be_stored(planned.operation, planned.name, options)
+        unstorable = planned.operation.unstorable([e.record_type for e in planned.inputs])
+        if unstorable and options.checkpoint_interval:
+            raise ProgramError(f"operator {planned.name!r} {unstorable}")
     check_event_time(graph)
     _push_projections(graph)
     return graph

@@ -20,6 +20,7 @@ before it read the claims; the newest one that it reported as complete is never 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Final
 
 from tidegate.core.errors import CheckpointError
@@ -90,15 +91,25 @@ class DriverClaim:
         return self._storage.remove_if_unused(claims=not self.outlives_the_job)
 
 
+def random_token() -> str:
+    """The token of a claim, by chance; a simulation has it from its seed."""
+    return os.urandom(4).hex()
+
+
 def claim_job(
-    storage: FilesystemStorage, job_name: str, attempt: int = 0, *, is_permanent: bool = False
+    storage: FilesystemStorage,
+    job_name: str,
+    attempt: int = 0,
+    *,
+    is_permanent: bool = False,
+    new_token: Callable[[], str] = random_token,
 ) -> DriverClaim:
     """Claim a job and inherit its completed checkpoints; from now on every other driver of the job is fenced.
 
     `attempt` is the lowest number that no attempt of the job has had. Raises `FencedError` if a third driver has
     claimed the job meanwhile.
     """
-    claim = _newest_claim(storage, attempt)
+    claim = _newest_claim(storage, attempt, new_token)
     inherited = tuple(storage.completed())
     storage.write_inheritance(claim, Inheritance(job_name, driver_of_attempt(claim.attempt), inherited))
     made = DriverClaim(storage, claim, inherited, is_permanent=is_permanent)
@@ -109,10 +120,10 @@ def claim_job(
     return made
 
 
-def _newest_claim(storage: FilesystemStorage, attempt: int) -> Claim:
+def _newest_claim(storage: FilesystemStorage, attempt: int, new_token: Callable[[], str]) -> Claim:
     """Write a claim that is the newest and the only one of its number."""
     for _ in range(_TRIES):
-        claim = Claim(attempt, os.urandom(4).hex())
+        claim = Claim(attempt, new_token())
         storage.add_claim(claim)
         claims = storage.claims()
         same = [c for c in claims if c.attempt == attempt]

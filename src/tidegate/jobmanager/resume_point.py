@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoint_of
 from tidegate.jobmanager.checkpoint.storage_orders import StorageOrders
 from tidegate.jobmanager.fallback import must_refuse, refusal
-from tidegate.jobmanager.job_claim import DriverClaim, claim_job, next_driver
+from tidegate.jobmanager.job_claim import DriverClaim, claim_job, next_driver, random_token
 from tidegate.snapshot.assignment import assign
 from tidegate.storage.checkpoint_search import Found, StoredCheckpoint, find_at, find_latest, read_all
 from tidegate.storage.filesystem import FilesystemStorage
@@ -99,11 +99,11 @@ class Prospect:
         last = -1 if self.found is None else self.found.manifest.attempt
         return AttemptNumber(next_driver(max(self.storage.last_used()[1], last)))
 
-    def take(self) -> Beginning:
+    def take(self, new_token: Callable[[], str] = random_token) -> Beginning:
         """Claim the job, and begin with what is complete then, also what was completed since the search."""
         if not isinstance(self.storage, FilesystemStorage):
             return Beginning(self.job_id, self.storage)
-        return _take(self, self.storage)
+        return _take(self, self.storage, new_token)
 
 
 def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None) -> Beginning:
@@ -155,7 +155,7 @@ def _may_go_on(found: int, completed: Sequence[int], *, claimed: bool) -> bool:
     return found in completed or (claimed and any(id > found for id in completed))
 
 
-def _take(prospect: Prospect, storage: FilesystemStorage) -> Beginning:
+def _take(prospect: Prospect, storage: FilesystemStorage, new_token: Callable[[], str]) -> Beginning:
     options, job_name, job_graph = prospect.options, prospect.job_name, prospect.job_graph
     if options.checkpoint_interval:
         storage.prepare()
@@ -163,7 +163,7 @@ def _take(prospect: Prospect, storage: FilesystemStorage) -> Beginning:
     claim = None
     if options.checkpoint_interval:
         is_permanent = storage.job_id == _id_of_name(options, job_name)
-        claim = claim_job(storage, job_name, attempt, is_permanent=is_permanent)
+        claim = claim_job(storage, job_name, attempt, is_permanent=is_permanent, new_token=new_token)
         attempt = AttemptNumber(claim.first_attempt)
     completed = storage.completed() if claim is None else claim.inherited
     found = prospect.found

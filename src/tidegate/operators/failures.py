@@ -7,9 +7,13 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import length_hint
+from typing import Any
 
 from tidegate.core.errors import TidegateError
 from tidegate.program.foreign_names import translated
+from tidegate.records.batch import Batch, Origin
+from tidegate.records.types import brief
 
 _log = logging.getLogger(__name__)
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -34,6 +38,30 @@ def blame(operator: str, position: str = "") -> Iterator[None]:
         raise
     except BaseException as e:
         raise OperatorError(operator, position) from e
+
+
+def rows_of(batch: Batch, operator: str) -> list[Any]:
+    """The batch's records; making them may run the user's own constructor."""
+    try:
+        return batch.rows
+    except BaseException as e:
+        raise OperatorError(operator, batch_position(batch)) from e
+
+
+def record_failure(operator: str, batch: Batch, rows: list[Any], records: Iterator[Any]) -> OperatorError:
+    """Blame the record that the loop over `records` (an iterator of `rows`) had taken last."""
+    index = max(0, len(rows) - length_hint(records) - 1)
+    return OperatorError(operator, position_of(batch.origin, index), brief(rows[index]))
+
+
+def batch_position(batch: Batch) -> str:
+    """Where a batch as a whole comes from; empty if unknown."""
+    return "" if batch.origin is None else f"the batch that starts at {batch.origin.at(0)}"
+
+
+def position_of(origin: Origin | None, index: int) -> str:
+    """Where the record with this index comes from; empty if unknown."""
+    return "" if origin is None or index < 0 else origin.at(index)
 
 
 def close_blamed(operator: str, close: Callable[[], object], *, clean: bool) -> None:

@@ -23,6 +23,7 @@ from tidegate.api.functions import RuntimeContext
 from tidegate.api.source import Counter, Gauge
 from tidegate.core.clock import Clock
 from tidegate.core.options import Options
+from tidegate.core.subtask_info import SubtaskContext, SubtaskInfo
 from tidegate.metrics.snapshot import EventTime
 from tidegate.operators.event_time.restored_clocks import RestoredClocks
 from tidegate.records.batch import Batch
@@ -42,17 +43,11 @@ class ChainedAfter:
     into portions later has left the caches by then: the Python chain takes an eighth longer from batches of 10,000."""
 
 
-@dataclass(frozen=True)
-class OperatorContext:
+@dataclass(frozen=True, kw_only=True)
+class OperatorContext(SubtaskContext):
     """What an operator may use; made by the task."""
 
-    job_id: str
-    attempt: int
-    operator_id: str
-    operator_name: str
-    subtask_index: int
-    parallelism: int
-    max_parallelism: int
+    subtask: SubtaskInfo
     clock: Clock
     options: Options
     counter: Callable[[str], Counter]
@@ -77,12 +72,11 @@ class OperatorContext:
     report_dropped: Callable[[int, int, int], None]
     """Tell the JobManager of late records: how many were dropped in all, the watermark, how late the last ones are."""
     chained_after: ChainedAfter = ChainedAfter()
+    """Of a source: what is chained after it."""
 
     def runtime_context(self) -> RuntimeContext:
         """The part that user functions see."""
-        return RuntimeContext(
-            self.job_id, self.attempt, self.operator_name, self.subtask_index, self.parallelism, self.counter
-        )
+        return RuntimeContext(subtask=self.subtask, counter=self.counter)
 
 
 class Operator(ABC):
@@ -101,6 +95,7 @@ class Operator(ABC):
         self.output_type = output_type
         self.side_outputs = side_outputs
         self.context = context
+        self.name = context.operator_name
 
     def open(self) -> None:
         """Get ready; may call the user's `open`."""

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate.core.errors import SchemaError
+from tidegate.operators.failures import OperatorError, position_of
+from tidegate.operators.operator import Operator
+from tidegate.records.batch import Batch, Origin
 from tidegate.records.rows import row_class
-from tidegate.records.types import RecordType, RowType, StructType, TupleType
+from tidegate.records.types import RecordType, RowType, StructType, TupleType, brief
+
+RETURNED = "the function returned the wrong type"
 
 
 class ResultType:
@@ -73,3 +78,22 @@ def first_misfit(record_type: RecordType, rows: Sequence[Any]) -> int:
 def wrong_type(error: SchemaError, where: str) -> SchemaError:
     """The same error with what went wrong in front of it."""
     return type(error)(f"{where}: {error}")
+
+
+def misfit(operator: str, origin: Origin | None, index: int, inputs: list[Any] | None) -> OperatorError:
+    """Blame the input whose result has this index; the result itself is in the error's cause."""
+    record = "" if inputs is None or index < 0 else brief(inputs[index])
+    return OperatorError(operator, position_of(origin, index), record)
+
+
+def emit_checked(
+    operator: Operator, out: list[Any], origin: Origin | None, timestamps: Any, inputs: list[Any] | None
+) -> None:
+    """Send records of the right class. If their fields turn out wrong later, this operator is to blame."""
+    try:
+        operator.context.emit(Batch(operator.output_type, rows=out, origin=origin, timestamps=timestamps))
+    except SchemaError as e:
+        index = first_misfit(operator.output_type, out)
+        if index < 0:
+            raise
+        raise misfit(operator.name, origin, index, inputs) from wrong_type(e, RETURNED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import length_hint
 from typing import Any
 
 import msgspec
@@ -11,11 +10,16 @@ import msgspec
 from tidegate.api.sink import Committer, FunctionSink, Sink, SinkWriter, WriterContext
 from tidegate.core.errors import SchemaError, StateCompatibilityError
 from tidegate.core.failpoints import failpoint
-from tidegate.operators.failures import OperatorError, blame, close_blamed
-from tidegate.operators.functions.row_operator import batch_position
+from tidegate.operators.failures import (
+    OperatorError,
+    batch_position,
+    blame,
+    close_blamed,
+    record_failure,
+    rows_of,
+)
 from tidegate.operators.operator import Operator
 from tidegate.records.batch import Batch
-from tidegate.records.types import brief
 
 COMMITTABLES = "committables"
 """The name of the operator state that holds what is prepared but not known to be committed."""
@@ -42,11 +46,7 @@ class SinkOperator(Operator):
         with blame(c.operator_name):
             recovered = [self._decoded(entry, sink) for entry in c.states.entries(COMMITTABLES)]
             context = WriterContext(
-                job_id=c.job_id,
-                attempt=c.attempt,
-                operator_name=c.operator_name,
-                subtask_index=c.subtask_index,
-                parallelism=c.parallelism,
+                subtask=c.subtask,
                 clock=c.clock,
                 record_type=self.input_types[0],
                 counter=c.counter,
@@ -161,15 +161,10 @@ class FunctionSinkOperator(SinkOperator):
         """Call the function for each record."""
         sink: FunctionSink = self.operation.sink
         function = sink.function
-        try:
-            rows = batch.rows
-        except BaseException as e:
-            raise OperatorError(self.context.operator_name, batch_position(batch)) from e
+        rows = rows_of(batch, self.name)
         records = iter(rows)
         try:
             for r in records:
                 function(r)
         except BaseException as e:
-            index = max(0, len(rows) - length_hint(records) - 1)
-            position = "" if batch.origin is None else batch.origin.at(index)
-            raise OperatorError(self.context.operator_name, position, brief(rows[index])) from e
+            raise record_failure(self.name, batch, rows, records) from e

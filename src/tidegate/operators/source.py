@@ -22,7 +22,7 @@ from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 from tidegate.records.types import RecordType, RowType, record_type_of
 
-_NOTHING: Final[Batch] = Batch.of_rows(record_type_of(None), [])
+_NOTHING: Final[Batch] = Batch(record_type_of(None), rows=[])
 """What is left of a batch none of whose records has a timestamp."""
 
 SPLITS = "splits"
@@ -72,9 +72,7 @@ class SourceOperator(Operator):
         self._split_type = self.operation.source.split_type
         strategy = self.operation.strategy
         self._reading = ReaderContext(
-            operator_name=c.operator_name,
-            subtask_index=c.subtask_index,
-            parallelism=c.parallelism,
+            subtask=c.subtask,
             clock=c.clock,
             batch_rows=self.pace.rows,
             most_batch_rows=c.options.batch_rows,
@@ -242,9 +240,8 @@ class SourceOperator(Operator):
             if names_fit and columns.schema.types == declared.schema.types and batch.type is declared:
                 return batch
             fitting = conform(columns, declared.schema)
-            if fitting is not columns or batch.type is not declared:
-                return Batch(declared, fitting, None, batch.origin, batch.timestamps)
-            return batch
+            same = fitting is columns and batch.type is declared
+            return batch if same else batch.with_columns(declared, fitting)
         if batch.type is not declared and batch.type != declared:
             raise SchemaError(
                 f"{type(self.reader).__name__} gave {batch.type.describe()}, declared is {declared.describe()}"
@@ -252,4 +249,4 @@ class SourceOperator(Operator):
         rows: list[Any] = batch.rows
         if isinstance(declared, RowType):
             rows = self._results.adopt(rows)
-        return Batch(declared, None, rows, batch.origin, batch.timestamps)
+        return Batch(declared, rows=rows, origin=batch.origin, timestamps=batch.timestamps)

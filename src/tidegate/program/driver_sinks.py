@@ -103,7 +103,7 @@ def print_batch(
 
     >>> import sys
     >>> from tidegate.records.types import record_type_of
-    >>> batch = Batch.of_rows(record_type_of(int), [7, 8])
+    >>> batch = Batch(record_type_of(int), rows=[7, 8])
     >>> print_batch("counts", 1, batch, sys.stdout)
     counts:1> 7
     counts:1> 8

@@ -116,6 +116,24 @@ def divided(schema: pa.Schema, form: str, expressions: Sequence[pl.Expr]) -> Div
     return Division(passed, tuple(computed), names + [name for name in made if name not in names])
 
 
+def fits_in_query(declared: pa.Schema, form: str, expressions: Sequence[pl.Expr], output: pa.Schema) -> bool:
+    """Whether `select` or `with_columns` gives the same inside a longer polars query as alone.
+
+    After it alone, the next expression sees the types that `output` declares, so polars must have exactly these. A
+    selector would choose among the columns of the query.
+    """
+    if any(e.meta.has_multiple_outputs() for e in expressions):
+        return False
+    computed = [e for e in expressions if form != "select" or not is_plain_column(e)]
+    try:
+        made = empty_frame(declared).select(computed).schema
+        names = [e.meta.output_name() for e in computed]
+    except pl.exceptions.PolarsError:  # a type that polars does not have, a name that only the data decides
+        return False
+    types = empty_frame(output).schema
+    return made.names() == names and all(types[name] == kind for name, kind in made.items())
+
+
 def is_plain_column(expression: pl.Expr) -> bool:
     """Whether it is one column by name, perhaps under another name."""
     roots = expression.meta.root_names()

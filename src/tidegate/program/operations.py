@@ -21,6 +21,7 @@ from tidegate.api.source import Source
 from tidegate.api.state import KeyedState, StateDeclaration, declared_states
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.core.identity import Identity, expression_identity, function_identity
+from tidegate.program.expressions import fits_in_query
 from tidegate.records.types import RecordType
 
 Execution = Literal["reads", "writes", "vectorised", "per record"]
@@ -184,6 +185,10 @@ class Operation(ABC):
         """Whether keys without a type are kept in plain memory, so that it works with every state backend."""
         return False
 
+    def unstorable(self, record_types: Sequence[RecordType]) -> str:
+        """Why no checkpoint can hold what it keeps of input of these types, and what to do; empty: one can."""
+        return ""
+
     # ---- for the planner's rewrites ----
 
     @property
@@ -194,6 +199,10 @@ class Operation(ABC):
     def in_two_stages(self, record_type: RecordType) -> TwoStages | None:
         """The same in two stages, for input of this type; None if it is not to be cut."""
         return None
+
+    def joins_query(self, input_type: RecordType, output_type: RecordType) -> bool:
+        """Whether one polars query can compute it together with its neighbours, with the same results."""
+        return False
 
     def with_columns(self, names: Sequence[str]) -> Operation | None:
         """The same for these columns of its source alone; None where that saves nothing."""
@@ -395,6 +404,12 @@ class ApplyExpressions(Operation):
         if self.form != "select" or any(e.meta.has_multiple_outputs() for e in self.expressions):
             return None
         return frozenset(name for e in self.expressions for name in e.meta.root_names())
+
+    def joins_query(self, input_type: RecordType, output_type: RecordType) -> bool:
+        """Unless it is a filter, after which there are fewer records."""
+        return self.form != "filter" and fits_in_query(
+            input_type.schema, self.form, self.expressions, output_type.schema
+        )
 
     def detail(self) -> str:
         """The expressions."""

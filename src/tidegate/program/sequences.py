@@ -168,7 +168,7 @@ class _CollectionReader(SpanReader):
         self._type = record_type
 
     def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
-        return Batch.of_rows(self._type, self._values[start:stop], Origin("collection", start, "value"))
+        return Batch(self._type, rows=self._values[start:stop], origin=Origin("collection", start, "value"))
 
 
 class NumberSequenceSource(KnownSplitsSource[int]):
@@ -231,4 +231,4 @@ class _NumberReader(SpanReader):
     def read(self, start: int, stop: int, split: SpanSplit) -> Batch:
         numbers = np.arange(self._first + start, self._first + stop, dtype=np.int64)
         columns = pa.RecordBatch.from_arrays([pa.array(numbers)], schema=self._type.schema)
-        return Batch.of_columns(self._type, columns, Origin(split.id, start, "number"))
+        return Batch(self._type, columns=columns, origin=Origin(split.id, start, "number"))

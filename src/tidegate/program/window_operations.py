@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -65,6 +66,12 @@ class WindowOperation(Operation):
         """The key; one for all without keys."""
         return WHOLE_STREAM if self.key is None else self.key
 
+    def unstorable(self, record_types: Sequence[RecordType]) -> str:
+        """Asked of every type that its windows hold: here records."""
+        if not any(t.is_object for t in record_types):
+            return ""
+        return _unstorable("a record", "Give the function that makes the records a return type hint")
+
     def window_words(self) -> str:
         """The windows, for the plan."""
         words = self.assigner.describe()
@@ -109,6 +116,15 @@ class ApplyWindow(WindowOperation):
     @property
     def functions(self) -> tuple[Any, ...]:
         return tuple(f for f in (self.function, self.window_function) if f is not None)
+
+    def unstorable(self, record_types: Sequence[RecordType]) -> str:
+        """An aggregate function's windows hold accumulators; with an evictor, records."""
+        if self.form != "aggregate" or self.evictor is not None:
+            return super().unstorable(record_types)
+        if self.accumulator_type is None or not self.accumulator_type.is_object:
+            return ""
+        advice = "Give create_accumulator a return type hint, or pass accumulator_type="
+        return _unstorable("the accumulator", advice)
 
     def detail(self) -> str:
         """The functions and the windows."""
@@ -155,6 +171,10 @@ class AggregateWindow(WindowOperation):
 
         return in_two_stages(self, record_type)
 
+    def unstorable(self, record_types: Sequence[RecordType]) -> str:
+        """Accumulators of columns are typed; only an evictor needs the records."""
+        return "" if self.evictor is None else super().unstorable(record_types)
+
     @property
     def column_cut(self) -> ColumnCut | None:
         """How it is performed by columns; None: record by record, because something of the user's own is in it."""
@@ -189,6 +209,13 @@ class AggregateWindow(WindowOperation):
         """The aggregates, the windows and the stage."""
         aggregates = tuple((name, a.identity()) for name, a in self.aggregates)
         return "aggregate window", aggregates, super().identity(), self.stage
+
+
+def _unstorable(what: str, advice: str) -> str:
+    return (
+        f"keeps windows that cannot be stored in a checkpoint: {what} is a Python object without a type. {advice}; "
+        f"or run without checkpoints and without resume"
+    )
 
 
 def aggregate_window_type(

@@ -7,7 +7,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidegate.api.column_cuts import Slices
 from tidegate.program.aggregate_inputs import kernel_of
 from tidegate.program.operations import TwoStages
 from tidegate.program.window_operations import AggregateWindow, key_fields
@@ -22,8 +21,8 @@ def in_two_stages(operation: AggregateWindow, record_type: RecordType) -> TwoSta
     None where something forbids it: late records that must be handed over as they are, a key that is computed record
     by record, sessions (whether a record is late depends on the others), and whatever is not done by columns.
     """
-    key = operation.key
-    if operation.stage != "whole" or not isinstance(operation.column_cut, Slices):
+    key, cut = operation.key, operation.column_cut
+    if operation.stage != "whole" or cut is None or not cut.has_partials:
         return None
     if operation.late_tag is not None or key is None or key.function is not None:
         return None

@@ -11,14 +11,19 @@ are; `plain_columns` gives exactly the declared Arrow types, which is what user 
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple
+from itertools import compress
+from typing import Generic, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.records.object_copies import copy_objects
 from tidegate.records.packed_rows import PackedRows
-from tidegate.records.type_variables import AnyRecordOut, T
+from tidegate.records.type_variables import AnyRecordOut
 from tidegate.records.types import RecordType
+
+Mask: TypeAlias = pa.BooleanArray | npt.NDArray[np.bool_] | list[bool]
 
 _FEW_ROWS = 32
 
@@ -43,38 +48,24 @@ class Batch(Generic[AnyRecordOut]):
     def __init__(
         self,
         record_type: RecordType,
-        columns: pa.RecordBatch | None,
-        rows: list[AnyRecordOut] | None,
+        *,
+        columns: pa.RecordBatch | None = None,
+        rows: list[AnyRecordOut] | None = None,
+        packed: PackedRows | None = None,
         origin: Origin | None = None,
         timestamps: pa.Int64Array | None = None,
     ) -> None:
+        """Give at least one form; a list of `rows` then belongs to the batch, and packed rows have no timestamps."""
         self.type = record_type
         self._columns = columns
         self._rows = rows
-        self._packed: PackedRows | None = None
-        self.num_rows: int = columns.num_rows if columns is not None else len(rows or ())
+        self._packed = packed
+        if columns is not None:
+            self.num_rows: int = columns.num_rows
+        else:
+            self.num_rows = len(rows or ()) if packed is None else packed.count
         self.origin = origin
         self.timestamps = timestamps
-
-    @classmethod
-    def of_columns(
-        cls, record_type: RecordType, columns: pa.RecordBatch, origin: Origin | None = None
-    ) -> Batch:
-        """Make a batch from an Arrow record batch whose fields are those of `record_type`, in order."""
-        return cls(record_type, columns, None, origin)
-
-    @classmethod
-    def of_rows(cls, record_type: RecordType, rows: list[T], origin: Origin | None = None) -> Batch[T]:
-        """Make a batch from Python objects; the list now belongs to the batch."""
-        return Batch(record_type, None, rows, origin)
-
-    @classmethod
-    def of_packed(cls, record_type: RecordType, packed: PackedRows) -> Batch:
-        """Make a batch from packed rows."""
-        batch = cls(record_type, None, None)
-        batch._packed = packed
-        batch.num_rows = packed.count
-        return batch
 
     def pack(self) -> Batch[AnyRecordOut] | None:
         """The same records as packed rows; None where they must leave as columns, or have them already."""
@@ -86,7 +77,7 @@ class Batch(Generic[AnyRecordOut]):
         data = packer.pack(self._rows)
         if data is None:
             return None
-        return Batch.of_packed(self.type, PackedRows(packer, [(self.num_rows, data)]))
+        return Batch(self.type, packed=PackedRows(packer, [(self.num_rows, data)]))
 
     @property
     def packed(self) -> PackedRows | None:
@@ -138,9 +129,12 @@ class Batch(Generic[AnyRecordOut]):
         """The same records for another consumer, who may change his without the first noticing."""
         if not self.has_rows or self.type.can_be_shared:
             return self
-        if self.type.is_object:
-            return Batch(self.type, self._columns, copy_objects(self.rows), self.origin, self.timestamps)
-        return Batch(self.type, self.columns, None, self.origin, self.timestamps)
+        if not self.type.is_object:
+            return self.without_rows()
+        rows = copy_objects(self.rows)
+        return Batch(
+            self.type, columns=self._columns, rows=rows, origin=self.origin, timestamps=self.timestamps
+        )
 
     def portion(self, start: int, most: int) -> int:
         """How many rows from `start` on a consumer of at most so many does best to take."""
@@ -155,7 +149,49 @@ class Batch(Generic[AnyRecordOut]):
             rows = self._packed.slice(start, length)
         stamps = None if self.timestamps is None else self.timestamps.slice(start, length)
         origin = None if self.origin is None else self.origin._replace(position=self.origin.position + start)
-        return Batch(self.type, columns, rows, origin, stamps)
+        return Batch(self.type, columns=columns, rows=rows, origin=origin, timestamps=stamps)
+
+    def filter(self, mask: Mask) -> Batch[AnyRecordOut]:
+        """The records where the mask is true, in the forms that exist; their positions in the source are lost."""
+        columns, stamps = self._columns, self.timestamps
+        rows = self.rows if columns is None else self._rows
+        if rows is not None:
+            flags = mask.to_numpy(zero_copy_only=False) if isinstance(mask, pa.Array) else mask
+            rows = list(compress(rows, flags if isinstance(flags, list) else flags.tolist()))
+        if columns is not None or stamps is not None:
+            chosen = mask if isinstance(mask, pa.Array) else pa.array(mask, pa.bool_())
+            columns = None if columns is None else columns.filter(chosen)
+            stamps = None if stamps is None else stamps.filter(chosen)
+        return Batch(self.type, columns=columns, rows=rows, timestamps=stamps)
+
+    def take(self, indices: npt.NDArray[np.intp]) -> Batch[AnyRecordOut]:
+        """The records at these indices, in their order, in the forms that exist; positions in the source are lost."""
+        columns, stamps = self._columns, self.timestamps
+        rows = self.rows if columns is None else self._rows
+        if rows is not None:
+            rows = [rows[i] for i in indices.tolist()]
+        if columns is not None or stamps is not None:
+            chosen = pa.array(indices)
+            columns = None if columns is None else columns.take(chosen)
+            stamps = None if stamps is None else stamps.take(chosen)
+        return Batch(self.type, columns=columns, rows=rows, timestamps=stamps)
+
+    def project(self, record_type: RecordType) -> Batch:
+        """Only the columns of `record_type`, which are some of the batch's."""
+        return self.with_columns(record_type, self.columns.select(record_type.schema.names))
+
+    def with_columns(self, record_type: RecordType, columns: pa.RecordBatch) -> Batch:
+        """Other columns for the same records, a row for each: origin and timestamps stay."""
+        return Batch(record_type, columns=columns, origin=self.origin, timestamps=self.timestamps)
+
+    def with_timestamps(self, timestamps: pa.Int64Array | None) -> Batch[AnyRecordOut]:
+        """The same records with other timestamps."""
+        rows = self.rows if self._columns is None else self._rows  # packed rows have no timestamps
+        return Batch(self.type, columns=self._columns, rows=rows, origin=self.origin, timestamps=timestamps)
+
+    def without_rows(self) -> Batch[AnyRecordOut]:
+        """The same records as columns alone: whoever asks for rows gets his own."""
+        return self.with_columns(self.type, self.columns)
 
     def __len__(self) -> int:
         return self.num_rows

@@ -51,7 +51,7 @@ def decode_frame(data: pa.Buffer | bytes | bytearray | memoryview, record_type: 
     packer = record_type.packer
     if packer is None:
         raise ProtocolError(f"a frame has packed rows, but the channel carries {record_type.describe()}")
-    return Batch.of_packed(record_type, PackedRows.from_frame(frame, packer))
+    return Batch(record_type, packed=PackedRows.from_frame(frame, packer))
 
 
 def decode_batch(data: pa.Buffer | bytes | bytearray | memoryview, record_type: RecordType) -> Batch:
@@ -70,7 +70,7 @@ def decode_batch(data: pa.Buffer | bytes | bytearray | memoryview, record_type: 
         raise ProtocolError(
             f"a frame has columns {columns.schema.names}, but the channel carries {record_type.describe()}"
         )
-    return Batch(record_type, columns, None, None, timestamps)
+    return Batch(record_type, columns=columns, timestamps=timestamps)
 
 
 def encode_event(event: Event) -> bytes:

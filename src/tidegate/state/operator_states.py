@@ -26,9 +26,8 @@ from tidegate.api.state import (
 )
 from tidegate.core.clock import Clock
 from tidegate.core.errors import ProgramError, SchemaError, SerializationError, StateCompatibilityError
-from tidegate.core.ids import OperatorId
-from tidegate.core.key_groups import key_group_range
 from tidegate.core.options import Options
+from tidegate.core.subtask_info import SubtaskContext, SubtaskInfo
 from tidegate.core.words import kind_of
 from tidegate.records.types import RecordType, brief, record_type_of
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution
@@ -42,16 +41,11 @@ logger = logging.getLogger(__name__)
 OperatorAsyncPart = Callable[[SnapshotWriter], OperatorSnapshot]
 
 
-@dataclass(frozen=True)
-class StatesContext:
+@dataclass(frozen=True, kw_only=True)
+class StatesContext(SubtaskContext):
     """Where the states live."""
 
-    operator_id: OperatorId
-    operator_name: str
-    subtask_index: int
-    parallelism: int
-    max_parallelism: int
-    attempt: int
+    subtask: SubtaskInfo
     clock: Clock
     options: Options
     local_directory: Callable[[], str]
@@ -99,8 +93,8 @@ class OperatorStates:
                     subtask_index=c.subtask_index,
                     attempt=c.attempt,
                     key_type=key_type,
-                    key_groups=key_group_range(c.subtask_index, c.parallelism, c.max_parallelism),
-                    max_parallelism=c.max_parallelism,
+                    key_groups=c.subtask.key_groups,
+                    max_parallelism=c.subtask.max_parallelism,
                     clock=c.clock,
                     options=c.options,
                     local_directory=c.local_directory,
@@ -178,7 +172,7 @@ class OperatorStates:
 
     def snapshot(self, checkpoint_id: int) -> OperatorAsyncPart:
         """Freeze everything; the result writes it, on another thread."""
-        operator = self._context.operator_id
+        operator = self._context.subtask.operator_id
         backend = self._backend
         keyed: AsyncPart | None = None if backend is None else backend.snapshot(checkpoint_id)
         parts = [state.freeze() for state in self._lists.values()]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from itertools import pairwise
+from typing import Final, cast
 
 import msgspec
 
 from tidegate.core.clock import Clock
 from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
-from tidegate.graph.job_graph import JobVertex, OperatorSpec
+from tidegate.core.subtask_info import SubtaskInfo
+from tidegate.graph.job_graph import JobVertex
 from tidegate.metrics.registry import OperatorMetrics, TaskMetrics
 from tidegate.metrics.snapshot import EventTime
 from tidegate.operators.columns.column_functions import ExpressionOperator
@@ -41,7 +43,7 @@ class ChainHost:
     driver_backlog: Callable[[OperatorId, int], int]
     report_watermark: Callable[[OperatorId, int, str, int | None], None]
     report_dropped: Callable[[OperatorId, int, int, int, int], None]
-    states: Callable[[JobVertex, OperatorSpec, int], OperatorStates]
+    states: Callable[[JobVertex, SubtaskInfo], OperatorStates]
     """The state of an operator subtask, restored if the checkpoint has any."""
 
 
@@ -86,15 +88,26 @@ class OperatorChain:
                 after = ChainedAfter(users_code, None if portions is None else MOST_ROWS)
             behind = [built[link.target - i - 1] for link in vertex.links if link.source == i]
             times = _TimeOutput(behind, counts[i], partial(send_event, i))
-            context = _context(
-                vertex, vertex.operators[i], subtask, host, metrics, outputs, counts[i], times, after
+            spec = vertex.operators[i]
+            info = SubtaskInfo(
+                job_id=host.job_id,
+                attempt=host.attempt,
+                operator_id=spec.id,
+                operator_name=spec.name,
+                subtask_index=subtask,
+                parallelism=vertex.parallelism,
+                max_parallelism=vertex.max_parallelism,
             )
-            operator = build_operator(vertex.operators[i], context)
-            _fuse(operator, i, vertex, built, counts, exchanges)
+            states = host.states(vertex, info)
+            context = _context(info, states, host, metrics, outputs, counts[i], times, after)
+            operator = build_operator(spec, context)
             built.insert(0, operator)
             for link in vertex.links:
                 if link.target == i:
                     receivers.setdefault((link.source, link.tag), []).append(_chained(operator, counts[i]))
+        for query in vertex.queries:
+            first, *followers = cast("list[ExpressionOperator]", [built[i] for i in query])
+            first.lead(followers, partial(_count_passed, [counts[i] for i in query]))
         self.operators = built
         self._timed = [o for o in built if _keeps_processing_time(o)]
         self._ready_checks = [o for o in built if type(o).is_ready is not Operator.is_ready]
@@ -216,7 +229,7 @@ class OperatorChain:
             stored,
             context.subtask_index,
             context.parallelism,
-            context.max_parallelism,
+            context.subtask.max_parallelism,
             keyed=context.states.is_keyed,
         )
 
@@ -247,7 +260,7 @@ class OperatorChain:
 
     def snapshot(self, checkpoint_id: int) -> list[tuple[str, OperatorAsyncPart]]:
         """The synchronous part of all operators; their asynchronous parts by operator id."""
-        parts = []
+        parts: list[tuple[str, OperatorAsyncPart]] = []
         if self.clock_ms != MIN_TIMESTAMP:
             context = self._head.context
             at_least_once = context.options.checkpoint_mode == "at_least_once"
@@ -256,7 +269,7 @@ class OperatorChain:
         for operator in self.operators:
             operator.snapshot(checkpoint_id)
             states = operator.context.states
-            parts.append((operator.context.operator_id, states.snapshot(checkpoint_id)))
+            parts.append((operator.context.subtask.operator_id, states.snapshot(checkpoint_id)))
         return parts
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
@@ -283,9 +296,8 @@ class OperatorChain:
 
 
 def _context(
-    vertex: JobVertex,
-    spec: OperatorSpec,
-    subtask: int,
+    subtask: SubtaskInfo,
+    states: OperatorStates,
     host: ChainHost,
     metrics: TaskMetrics,
     outputs: dict[str | None, Receiver],
@@ -294,6 +306,7 @@ def _context(
     after: ChainedAfter,
 ) -> OperatorContext:
     main = outputs.get(None, _drop)
+    me = subtask.operator_id, subtask.subtask_index
 
     def emit(batch: Batch) -> None:
         counts.records_out += batch.num_rows
@@ -303,29 +316,23 @@ def _context(
         outputs.get(tag, _drop)(batch)
 
     return OperatorContext(
-        host.job_id,
-        host.attempt,
-        spec.id,
-        spec.name,
-        subtask,
-        vertex.parallelism,
-        vertex.max_parallelism,
-        host.clock,
-        host.options,
-        metrics.counter,
-        emit,
-        emit_side,
-        partial(host.request_split, spec.id, subtask),
-        host.wake,
-        partial(host.send_to_driver, spec.id, subtask),
-        partial(host.driver_backlog, spec.id, subtask),
-        host.states(vertex, spec, subtask),
-        times.watermark,
-        times.status,
-        metrics.gauge,
-        partial(host.report_watermark, spec.id, subtask),
-        partial(host.report_dropped, spec.id, subtask),
-        after,
+        subtask=subtask,
+        clock=host.clock,
+        options=host.options,
+        counter=metrics.counter,
+        gauge=metrics.gauge,
+        emit=emit,
+        emit_side=emit_side,
+        emit_watermark=times.watermark,
+        emit_status=times.status,
+        request_split=partial(host.request_split, *me),
+        wake=host.wake,
+        send_to_driver=partial(host.send_to_driver, *me),
+        driver_backlog=partial(host.driver_backlog, *me),
+        states=states,
+        report_watermark=partial(host.report_watermark, *me),
+        report_dropped=partial(host.report_dropped, *me),
+        chained_after=after,
     )
 
 
@@ -358,26 +365,10 @@ def _keeps_processing_time(operator: Operator) -> bool:
     return type(operator).next_processing_time_ms is not Operator.next_processing_time_ms
 
 
-def _fuse(
-    operator: Operator,
-    i: int,
-    vertex: JobVertex,
-    behind: list[Operator],
-    counts: list[OperatorMetrics],
-    exchanges: Mapping[tuple[int, str | None], object],
-) -> None:
-    """Tell expressions whose only receiver is the next operator, expressions too, so that both become one query."""
-    links = [link for link in vertex.links if link.source == i]
-    if not isinstance(operator, ExpressionOperator) or len(links) != 1 or any(op == i for op, _ in exchanges):
-        return
-    follower = behind[links[0].target - i - 1]
-    if isinstance(follower, ExpressionOperator):
-        operator.precede(follower, partial(_count_passed, counts[i], counts[links[0].target]))
-
-
-def _count_passed(source: OperatorMetrics, target: OperatorMetrics, records: int) -> None:
-    source.records_out += records
-    target.records_in += records
+def _count_passed(query: list[OperatorMetrics], records: int) -> None:
+    for source, target in pairwise(query):
+        source.records_out += records
+        target.records_in += records
 
 
 def _fan_out(receivers: list[Receiver]) -> Receiver:

@@ -100,8 +100,11 @@ class InputGate:
         self._restored.append((channel, batch))
 
     def end_channel(self, channel: ChannelId) -> bool:
-        """A channel has ended; returns whether its whole input has."""
-        input = self._channels[channel].input
+        """A channel has ended, for the first and only time; returns whether its whole input has."""
+        ended = self._channels[channel]
+        assert not ended.has_ended, f"channel {channel} has ended twice"
+        ended.has_ended = True
+        input = ended.input
         self._open[input] -= 1
         return not self._open[input]
 
@@ -162,10 +165,11 @@ class InputGate:
 class _Channel:
     """One channel of the gate, with its state in the alignment."""
 
-    __slots__ = ("barriers", "id", "input", "queue")
+    __slots__ = ("barriers", "has_ended", "id", "input", "queue")
 
     def __init__(self, id: ChannelId, input: int, barriers: ChannelBarriers) -> None:
         self.id = id
         self.input = input
         self.barriers = barriers
         self.queue: deque[Batch | Event] = deque()
+        self.has_ended = False

@@ -238,7 +238,7 @@ class _Mailbox:
 def _collecting_rarely() -> Iterator[None]:
     """Run the cycle collector after 100,000 new objects, not after 700: rows are many and have no cycles.
 
-    This makes per-record Python 1.8 times as fast (figures in docs/design/0005-speed.md).
+    This makes per-record Python 1.8 times as fast (figures in benchmarks/log.md).
     """
     before = gc.get_threshold()
     gc.collect()

@@ -141,9 +141,7 @@ class OutputChannel:
     def _leaving(self, batch: Batch) -> Batch:
         """The batch in the form in which it goes over the wire; raises `SchemaError`."""
         packed = batch.pack() if self._as_rows else None
-        if packed is not None:
-            return packed
-        return Batch(batch.type, batch.columns, None, None, batch.timestamps)
+        return batch.without_rows() if packed is None else packed
 
     def granted(self, n: int) -> None:
         """The consumer has room for n more batches."""
@@ -171,11 +169,10 @@ def merge(batches: list[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
     merged = _merge_records(batches)
-    if any(b.timestamps is not None for b in batches):
-        merged.timestamps = pa.concat_arrays(
-            [pa.nulls(b.num_rows, pa.int64()) if b.timestamps is None else b.timestamps for b in batches]
-        )
-    return merged
+    if all(b.timestamps is None for b in batches):
+        return merged
+    stamps = [pa.nulls(b.num_rows, pa.int64()) if b.timestamps is None else b.timestamps for b in batches]
+    return merged.with_timestamps(pa.concat_arrays(stamps))
 
 
 def _merge_records(batches: list[Batch]) -> Batch:
@@ -184,13 +181,13 @@ def _merge_records(batches: list[Batch]) -> Batch:
     if any(b.packed is not None for b in batches):
         packed = [p.packed for b in batches if (p := b.pack()) is not None]
         if len(packed) == len(batches):
-            return Batch.of_packed(record_type, PackedRows.joined(p for p in packed if p is not None))
+            return Batch(record_type, packed=PackedRows.joined(p for p in packed if p is not None))
     elif all(b.has_rows for b in batches) and not any(b.has_columns for b in batches):
-        return Batch.of_rows(record_type, list(chain.from_iterable(b.rows for b in batches)))
+        return Batch(record_type, rows=list(chain.from_iterable(b.rows for b in batches)))
     parts = [b.columns for b in batches]
     if any(p.schema.types != parts[0].schema.types for p in parts[1:]):
         parts = [record_type.plain(p) for p in parts]
-    return Batch.of_columns(record_type, join_columns(parts))
+    return Batch(record_type, columns=join_columns(parts))
 
 
 def _cut(batch: Batch, size: int, buffer_bytes: int) -> list[Batch]:

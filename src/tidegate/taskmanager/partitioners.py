@@ -78,8 +78,7 @@ class _Broadcast:
         self._consumers = consumers
 
     def __call__(self, batch: Batch) -> Parts:
-        columns = batch.columns
-        return [(i, Batch(batch.type, columns, None, None, batch.timestamps)) for i in range(self._consumers)]
+        return [(i, batch.without_rows()) for i in range(self._consumers)]
 
 
 class _HashPartitioner:
@@ -183,7 +182,7 @@ def _without_large_dictionaries(batch: Batch) -> Batch:
     for i in large:
         arrays[i] = arrays[i].dictionary_decode()
     decoded = pa.RecordBatch.from_arrays(arrays, names=batch.type.names)
-    return Batch(batch.type, decoded, None, None, batch.timestamps)
+    return batch.with_columns(batch.type, decoded)
 
 
 class _RoundRobin:
@@ -257,13 +256,8 @@ def split(batch: Batch, target: npt.NDArray[np.uint16] | pa.Array, consumers: in
     used = [c for c in range(consumers) if counts[c]]
     if len(used) == 1:
         return [(used[0], batch)]
-    if batch.type.is_object and batch.has_rows:
-        rows = batch.rows
-        gathered = Batch.of_rows(batch.type, [rows[i] for i in order.tolist()])
-    else:
-        gathered = Batch.of_columns(batch.type, batch.columns.take(pa.array(order)))
-    if batch.timestamps is not None:
-        gathered.timestamps = batch.timestamps.take(pa.array(order))
+    as_rows = batch.type.is_object and batch.has_rows
+    gathered = (batch if as_rows else batch.without_rows()).take(order)
     parts = []
     start = 0
     for consumer in used:
@@ -285,7 +279,7 @@ def _cut_columns(batch: Batch, target: npt.NDArray[np.uint16] | pa.Array, consum
         if part is not None:
             stamps = None if batch.timestamps is None else part.pop()
             made = pa.RecordBatch.from_arrays(part, schema=columns.schema)
-            parts.append((consumer, Batch(batch.type, made, None, None, stamps)))
+            parts.append((consumer, Batch(batch.type, columns=made, timestamps=stamps)))
     return parts if len(parts) > 1 else [(parts[0][0], batch)]
 
 
@@ -318,4 +312,4 @@ def _cut_tuples(rows: list[Any], position: int, target_of: dict[Any, int], consu
 
 
 def _rows_to(record_type: RecordType, parts: list[list[Any]]) -> Parts:
-    return [(c, Batch.of_rows(record_type, part)) for c, part in enumerate(parts) if part]
+    return [(c, Batch(record_type, rows=part)) for c, part in enumerate(parts) if part]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -19,8 +19,9 @@ from tidegate.core.failpoints import failpoint
 from tidegate.core.ids import ChannelId, OperatorId, SlotId, SubtaskId, VertexId
 from tidegate.core.options import Options
 from tidegate.core.states import ExecutionState
+from tidegate.core.subtask_info import SubtaskInfo
 from tidegate.graph.blobs import load_in_slot
-from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec
+from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.failures import OperatorError, describe_error, user_traceback
 from tidegate.program.partitioning import Partitioning
@@ -130,14 +131,23 @@ class Slot:
 
     def open(self) -> None:
         """Open every task; reports INITIALIZING, then RUNNING, or the failure."""
-        for task in self.tasks:
+        for task in self._in_turn():
             self._set_state(task, ExecutionState.INITIALIZING)
             if not self._guarded(task.id, lambda t=task: self._open(t)):  # type: ignore[misc]
                 return
             self._set_state(task, ExecutionState.RUNNING)
-        for task in self.tasks:
+        for task in self._in_turn():
             self._guarded(task.id, lambda t=task: self._put_back(t))  # type: ignore[misc]
             self._guarded(task.id, task.start)
+
+    def _in_turn(self) -> Iterator[Task]:
+        """The tasks, each the current one while it is its turn: what it warns of has its name."""
+        try:
+            for task in self.tasks:
+                self.current = task
+                yield task
+        finally:
+            self.current = None
 
     def _open(self, task: Task) -> None:
         failpoint("restore.before_open")
@@ -149,7 +159,7 @@ class Slot:
 
     def close(self) -> None:
         """Close every task; unfinished ones are reported as canceled (or failed, if one did)."""
-        for task in self.tasks:
+        for task in self._in_turn():
             for error in task.chain.close():
                 self._fail(task.id, error)
             failed = self.failure is not None and (self.failure.vertex, self.failure.subtask) == task.id
@@ -261,7 +271,7 @@ class Slot:
             task.wake()
 
     def _for_each_task(self, action: Callable[[Task], None]) -> None:
-        for task in self.tasks:
+        for task in self._in_turn():
             if not task.is_finished and task.checkpoints is not None:
                 self._guarded(task.id, lambda t=task: action(t))  # type: ignore[misc]
 
@@ -408,22 +418,15 @@ class Slot:
             )
         return decode_batch(data, record_type)
 
-    def _make_states(self, vertex: JobVertex, spec: OperatorSpec, subtask: int) -> OperatorStates:
-        restored = self._restore.operator(SubtaskId(vertex.id, subtask), spec.id)
-        return OperatorStates(
-            StatesContext(
-                spec.id,
-                spec.name,
-                subtask,
-                vertex.parallelism,
-                vertex.max_parallelism,
-                self._attempt,
-                self._clock,
-                self._options,
-                self._local_directories.make,
-            ),
-            restored,
+    def _make_states(self, vertex: JobVertex, subtask: SubtaskInfo) -> OperatorStates:
+        restored = self._restore.operator(SubtaskId(vertex.id, subtask.subtask_index), subtask.operator_id)
+        context = StatesContext(
+            subtask=subtask,
+            clock=self._clock,
+            options=self._options,
+            local_directory=self._local_directories.make,
         )
+        return OperatorStates(context, restored)
 
     def _make_partition(
         self, edge: JobEdge, vertex: JobVertex, producer: int, partitioning: Partitioning

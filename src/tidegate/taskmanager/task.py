@@ -51,7 +51,7 @@ class ResultPartition:
         self.channels = channels
         self._partition = partitioner
         self._flush_at_once = flush_at_once
-        self._columns = None if columns is None else list(columns)
+        self._columns = columns
         self._type: RecordType | None = None
         self.now_ns = 0
         self.records_out = 0
@@ -60,7 +60,9 @@ class ResultPartition:
         """Partition a batch over the channels."""
         self.records_out += batch.num_rows
         if self._columns is not None:
-            batch = self._projected(batch, self._columns)
+            if self._type is None:
+                self._type = projected(batch.type, self._columns)
+            batch = batch.project(self._type)
         for position, part in self._partition(batch):
             channel = self.channels[position]
             channel.add(part, self.now_ns)
@@ -71,11 +73,6 @@ class ResultPartition:
         """Send a watermark or a status to every consumer, after the records so far."""
         for channel in self.channels:
             channel.add_event(event)
-
-    def _projected(self, batch: Batch, names: list[str]) -> Batch:
-        if self._type is None:
-            self._type = projected(batch.type, names)
-        return Batch(self._type, batch.columns.select(names), None, batch.origin, batch.timestamps)
 
 
 class Task:

@@ -15,7 +15,6 @@ import pyarrow as pa
 from tidegate.api.source import Finished, Idle
 from tidegate.api.streams import DataStream, DataStreamSink
 from tidegate.core.clock import ManualClock
-from tidegate.core.ids import OperatorId
 from tidegate.core.options import Options
 from tidegate.graph.blobs import dump_blob, load_blob
 from tidegate.graph.job_graph import OperatorPayload
@@ -29,6 +28,7 @@ from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.types import RecordType, record_type_of
 from tidegate.state.operator_states import OperatorStates, Restored, StatesContext
 from tidegate.taskmanager.local_directories import LocalDirectories
+from tidegate.testing.subtasks import subtask_info
 
 
 class OperatorHarness:
@@ -89,31 +89,18 @@ class OperatorHarness:
         payload = load_blob(dump_blob(payload, name))
         self.input_types: tuple[RecordType, ...] = payload.input_types
         self._local_directories = LocalDirectories()
+        subtask = subtask_info(name, subtask_index, parallelism)
+        options = options or Options()
+        directory = self._local_directories.make
         self.states = OperatorStates(
-            StatesContext(
-                OperatorId("test-operator"),
-                name,
-                subtask_index,
-                parallelism,
-                max(128, parallelism),
-                0,
-                self.clock,
-                options or Options(),
-                self._local_directories.make,
-            ),
+            StatesContext(subtask=subtask, clock=self.clock, options=options, local_directory=directory),
             restored,
         )
         """The operator's state: `snapshot` it, and give what was written to another harness as `restored`."""
         context = OperatorContext(
-            job_id="test-job",
-            attempt=0,
-            operator_id="test-operator",
-            operator_name=name,
-            subtask_index=subtask_index,
-            parallelism=parallelism,
-            max_parallelism=max(128, parallelism),
+            subtask=subtask,
             clock=self.clock,
-            options=options or Options(),
+            options=options,
             counter=lambda counter: _Counter(self.counters, counter),
             emit=self.batches.append,
             emit_side=lambda tag, batch: self._side.setdefault(tag, []).append(batch),
@@ -156,9 +143,9 @@ class OperatorHarness:
         `timestamps` are the event times of the records, in milliseconds.
         """
         record_type = self.input_types[input_index]
-        batch = Batch.of_rows(record_type, ResultType(record_type).adopt(list(rows)), origin)
-        if timestamps is not None:
-            batch.timestamps = pa.array(timestamps, pa.int64())
+        adopted = ResultType(record_type).adopt(list(rows))
+        stamps = None if timestamps is None else pa.array(timestamps, pa.int64())
+        batch = Batch(record_type, rows=adopted, origin=origin, timestamps=stamps)
         self.push_batch(batch, input_index=input_index)
 
     def advance_watermark(self, watermark_ms: int) -> None:
@@ -176,7 +163,7 @@ class OperatorHarness:
     def push_columns(self, columns: Any, *, input_index: int = 0, origin: Origin | None = None) -> None:
         """Send one Arrow record batch into an input."""
         self.push_batch(
-            Batch.of_columns(self.input_types[input_index], columns, origin), input_index=input_index
+            Batch(self.input_types[input_index], columns=columns, origin=origin), input_index=input_index
         )
 
     def push_batch(self, batch: Batch, *, input_index: int = 0) -> None:

@@ -164,7 +164,9 @@ class _ScriptReader(RequestingReader):
             )
             self._splits.append(msgspec.structs.replace(split, position=stop))
             self.last_split = split.id
-            return Batch.of_rows(source.record_type, records[start:stop], Origin(split.id, start, "record"))
+            return Batch(
+                source.record_type, rows=records[start:stop], origin=Origin(split.id, start, "record")
+            )
         if self._splits:
             return Idle(self._context.clock.monotonic_ns() + _LOOK_AGAIN_NS)
         return self.out_of_splits()

@@ -326,7 +326,7 @@ class _GeneratorReader(RequestingReader):
         progress.position = stop
         self.last_split = split.id
         columns = self._blocks.columns(list(split.pieces(start, stop)), progress.cache, self._context.clock)
-        return Batch.of_columns(self._blocks.type, columns, Origin(split.id, start))
+        return Batch(self._blocks.type, columns=columns, origin=Origin(split.id, start))
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         """Take these shares, too."""

@@ -64,4 +64,4 @@ def describe(record: BadRecord) -> str:
 
 def to_batch(records: Sequence[BadRecord]) -> Batch:
     """The batch for the side output."""
-    return Batch.of_rows(BAD_RECORD_TYPE, list(records))
+    return Batch(BAD_RECORD_TYPE, rows=list(records))

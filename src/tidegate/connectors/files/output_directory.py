@@ -19,6 +19,8 @@ import pyarrow.fs as pa_fs
 from tidegate.connectors.files.paths import Location
 from tidegate.core.errors import TidegateError
 
+BID: Final = ".bid"
+"""How the name of a bid ends; see `OutputDirectory.put_new`."""
 FAILED: Final = (pa.ArrowException, OSError)
 """What an operation of a filesystem raises."""
 
@@ -103,14 +105,29 @@ class OutputDirectory:
             os.close(descriptor)
 
     def put_new(self, name: str, data: bytes) -> None:
-        """The same, but `FileExistsError` if there is one. Only on a local disk is that decided atomically."""
+        """Write a small file; `FileExistsError`, with the name that is in the way, if somebody has it or wants it too.
+
+        A local disk decides that in one step. An object store creates no file "if it is absent", so each writer
+
+        1. puts a bid of its own beside the name,
+        2. looks for other bids, then for the file, and withdraws its bid if there is one,
+        3. writes the file, and only then takes its bid away.
+
+        Of two writers, the one that looks last finds the bid or the file of the other. Both may withdraw.
+        """
         if self.is_local:
             with open(self.join(name), "xb") as file:
                 file.write(data)
-        elif self.exists(name):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        else:
+            return
+        bid = f"{name}.{os.urandom(8).hex()}{BID}"
+        self.put(bid, b"")
+        try:
+            others = [n for n in self.names() if n.startswith(f"{name}.") and n.endswith(BID) and n != bid]
+            if others or self.exists(name):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), [*others, name][0])
             self.put(name, data)
+        finally:
+            self.delete(bid)
 
     def move_new(self, source: str, target: str) -> None:
         """Give a file another name; `FileExistsError` if that is taken, `FileNotFoundError` if there is no file."""

@@ -6,6 +6,7 @@
 | `.part-….inprogress`, `.part-….pending`                | the same file while it is written, and until its      |
 |                                                        | checkpoint is complete                                |
 | `.tidegate-<job>-<attempt>.owner`, `….appender`        | a driver of the job writes here, alone or not         |
+| `.tidegate-….owner.<token>.bid`, `….appender.…`        | a driver wants to put that mark on an object store    |
 | `.tidegate-<job>-<attempt>-<subtask>.published`        | what a subtask has published                          |
 
 A file's name is unique by construction: a job's id is random, its attempts have different numbers whichever driver

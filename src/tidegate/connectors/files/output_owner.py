@@ -2,6 +2,8 @@
 
 A driver puts a mark with the job's id into the directory and looks again: of two that come at the same moment at least
 one sees the other, on every filesystem whose listings show what was written before (local disks, S3, GCS, ABFS, HDFS).
+Two drivers whose marks have the same name (they go on from copies of one checkpoint directory, or from one checkpoint
+without taking any themselves) meet in `OutputDirectory.put_new`.
 A mark is taken away by its driver at the job's end, by the next driver of the same job, and by a job that overwrites;
 committers look at the mark of their driver before they publish, so whoever lost the directory publishes nothing more.
 
@@ -28,6 +30,7 @@ import pyarrow.fs as pa_fs
 
 from tidegate.api.sink import SinkJob
 from tidegate.connectors.files.output_directory import (
+    BID,
     FAILED,
     OutputDirectory,
     OutputDirectoryError,
@@ -161,7 +164,7 @@ class _Found:
             elif (published := parse_published(name)) is not None:
                 self.published.append(name)
                 self._see(published.job, published.attempt)
-            else:
+            elif not name.endswith(BID):
                 self.others.append(name)
 
     def _see(self, job: str, attempt: int) -> None:
@@ -256,11 +259,16 @@ def _put(directory: OutputDirectory, mark: OwnerName, resuming: bool) -> _Found:
         _Mark(socket.gethostname(), os.getpid(), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z")
     )
     rivals: list[OwnerName] = []
+    bid = ""
     for _ in range(_TRIES):
         try:
             directory.put_new(str(mark), data)
             _hold(directory, mark)
-        except FileExistsError:
+        except FileExistsError as e:
+            if str(e.filename).endswith(BID):
+                bid = directory.show(e.filename)
+                time.sleep(random.uniform(0, _PAUSE_S))
+                continue
             raise OutputDirectoryError(
                 f"{directory.show()} is in use by this job already: {_describe(directory, mark)}. If that is another "
                 f"sink of the job, give each a directory of its own; if it is a driver that goes on from a copy of the "
@@ -277,8 +285,10 @@ def _put(directory: OutputDirectory, mark: OwnerName, resuming: bool) -> _Found:
         if _Found.look(directory, mark).rivals(mark, resuming):
             break
     other = f" ({_describe(directory, rivals[0])})" if rivals else ""
+    died = f". If nobody does, a driver died while it did: delete {bid}" if bid else ""
     raise OutputDirectoryError(
-        f"{directory.show()} cannot be taken: another job takes it at the same moment{other}. Start the program once"
+        f"{directory.show()} cannot be taken: another driver takes it at the same moment{other}. Start the program "
+        f"once{died}"
     )
 
 

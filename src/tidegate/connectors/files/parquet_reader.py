@@ -163,7 +163,7 @@ class OpenParquetSplit(OpenSplit):
         if columns.num_rows > max_rows:
             columns, self._rest = columns.slice(0, max_rows), columns.slice(max_rows)
         self._position += columns.num_rows
-        return Batch.of_columns(self._reading.record_type, columns, Origin(self._name, first, "row"))
+        return Batch(self._reading.record_type, columns=columns, origin=Origin(self._name, first, "row"))
 
     def close(self) -> None:
         self._file.close()

@@ -180,7 +180,7 @@ class OpenTextSplit(OpenSplit):
         self._row = last
         if last == total:
             self._lines = None
-        return Batch.of_columns(self._reading.record_type, self._columns.complete(columns), origin)
+        return Batch(self._reading.record_type, columns=self._columns.complete(columns), origin=origin)
 
     def _report_bad(self, lines: DecodedLines, bad: list[BadLine]) -> None:
         if not bad:

@@ -6,8 +6,7 @@ given to polars at all, so that a dictionary-encoded text column stays encoded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import compress
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
@@ -15,11 +14,9 @@ import pyarrow as pa
 
 from tidegate.core.errors import SchemaError
 from tidegate.operators.columns.frames import Inputs, to_arrow
-from tidegate.operators.columns.fusion import LONGEST_RUN, FusedExpressions, Stage, fuse
+from tidegate.operators.columns.fusion import FusedExpressions
 from tidegate.operators.columns.schema_fit import conform
-from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions.record_functions import keep
-from tidegate.operators.functions.row_operator import batch_position
+from tidegate.operators.failures import OperatorError, batch_position
 from tidegate.operators.operator import Operator
 from tidegate.program.expressions import divided
 from tidegate.records.batch import Batch
@@ -42,26 +39,25 @@ class BatchFunctionOperator(Operator):
         if result.num_rows:
             same = result.num_rows == batch.num_rows
             stamps = batch.timestamps if same else None
-            self.context.emit(Batch(self.output_type, result, None, None, stamps))
+            self.context.emit(Batch(self.output_type, columns=result, timestamps=stamps))
 
 
 class ExpressionOperator(Operator):
     """`select` and `with_columns`: new columns from polars expressions.
 
-    The first of a run of them evaluates for all. If that fails they run one by one, so that the error names the right
-    operator.
+    The first operator of a query evaluates for all of it. If that fails they run one by one, so that the error names
+    the right operator.
     """
 
-    _follower: tuple[ExpressionOperator, Callable[[int], None]] | None = None
-    _run: tuple[ExpressionOperator, ...] = ()
+    _followers: Sequence[ExpressionOperator] = ()
     _fused: FusedExpressions | None = None
 
-    def precede(self, follower: ExpressionOperator, passed: Callable[[int], None]) -> None:
-        """Only `follower` receives what this one emits; `passed` counts the records from one to the other.
+    def lead(self, followers: Sequence[ExpressionOperator], count: Callable[[int], None]) -> None:
+        """Run as one query with `followers`; `count` counts the records that go from each of them to the next.
 
         Called by the chain before `open`.
         """
-        self._follower = follower, passed
+        self._followers, self._count = followers, count
 
     def open(self) -> None:
         """Divide the result's columns into those that are computed and those that are passed on."""
@@ -70,12 +66,13 @@ class ExpressionOperator(Operator):
         self._passed = {name: schema.get_field_index(root) for name, root in passed.items()}
         """Columns of the result that are columns of the input, by their position there."""
         self._inputs = Inputs(self._expressions, schema)
+        if self._followers:
+            operations = [o.operation for o in (self, *self._followers)]
+            self._fused = FusedExpressions(schema, operations, self._followers[-1].output_type.schema)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Evaluate the expressions on the columns that they read, with those of the following operators if possible."""
+        """Evaluate the expressions on the columns that they read: those of the whole query, or its own."""
         columns = batch.columns  # if this fails, the operator that made the records is blamed
-        if not self._run:
-            self._run, self._fused = self._fuse()
         if self._fused is None:
             self._process_alone(batch, columns)
             return
@@ -85,26 +82,16 @@ class ExpressionOperator(Operator):
             self._process_alone(batch, columns)
             self._fused = None  # one by one they succeed
             return
-        for operator in self._run[:-1]:
-            assert operator._follower is not None
-            operator._follower[1](batch.num_rows)
-        last = self._run[-1]
-        last.context.emit(Batch(last.output_type, result, None, batch.origin, batch.timestamps))
-
-    def _fuse(self) -> tuple[tuple[ExpressionOperator, ...], FusedExpressions | None]:
-        run = [self]
-        while (behind := run[-1]._follower) is not None and len(run) < LONGEST_RUN:
-            run.append(behind[0])
-        stages = [Stage(o.operation.form, o.operation.expressions, o.output_type.schema) for o in run]
-        fused = fuse(self.input_types[0].schema, stages) if len(run) > 1 else None
-        return tuple(run), fused
+        self._count(batch.num_rows)
+        last = self._followers[-1]
+        last.context.emit(batch.with_columns(last.output_type, result))
 
     def _process_alone(self, batch: Batch, columns: pa.RecordBatch) -> None:
         try:
             result = self._evaluate(columns)
         except BaseException as e:
             raise OperatorError(self.context.operator_name, batch_position(batch)) from e
-        self.context.emit(Batch(self.output_type, result, None, batch.origin, batch.timestamps))
+        self.context.emit(batch.with_columns(self.output_type, result))
 
     def _evaluate(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         schema = self.output_type.schema
@@ -141,8 +128,7 @@ class ExpressionFilterOperator(Operator):
         if kept == batch.num_rows:
             self.context.emit(batch)
         elif kept:
-            rows = list(compress(batch.rows, mask.to_list())) if batch.has_rows else None
-            self.context.emit(keep(batch, rows, to_arrow(mask)))
+            self.context.emit(batch.filter(to_arrow(mask)))
 
 
 def _as_record_batch(result: Any) -> pa.RecordBatch:

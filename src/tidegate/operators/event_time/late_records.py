@@ -5,13 +5,11 @@ All operators that leave out late records (windows, joins, deduplication) do so 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from tidegate.operators.functions.record_functions import keep
 from tidegate.operators.operator import Operator
 from tidegate.records.batch import Batch
 
@@ -41,7 +39,7 @@ class LateRecords:
             self.drop(count, int(batch.timestamps.to_numpy()[late].min()))
         else:
             self._late.inc(count)
-            self._operator.context.emit_side(tag, chosen(batch, late))
+            self._operator.context.emit_side(tag, batch.filter(late))
 
     def drop(self, records: int, earliest_ms: int) -> None:
         """Drop this many late records, the earliest with this timestamp."""
@@ -52,11 +50,3 @@ class LateRecords:
             self._next_report = 2 * self._count
             watermark_ms = self._operator.clock_ms
             self._operator.context.report_dropped(self._count, watermark_ms, watermark_ms - earliest_ms)
-
-
-def chosen(batch: Batch, mask: Mask) -> Batch:
-    """The rows of a batch where the mask is true, in the forms that the batch has."""
-    rows: list[Any] | None = None
-    if batch.has_rows:
-        rows = [row for row, is_in in zip(batch.rows, mask.tolist(), strict=True) if is_in]
-    return keep(batch, rows, pa.array(mask))

@@ -52,15 +52,15 @@ class TimestampAssigner:
         stamps = self._timestamps(batch)
         if not stamps.null_count:
             self._look_at(stamps, batch)
-            return Batch(batch.type, *_forms(batch), batch.origin, stamps), None
+            return batch.with_timestamps(stamps), None
         if self._strategy.missing is None:
             raise self._missing(batch, stamps)
         has = stamps.is_valid()
-        missing = _part(batch, pc.invert(has), None)
+        missing = batch.with_timestamps(None).filter(pc.invert(has))
         if missing.num_rows == batch.num_rows:
             return None, missing
         self._look_at(stamps, batch)
-        return _part(batch, has, stamps.drop_null()), missing
+        return batch.with_timestamps(stamps).filter(has), missing
 
     def _timestamps(self, batch: Batch) -> pa.Int64Array:
         stamp = self._strategy.timestamp
@@ -195,17 +195,6 @@ def _milliseconds_of(value: Any) -> int | None:
         f"the timestamp function returned {kind_of(value)}: {brief(value)}. It must return whole milliseconds "
         f"since 1970-01-01 UTC, or a datetime"
     )
-
-
-def _forms(batch: Batch) -> tuple[pa.RecordBatch | None, list[Any] | None]:
-    return batch.columns if batch.has_columns else None, batch.rows if batch.has_rows else None
-
-
-def _part(batch: Batch, mask: pa.BooleanArray, stamps: pa.Int64Array | None) -> Batch:
-    if batch.has_columns:
-        return Batch(batch.type, batch.columns.filter(mask), None, None, stamps)
-    rows = [row for row, chosen in zip(batch.rows, mask.to_pylist(), strict=True) if chosen]
-    return Batch(batch.type, None, rows, None, stamps)
 
 
 def _where(batch: Batch, row: int) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import compress
 from typing import Any
-
-import pyarrow as pa
 
 from tidegate.operators.functions.row_operator import RowOperator
 from tidegate.operators.operator import Operator
@@ -61,34 +58,23 @@ class FilterOperator(RowOperator):
         keys = self.state_keys(batch, self.operation.key)
         records = iter(rows)
         taken = self.with_keys(records, keys)
-        mask: list[bool] | None = None
+        mask: list[bool] = []
+        kept: list[Any] = []
+        cuts_rows_only = not batch.has_columns and batch.timestamps is None
         try:
-            if batch.has_columns or batch.timestamps is not None:
-                mask = [True if function(r) else False for r in taken]  # noqa: SIM210 - bool() is a call
-                kept = list(compress(rows, mask))
-            else:
+            if cuts_rows_only:
                 kept = [r for r in taken if function(r)]
+            else:
+                mask = [True if function(r) else False for r in taken]  # noqa: SIM210 - bool() is a call
         except BaseException as e:
             raise self.failure(batch, rows, records) from e
         finally:
             self.leave_keys()
-        if len(kept) == len(rows):
+        count = len(kept) if cuts_rows_only else mask.count(True)
+        if count == len(rows):
             self.context.emit(batch)
-        elif kept:
-            self.context.emit(keep(batch, kept, mask))
-
-
-def keep(batch: Batch, rows: list[Any] | None, mask: Any) -> Batch:
-    """The part of a batch where `mask` (a list or an Arrow array) is true; `rows` are its rows if they exist.
-
-    Positions in the source are lost. The mask may be None if there are only rows.
-    """
-    columns = timestamps = None
-    if mask is not None:
-        chosen = pa.array(mask, pa.bool_()) if isinstance(mask, list) else mask
-        columns = batch.columns.filter(chosen) if batch.has_columns else None
-        timestamps = None if batch.timestamps is None else batch.timestamps.filter(chosen)
-    return Batch(batch.type, columns, rows, None, timestamps)
+        elif count:
+            self.context.emit(Batch(batch.type, rows=kept) if cuts_rows_only else batch.filter(mask))
 
 
 FORMS: dict[str, type[Operator]] = {

@@ -1,4 +1,4 @@
-"""The keys of a batch's records as Python values, taken from whichever form the batch already has."""
+"""The keys of a batch's records: as Python values, taken from whichever form the batch already has, or as columns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.core.errors import SchemaError
+from tidegate.operators.failures import batch_position, blame, record_failure, rows_of
+from tidegate.operators.results import wrong_type
 from tidegate.program.operations import Key
 from tidegate.records.batch import Batch
 from tidegate.records.types import RecordType, ScalarType, StructType, TupleType, column_values
@@ -20,7 +23,7 @@ def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
     """The values of one key column, or tuples of the values of several. None is a key like any other.
 
     >>> from tidegate.records.types import record_type_of
-    >>> batch = Batch.of_rows(record_type_of(tuple[str, int]), [("a", 1), ("b", 2)])
+    >>> batch = Batch(record_type_of(tuple[str, int]), rows=[("a", 1), ("b", 2)])
     >>> key_values(batch, ("f1",)), key_values(batch, ("f0", "f1"))
     ([1, 2], [('a', 1), ('b', 2)])
     """
@@ -36,6 +39,52 @@ def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
         return _from_rows(batch, columns)
     parts = [_values(batch.columns.column(_position(batch, name))) for name in columns]
     return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+
+
+def record_keys(batch: Batch, key: Key, operator: str) -> list[Any]:
+    """The key of every record; if the key function raises, the error names `operator` and the record."""
+    if key.function is None:
+        return key_values(batch, key.columns)
+    rows = rows_of(batch, operator)
+    records = iter(rows)
+    function = key.function
+    try:
+        keys = [function(r) for r in records]
+    except BaseException as e:
+        raise record_failure(operator, batch, rows, records) from e
+    return canonical_keys(keys, key.record_type)
+
+
+class KeyColumns:
+    """The keys of the batches of one operator's input, as columns."""
+
+    def __init__(self, key: Key, input_type: RecordType, operator: str) -> None:
+        self._key = key
+        self._operator = operator
+        self.positions = [input_type.field_index(c, "the key") for c in key.columns]
+        """Where the key columns are; empty for a key function."""
+
+    def of(self, batch: Batch, keys: list[Any] | None = None) -> list[pa.Array]:
+        """The key of every record; a `SchemaError` of the records themselves is raised as it is.
+
+        Pass `keys` where they are known, so that the user's function runs once.
+        """
+        if self._key.function is None:
+            columns = batch.columns
+            return [columns.column(i) for i in self.positions]
+        if keys is None:
+            keys = record_keys(batch, self._key, self._operator)
+        with blame(self._operator, batch_position(batch)):
+            return keys_to_columns(keys, self._key)
+
+
+def keys_to_columns(keys: list[Any], key: Key) -> list[pa.Array]:
+    """Keys as columns; raises `SchemaError` for one that is not of the key's type."""
+    try:
+        key.record_type.check_rows(keys)
+        return list(key.record_type.to_columns(keys).columns)
+    except SchemaError as e:
+        raise wrong_type(e, f"the key function {key.describe()} returned the wrong type") from e
 
 
 def key_position(key: Key, record_type: RecordType) -> int | None:

@@ -23,19 +23,24 @@ import pyarrow as pa
 from tidegate.api.functions import Function, OutputTag, TimerService
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.words import kind_of
-from tidegate.operators.failures import OperatorError, blame, close_blamed
+from tidegate.operators.failures import OperatorError, blame, close_blamed, record_failure, rows_of
 from tidegate.operators.functions.no_timers import NoTimers
-from tidegate.operators.functions.row_keys import canonical_keys, key_position, key_values
+from tidegate.operators.functions.row_keys import key_position, record_keys
 from tidegate.operators.functions.state_binding import BoundStates, bind_states
 from tidegate.operators.operator import Operator
-from tidegate.operators.results import ResultType, first_misfit, wrong_type
+from tidegate.operators.results import (
+    RETURNED,
+    ResultType,
+    emit_checked,
+    first_misfit,
+    misfit,
+    wrong_type,
+)
 from tidegate.program.operations import Key
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.elements import MAX_WATERMARK
 from tidegate.records.types import RecordType, brief
 from tidegate.state.backend import NO_KEY, KeyedStateBackend
-
-RETURNED = "the function returned the wrong type"
 
 
 class RowOperator(Operator):
@@ -50,7 +55,6 @@ class RowOperator(Operator):
 
     def open(self) -> None:
         """Give the user's function its states, open it, and prepare the types of its results."""
-        self.name = self.context.operator_name
         self.results = ResultType(self.output_type)
         self._side_results = {tag: ResultType(t) for tag, t in self.side_outputs.items()}
         function = self.user_function()
@@ -226,23 +230,10 @@ class RowOperator(Operator):
     # ---- in and out ----
 
     def rows(self, batch: Batch) -> list[Any]:
-        """The batch's records; making them may run the user's own constructor."""
-        try:
-            return batch.rows
-        except BaseException as e:
-            raise OperatorError(self.name, batch_position(batch)) from e
+        return rows_of(batch, self.name)
 
     def keys(self, batch: Batch, key: Key) -> list[Any]:
-        if key.function is None:
-            return key_values(batch, key.columns)
-        rows = self.rows(batch)
-        records = iter(rows)
-        function = key.function
-        try:
-            keys = [function(r) for r in records]
-        except BaseException as e:
-            raise self.failure(batch, rows, records) from e
-        return canonical_keys(keys, key.record_type)
+        return record_keys(batch, key, self.name)
 
     def emit_results(
         self,
@@ -255,22 +246,15 @@ class RowOperator(Operator):
         try:
             out = self.results.adopt(out)
         except SchemaError as e:
-            raise self._misfit(origin, first_misfit(self.output_type, out), inputs) from wrong_type(
-                e, RETURNED
-            )
+            index = first_misfit(self.output_type, out)
+            raise misfit(self.name, origin, index, inputs) from wrong_type(e, RETURNED)
         self.emit_checked(out, origin, timestamps, inputs)
 
     def emit_checked(
         self, out: list[Any], origin: Origin | None, timestamps: Any, inputs: list[Any] | None
     ) -> None:
         """Emit records of the right class. If their fields turn out wrong later, this operator is blamed."""
-        try:
-            self.context.emit(Batch(self.output_type, None, out, origin, timestamps))
-        except SchemaError as e:
-            index = first_misfit(self.output_type, out)
-            if index < 0:
-                raise
-            raise self._misfit(origin, index, inputs) from wrong_type(e, RETURNED)
+        emit_checked(self, out, origin, timestamps, inputs)
 
     def _emit_many(self, batch: Batch, out: list[Any], ends: list[int] | None) -> None:
         if not out:
@@ -286,7 +270,7 @@ class RowOperator(Operator):
         except SchemaError as e:
             raise OperatorError(self.name) from wrong_type(e, where)
         try:
-            self.context.emit_side(tag, Batch(record_type, None, values, None, timestamps))
+            self.context.emit_side(tag, Batch(record_type, rows=values, timestamps=timestamps))
         except SchemaError as e:
             if first_misfit(record_type, values) < 0:
                 raise
@@ -296,13 +280,7 @@ class RowOperator(Operator):
 
     def failure(self, batch: Batch, rows: list[Any], records: Iterator[Any]) -> OperatorError:
         """Blame the record that the loop over `records` (an iterator of `rows`) took last."""
-        index = max(0, len(rows) - length_hint(records) - 1)
-        return OperatorError(self.name, _at(batch.origin, index), brief(rows[index]))
-
-    def _misfit(self, origin: Origin | None, index: int, inputs: list[Any] | None) -> OperatorError:
-        """Blame the input whose result has this index; the result itself is in the error's cause."""
-        record = "" if inputs is None or index < 0 else brief(inputs[index])
-        return OperatorError(self.name, _at(origin, index), record)
+        return record_failure(self.name, batch, rows, records)
 
 
 class SideOutputs:
@@ -419,15 +397,6 @@ def _repeat(timestamps: Any, ends: list[int] | None) -> Any:
         return None
     counts: npt.NDArray[np.int64] = np.diff(np.array([0, *ends]))
     return timestamps.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-
-
-def batch_position(batch: Batch) -> str:
-    """Where a batch as a whole comes from; empty if unknown."""
-    return "" if batch.origin is None else f"the batch that starts at {batch.origin.at(0)}"
-
-
-def _at(origin: Origin | None, index: int) -> str:
-    return "" if origin is None or index < 0 else origin.at(index)
 
 
 def records_of(result: Any) -> Iterable[Any]:

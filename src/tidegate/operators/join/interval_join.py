@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidegate.core.errors import ProgramError
-from tidegate.operators.event_time.late_records import LateRecords, chosen
-from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions.row_operator import RowOperator, StatefulContext, batch_position
+from tidegate.operators.event_time.late_records import LateRecords
+from tidegate.operators.failures import OperatorError, batch_position
+from tidegate.operators.functions.row_operator import RowOperator, StatefulContext
 from tidegate.operators.functions.stamped_results import MOST_ROWS, StampedResults
 from tidegate.operators.join.buffers import Entry, JoinBuffer, StoredEntries
 from tidegate.operators.keyed.latest_values import not_storable
@@ -202,7 +202,7 @@ class IntervalJoinOperator(RowOperator):
             return batch, times.tolist()
         self._late.leave_out(batch, late, self.operation.late_tags[side])
         in_time = ~late
-        return chosen(batch, in_time), times[in_time].tolist()
+        return batch.filter(in_time), times[in_time].tolist()
 
     def _check_storable(self) -> None:
         if self._refusal is not None:

@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegate.api.windows import TimeWindow
-from tidegate.core.errors import ProgramError
 from tidegate.operators.functions.row_operator import UnkeyedContext
-from tidegate.operators.keyed.latest_values import not_storable
 from tidegate.operators.window.computation import WindowComputation
 from tidegate.operators.window.contents import NOTHING, Contents, ListedContents
 from tidegate.operators.window.results import FunctionResults
@@ -37,13 +35,6 @@ class WindowJoinOperator(WindowOperator):
         """Open the function, and find what a checkpoint had."""
         self._buffered = self.context.gauge("buffered_records")
         super().open()
-
-    def _refuse_untyped(self) -> None:
-        for record_type in self.input_types:
-            if record_type.is_object:
-                raise ProgramError(
-                    not_storable(self.context.operator_name, self.operation.keys[0], record_type)
-                )
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Add each record to its windows, on its side."""

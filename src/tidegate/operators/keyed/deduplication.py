@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.errors import ProgramError
 from tidegate.keys.key_index import KeyIndex
-from tidegate.operators.event_time.late_records import LateRecords, chosen
-from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.functions.row_operator import RowOperator, batch_position
+from tidegate.operators.event_time.late_records import LateRecords
+from tidegate.operators.failures import OperatorError, batch_position, blame
+from tidegate.operators.functions.row_keys import KeyColumns, record_keys
 from tidegate.operators.keyed.latest_values import not_storable
 from tidegate.operators.operator import Operator
-from tidegate.operators.results import wrong_type
 from tidegate.program.join_operations import Deduplicate
 from tidegate.records.batch import Batch
 from tidegate.records.elements import MIN_TIMESTAMP
@@ -43,16 +42,12 @@ def deduplicate_operator(operation: Deduplicate) -> type[Operator]:
     return ObjectDeduplicateOperator if operation.key.record_type.is_object else DeduplicateOperator
 
 
-class TimedFilter(RowOperator):
+class TimedFilter(Operator):
     """Leaves out late records and duplicates; the base of both operators. Mailbox thread only."""
 
     operation: Deduplicate
 
-    def user_function(self) -> Any:
-        return None
-
     def open(self) -> None:
-        super().open()
         self._late = LateRecords(self)
         self._remembered = self.context.gauge("remembered_keys")
 
@@ -68,14 +63,14 @@ class TimedFilter(RowOperator):
         late = times <= self.clock_ms
         if late.any():
             self._late.leave_out(batch, late, self.operation.late_tag)
-            batch, times = chosen(batch, ~late), times[~late]
+            batch, times = batch.filter(~late), times[~late]
         if not batch.num_rows:
             return
         passes = self.passes(batch, times)
         if passes.all():
             self.context.emit(batch)
         elif passes.any():
-            self.context.emit(chosen(batch, passes))
+            self.context.emit(batch.filter(passes))
 
     @abstractmethod
     def passes(self, batch: Batch, times: Longs) -> Mask:
@@ -96,7 +91,7 @@ class DeduplicateOperator(TimedFilter):
         self._changed: Mask = np.zeros(_FEW, np.bool_)
         self._sweep_ms = MIN_TIMESTAMP
         key = self.operation.key
-        self._positions = [self.input_types[0].field_index(c, "the key") for c in key.columns]
+        self._keys = KeyColumns(key, self.input_types[0], self.name)
         self._table = self.context.states.keyed(key.record_type).panes(STATE_NAME, _VALUES)
         for rows in self._table.restored():
             ids = self._ids(rows.keys)
@@ -109,7 +104,7 @@ class DeduplicateOperator(TimedFilter):
     def passes(self, batch: Batch, times: Longs) -> Mask:
         """In each pass the first candidate of every key passes, and may rule out others of its key."""
         with blame(self.name, batch_position(batch)):
-            ids = self._ids(self._key_columns(batch))
+            ids = self._ids(self._keys.of(batch))
         kept, within_ms = self._kept, self.operation.within_ms
         passes = np.zeros(len(ids), np.bool_)
         candidates = np.flatnonzero(_is_after(times, kept[ids], within_ms))
@@ -132,7 +127,6 @@ class DeduplicateOperator(TimedFilter):
 
     def on_event_time(self, watermark_ms: int) -> None:
         """Forget keys whose duplicates would be late; not at every watermark, as it scans all keys."""
-        super().on_event_time(watermark_ms)
         if watermark_ms < self._sweep_ms:
             return
         within_ms = self.operation.within_ms
@@ -149,7 +143,7 @@ class DeduplicateOperator(TimedFilter):
         changed, removed = np.flatnonzero(self._changed & is_live), np.flatnonzero(self._stored & ~is_live)
         self._table.write(
             self._rows(changed),
-            PaneRows(self._keys(removed), np.zeros(len(removed), np.int64), ()),
+            PaneRows(self._keys_of(removed), np.zeros(len(removed), np.int64), ()),
             lambda: self._rows(np.flatnonzero(is_live)),
         )
         self._stored = is_live
@@ -167,31 +161,20 @@ class DeduplicateOperator(TimedFilter):
             self._changed = np.concatenate([self._changed, np.zeros(more, np.bool_)])
         return ids
 
-    def _key_columns(self, batch: Batch) -> list[pa.Array]:
-        key = self.operation.key
-        if key.function is None:
-            return [batch.columns.column(i) for i in self._positions]
-        values = self.keys(batch, key)
-        try:
-            key.record_type.check_rows(values)
-            return list(key.record_type.to_columns(values).columns)
-        except SchemaError as e:
-            raise wrong_type(e, f"the key function {key.describe()} returned the wrong type") from e
-
-    def _keys(self, ids: Longs) -> list[pa.Array]:
+    def _keys_of(self, ids: Longs) -> list[pa.Array]:
         if not len(self._index):
             return [pa.array([], t) for t in self.operation.key.record_type.schema.types]
         return self._index.keys(ids)
 
     def _rows(self, ids: Longs) -> PaneRows:
-        return PaneRows(self._keys(ids), np.zeros(len(ids), np.int64), [pa.array(self._kept[ids])])
+        return PaneRows(self._keys_of(ids), np.zeros(len(ids), np.int64), [pa.array(self._kept[ids])])
 
     def _forget(self) -> None:
         """Renumber the keys if most are forgotten; keys that the backend must still remove stay."""
         needed = np.flatnonzero((self._kept != _NEVER) | self._stored)
         if len(self._index) < _FEW or len(needed) > len(self._index) // 2:
             return
-        keys = self._keys(needed)
+        keys = self._keys_of(needed)
         kept, stored, changed = self._kept[needed], self._stored[needed], self._changed[needed]
         self._index = KeyIndex()
         size = max(_FEW, len(needed))
@@ -215,7 +198,7 @@ class ObjectDeduplicateOperator(TimedFilter):
     def passes(self, batch: Batch, times: Longs) -> Mask:
         kept, within_ms = self._kept, self.operation.within_ms
         out = []
-        for key, time in zip(self.keys(batch, self.operation.key), times.tolist(), strict=True):
+        for key, time in zip(record_keys(batch, self.operation.key, self.name), times.tolist(), strict=True):
             last = kept.get(key)
             is_new = last is None or time >= last + within_ms
             if is_new:
@@ -226,7 +209,6 @@ class ObjectDeduplicateOperator(TimedFilter):
 
     def on_event_time(self, watermark_ms: int) -> None:
         """Forget keys whose duplicates would be late."""
-        super().on_event_time(watermark_ms)
         over_ms = watermark_ms - self.operation.within_ms + 1
         for key in [k for k, kept_ms in self._kept.items() if kept_ms <= over_ms]:
             del self._kept[key]

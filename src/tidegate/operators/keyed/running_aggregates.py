@@ -27,14 +27,13 @@ from tidegate.aggregates.aggregate import Aggregate, Kernel
 from tidegate.aggregates.rows import RowAggregates
 from tidegate.aggregates.segmented_scans import Ids, SumOverflow
 from tidegate.aggregates.totals import RunningRows, TotalColumn, Totals, distinct
-from tidegate.core.errors import SchemaError
 from tidegate.keys.key_index import KeyIndex
 from tidegate.operators.columns.aggregate_inputs import AggregateInputs
-from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.functions.row_operator import RowOperator, batch_position
+from tidegate.operators.failures import OperatorError, batch_position, blame, record_failure
+from tidegate.operators.functions.row_keys import KeyColumns, record_keys
 from tidegate.operators.keyed.latest_values import MemoryValues, latest_values
 from tidegate.operators.operator import Operator
-from tidegate.operators.results import wrong_type
+from tidegate.operators.results import emit_checked
 from tidegate.program.operations import RollingAggregate
 from tidegate.records.batch import Batch
 from tidegate.records.column_bits import dictionary_codes, is_bytes_like
@@ -57,35 +56,18 @@ def aggregate_operator(operation: RollingAggregate) -> type[Operator]:
     return RowAggregateOperator if operation.by_rows else ColumnAggregateOperator
 
 
-class AggregateOperator(RowOperator):
+class AggregateOperator(Operator):
     """The base of these operators: what they read, and how results become batches."""
 
     operation: RollingAggregate
 
-    def user_function(self) -> Any:
-        return None
-
     def open(self) -> None:
-        super().open()
         operation = self.operation
-        self._key_positions = [self.input_types[0].field_index(c, "the key") for c in operation.key.columns]
+        self.keys = KeyColumns(operation.key, self.input_types[0], self.name)
         aggregated: RecordType = operation.aggregated_type or self.input_types[0]
         self.inputs = AggregateInputs([a for _, a in operation.aggregates], aggregated)
         self.emits_each = operation.emit == "each"
         self._schema: pa.Schema | None = None
-
-    def key_columns(self, batch: Batch) -> list[pa.Array]:
-        key = self.operation.key
-        if key.function is None:
-            columns = batch.columns
-            return [columns.column(i) for i in self._key_positions]
-        values = self.keys(batch, key)
-        try:
-            key.record_type.check_rows(values)
-            return list(key.record_type.to_columns(values).columns)
-        except SchemaError as e:
-            reason = wrong_type(e, f"the key function {key.describe()} returned the wrong type")
-            raise OperatorError(self.name, batch_position(batch)) from reason
 
     def emit_columns(self, batch: Batch, keys: list[pa.Array], results: list[pa.Array]) -> None:
         """Emit key columns and results in the output type, text dictionary-encoded or plain as it came."""
@@ -95,10 +77,8 @@ class AggregateOperator(RowOperator):
             declared = self.output_type.schema
             self._schema = pa.schema([f.with_type(t) for f, t in zip(declared, types, strict=True)])
         out = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        if self.emits_each:
-            self.context.emit(Batch(self.output_type, out, None, batch.origin, batch.timestamps))
-        else:
-            self.context.emit(Batch.of_columns(self.output_type, out))
+        kind = self.output_type
+        self.context.emit(batch.with_columns(kind, out) if self.emits_each else Batch(kind, columns=out))
 
 
 @dataclass
@@ -133,7 +113,7 @@ class TotalsOperator(AggregateOperator):
     def values(self, batch: Batch) -> Sequence[Sequence[pa.Array | None]]:
         """What each aggregate folds: a column (None to count records), or the partial results of its totals."""
         if self._is_merge:
-            rest = iter(batch.columns.columns[len(self._key_positions) :])
+            rest = iter(batch.columns.columns[len(self.keys.positions) :])
             return [[next(rest) for _ in each.totals] for each in self.running]
         if self.inputs.is_empty:
             return [_NOTHING] * len(self.running)
@@ -162,7 +142,7 @@ class ColumnAggregateOperator(TotalsOperator):
     def process(self, batch: Batch, input_index: int) -> None:
         """Add the batch to the totals and emit results."""
         each = self.emits_each
-        keys = self.key_columns(batch)
+        keys = self.keys.of(batch)
         with blame(self.name, batch_position(batch)):
             values = self.values(batch)
             ids, count, arrays = self._table.begin(keys)
@@ -195,7 +175,7 @@ class LocalAggregateOperator(TotalsOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Emit one partial result per key of the batch; keep nothing."""
-        keys = self.key_columns(batch)
+        keys = self.keys.of(batch)
         with blame(self.name, batch_position(batch)):
             values = self.values(batch)
             if len(keys) == 1 and is_bytes_like(_value_type(keys[0])):
@@ -237,7 +217,7 @@ class RowAggregateOperator(AggregateOperator):
         each = self.emits_each
         with blame(self.name, batch_position(batch)):
             values = zip(*self.inputs.rows(batch), strict=True)
-        keys = self.keys(batch, self.operation.key)
+        keys = record_keys(batch, self.operation.key, self.name)
         stored, load = self._latest.begin(), self._latest.load
         live: dict[Any, list[Any]] = {}
         place: dict[Any, int] = {}
@@ -262,8 +242,8 @@ class RowAggregateOperator(AggregateOperator):
             if not each:
                 out = [rows.result(kept) for kept in live.values()]
         except BaseException as e:
-            raise self.failure(batch, batch.rows, records) from e
-        columns = self.key_columns(batch)
+            raise record_failure(self.name, batch, batch.rows, records) from e
+        columns = self.keys.of(batch, keys)
         if not each:
             chosen = pa.array(list(place.values()))
             columns = [c.take(chosen) for c in columns]
@@ -289,7 +269,7 @@ class ObjectAggregateOperator(AggregateOperator):
         """Add each record to what is kept of its key, in order."""
         with blame(self.name, batch_position(batch)):
             values = self.inputs.rows(batch)
-        keys = self.keys(batch, self.operation.key)
+        keys = record_keys(batch, self.operation.key, self.name)
         records = iter(keys)
         try:
             if len(values) == 1:
@@ -297,11 +277,11 @@ class ObjectAggregateOperator(AggregateOperator):
             else:
                 out = self._several(records, zip(*values, strict=True), _times(batch))
         except BaseException as e:  # a key that cannot be hashed, or whose comparison raises
-            raise self.failure(batch, batch.rows, records) from e
+            raise record_failure(self.name, batch, batch.rows, records) from e
         if self.emits_each:
-            self.emit_checked(out, batch.origin, batch.timestamps, batch.rows)
+            emit_checked(self, out, batch.origin, batch.timestamps, batch.rows)
         else:
-            self.emit_checked(list({row[0]: row for row in out}.values()), None, None, None)
+            emit_checked(self, list({row[0]: row for row in out}.values()), None, None, None)
 
     def _one(
         self, kernel: Kernel, keys: Iterator[Any], values: list[Any], times: Iterable[int]

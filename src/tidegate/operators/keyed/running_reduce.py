@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tidegate.core.errors import ProgramError, SchemaError
-from tidegate.operators.failures import OperatorError
+from tidegate.operators.failures import OperatorError, batch_position
 from tidegate.operators.functions.row_keys import key_position
-from tidegate.operators.functions.row_operator import RETURNED, RowOperator, batch_position
+from tidegate.operators.functions.row_operator import RowOperator
 from tidegate.operators.keyed.latest_values import latest_values
-from tidegate.operators.results import ResultType, wrong_type
+from tidegate.operators.results import RETURNED, ResultType, wrong_type
 from tidegate.records.batch import Batch
 from tidegate.state.copies import Copier, itself, row_copier
 from tidegate.state.generations import REMOVED

@@ -16,24 +16,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.core.errors import ProgramError, SchemaError
+from tidegate.core.errors import ProgramError
 from tidegate.keys.hashing import hash_columns
 from tidegate.keys.key_group_columns import key_groups
 from tidegate.keys.key_index import KeyIndex
 from tidegate.operators.columns.aggregate_inputs import AggregateInputs
-from tidegate.operators.event_time.late_records import LateRecords, chosen
+from tidegate.operators.event_time.late_records import LateRecords
 from tidegate.operators.event_time.restored_clocks import RestoredClocks
-from tidegate.operators.failures import OperatorError
-from tidegate.operators.functions.row_operator import RowOperator, batch_position
-from tidegate.operators.results import wrong_type
+from tidegate.operators.failures import OperatorError, batch_position
+from tidegate.operators.functions.row_keys import KeyColumns
+from tidegate.operators.operator import Operator
 from tidegate.operators.window.parts import Columns, Inputs, WindowAggregates, take
-from tidegate.program.operations import Key
 from tidegate.program.window_operations import WINDOW_TIME_TYPE, AggregateWindow
 from tidegate.records.batch import Batch
 from tidegate.records.decimals import DecimalOverflow, overflow_advice
@@ -49,7 +48,7 @@ MOST_ROWS: Final = 1 << 16
 """How many results are emitted together."""
 
 
-class ColumnWindowOperator(RowOperator):
+class ColumnWindowOperator(Operator):
     """Reads keys, times and values of a batch by columns, and emits results."""
 
     operation: AggregateWindow
@@ -62,17 +61,11 @@ class ColumnWindowOperator(RowOperator):
         """Remember what was emitted before the checkpoint, to leave it out."""
         self.emitted_ms, self.records_repeat = clocks.by_key_group, clocks.repeats
 
-    def user_function(self) -> Any:
-        return None
-
     def open(self) -> None:
-        super().open()
         operation = self.operation
         key = operation.key
-        input_type = self.input_types[0]
-        self._key_positions: list[int] = []
-        if key is not None and key.function is None:
-            self._key_positions = [input_type.field_index(c, "the key") for c in key.columns]
+        self._keys = None if key is None else KeyColumns(key, self.input_types[0], self.name)
+        self._key_positions: list[int] = [] if self._keys is None else self._keys.positions
         self._inputs = AggregateInputs([a for _, a in operation.aggregates], self.record_type())
         cut = operation.column_cut
         assert cut is not None
@@ -104,31 +97,18 @@ class ColumnWindowOperator(RowOperator):
         if late is None or not late.any():
             return batch
         self._late.leave_out(batch, late, self.operation.late_tag)
-        return None if late.all() else chosen(batch, ~late)
+        return None if late.all() else batch.filter(~late)
 
     def key_columns(self, batch: Batch) -> list[pa.Array]:
-        key = self.operation.key
-        if key is None:
+        if self._keys is None:
             return [pa.array(np.zeros(batch.num_rows, np.int64))]
-        if key.function is None:
-            columns = batch.columns
-            return [columns.column(i) for i in self._key_positions]
-        return self._function_keys(batch, key)
+        return self._keys.of(batch)
 
     def inputs(self, batch: Batch) -> Inputs:
         """The columns that each aggregate reads."""
         if self._inputs.is_empty:
             return [()] * len(self.aggregates.kernels)
         return self._inputs.columns(batch.columns)
-
-    def _function_keys(self, batch: Batch, key: Key) -> list[pa.Array]:
-        values = self.keys(batch, key)
-        try:
-            key.record_type.check_rows(values)
-            return list(key.record_type.to_columns(values).columns)
-        except SchemaError as e:
-            reason = wrong_type(e, f"the key function {key.describe()} returned the wrong type")
-            raise OperatorError(self.name, batch_position(batch)) from reason
 
     def refusal(self, error: Exception) -> Exception:
         """The error for the user; for a sum that does not fit, with what to do."""
@@ -146,7 +126,7 @@ class ColumnWindowOperator(RowOperator):
         # If late records can emit a window again, so can records that are read again: better twice than never.
         changes_again = self.records_repeat and self.operation.allowed_lateness_ms > 0
         if self.emitted_ms is not None and not changes_again and len(ids):
-            groups = key_groups(hash_columns(index.keys(ids)), self.context.max_parallelism)
+            groups = key_groups(hash_columns(index.keys(ids)), self.context.subtask.max_parallelism)
             news = np.flatnonzero(self.emitted_ms[groups] < ends - 1)
             ids, starts, ends, columns = ids[news], starts[news], ends[news], take(columns, news)
         if not len(ids):
@@ -163,7 +143,7 @@ class ColumnWindowOperator(RowOperator):
             declared = self.output_type.schema
             self._schema = pa.schema([f.with_type(t) for f, t in zip(declared, types, strict=True)])
         out = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self.context.emit(Batch(self.output_type, out, None, None, pa.array(ends - 1)))
+        self.context.emit(Batch(self.output_type, columns=out, timestamps=pa.array(ends - 1)))
 
     def _keys_of(self, index: KeyIndex, ids: Longs) -> list[pa.Array]:
         """The keys of ids; one column of text stays dictionary-encoded, which is cheap here and downstream."""

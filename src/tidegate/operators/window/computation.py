@@ -12,7 +12,6 @@ from typing import Any, Final
 from tidegate.api.evictors import Evictor, TimestampedValue
 from tidegate.api.window_functions import ProcessWindowFunction
 from tidegate.api.windows import TimeWindow
-from tidegate.core.errors import ProgramError
 from tidegate.operators.functions.row_operator import RowOperator, UnkeyedContext
 from tidegate.operators.window.contents import NOTHING, AccumulatedContents, Contents, ListedContents
 from tidegate.operators.window.contexts import LiveWindowContext, TimeContext
@@ -26,7 +25,6 @@ from tidegate.operators.window.row_accumulators import (
 from tidegate.operators.window.window_state import RememberedByKey, RememberedByWindow
 from tidegate.program.window_operations import AggregateWindow, ApplyWindow
 from tidegate.records.batch import Batch
-from tidegate.records.types import RecordType
 from tidegate.state.backend import KeyedStateBackend
 
 WINDOW_STATE: Final = "$window_state"
@@ -179,22 +177,4 @@ class AggregateComputation(WindowComputation):
         return self._built_in.values(batch) if self._evictor is None else batch.rows
 
     def _accumulated(self, elements: list[Any]) -> list[Any]:
-        return self._built_in.values(Batch.of_rows(self._record_type, elements))
-
-
-def refuse_untyped(operation: ApplyWindow, record_type: RecordType, operator: str) -> None:
-    """Refuse Python objects without a type as contents of windows; called if checkpoints are written or read.
-
-    Otherwise they are kept as pickles, in this process and its working files. No pickle is read from a checkpoint.
-    """
-    if operation.form == "aggregate" and operation.evictor is None:
-        kept, what = operation.accumulator_type, "the accumulator"
-        advice = "Give create_accumulator a return type hint, or pass accumulator_type="
-    else:
-        kept, what = record_type, "a record"
-        advice = "Give the function that makes the records a return type hint"
-    if kept is not None and kept.is_object:
-        raise ProgramError(
-            f"operator {operator!r} keeps windows that cannot be stored in a checkpoint: {what} is a Python object "
-            f"without a type. {advice}; or run without checkpoints and without resume"
-        )
+        return self._built_in.values(Batch(self._record_type, rows=elements))

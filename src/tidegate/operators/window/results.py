@@ -12,11 +12,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidegate.api.windows import GlobalWindow, TimeWindow
-from tidegate.core.errors import SchemaError
-from tidegate.operators.failures import OperatorError
+from tidegate.operators.failures import blame
+from tidegate.operators.functions.row_keys import keys_to_columns
 from tidegate.operators.functions.row_operator import RowOperator, SideOutputs, records_of
 from tidegate.operators.functions.stamped_results import stamps
-from tidegate.operators.results import wrong_type
 from tidegate.program.operations import Key
 from tidegate.program.window_operations import WINDOW_TIME_TYPE
 from tidegate.records.batch import Batch
@@ -129,7 +128,7 @@ class AggregateResults(Results):
         columns = zip(*values, strict=True)
         arrays += [build_column(f, list(column), None) for f, column in zip(fields, columns, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        operator.context.emit(Batch(operator.output_type, batch, None, None, timestamps))
+        operator.context.emit(Batch(operator.output_type, columns=batch, timestamps=timestamps))
 
     def _key_columns(self, keys: list[Any]) -> list[pa.Array]:
         key = self._key
@@ -137,12 +136,8 @@ class AggregateResults(Results):
             return []
         if key.function is None and len(key.columns) == 1:
             return [build_column(key.record_type.schema.field(0), keys, None)]
-        try:
-            key.record_type.check_rows(keys)
-            return list(key.record_type.to_columns(keys).columns)
-        except SchemaError as e:
-            reason = wrong_type(e, f"the key function {key.describe()} returned the wrong type")
-            raise OperatorError(self._operator.name) from reason
+        with blame(self._operator.name):
+            return keys_to_columns(keys, key)
 
 
 def result_time(window: TimeWindow, fired_at_ms: int | None) -> int | None:

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.api.column_cuts import SessionGap
-from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.functions.row_operator import batch_position
+from tidegate.operators.failures import OperatorError, batch_position, blame
 from tidegate.operators.window.column_operators import MOST_ROWS, KeepingWindowOperator
 from tidegate.operators.window.session_pool import Sessions
 from tidegate.operators.window.sessions import SessionState

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.keys.key_index import KeyIndex
-from tidegate.operators.failures import OperatorError, blame
-from tidegate.operators.functions.row_operator import batch_position
+from tidegate.operators.failures import OperatorError, batch_position, blame
 from tidegate.operators.window.column_operators import MOST_ROWS, ColumnWindowOperator, KeepingWindowOperator
 from tidegate.operators.window.parts import Columns, Part, concat
 from tidegate.operators.window.slice_bounds import slicing_of
@@ -196,7 +195,7 @@ class LocalWindowOperator(ColumnWindowOperator):
         arrays = [*keys, pa.array(ends), *self.aggregates.to_arrow(columns)]
         fields = [f.with_type(a.type) for f, a in zip(self.output_type.schema, arrays, strict=True)]
         out = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-        self.context.emit(Batch(self.output_type, out, None, None, pa.array(ends - 1)))
+        self.context.emit(Batch(self.output_type, columns=out, timestamps=pa.array(ends - 1)))
 
 
 def _is_encoded(column: pa.Array) -> bool:

@@ -24,7 +24,7 @@ from tidegate.core.errors import ProgramError
 from tidegate.operators.event_time.late_records import LateRecords
 from tidegate.operators.failures import OperatorError, close_blamed
 from tidegate.operators.functions.row_operator import RowOperator
-from tidegate.operators.window.computation import AggregateComputation, WindowComputation, refuse_untyped
+from tidegate.operators.window.computation import AggregateComputation, WindowComputation
 from tidegate.operators.window.contexts import LiveTriggerContext
 from tidegate.operators.window.merging_windows import MergingWindowSet
 from tidegate.operators.window.results import MOST_ROWS, result_time
@@ -55,8 +55,9 @@ class WindowOperator(RowOperator):
         context = self.context
         key = operation.state_key()
         assert key is not None
-        if context.options.checkpoint_interval or context.options.resume:
-            self._refuse_untyped()
+        unstorable = operation.unstorable(self.input_types)
+        if unstorable and (context.options.checkpoint_interval or context.options.resume):
+            raise ProgramError(f"operator {self.name!r} {unstorable}")
         self.backend = context.states.keyed(key.record_type)
         self._open_second_function()
         self._assigner, self._trigger = operation.assigner, operation.effective_trigger
@@ -78,10 +79,6 @@ class WindowOperator(RowOperator):
 
     def _make_computation(self) -> WindowComputation:
         return WindowComputation(self, self.operation, self.backend)
-
-    def _refuse_untyped(self) -> None:
-        """Refuse contents that a checkpoint cannot hold; called if checkpoints are written or read."""
-        refuse_untyped(self.operation, self.input_types[0], self.name)
 
     def _open_second_function(self) -> None:
         """Open the reduce function, if the one that `RowOperator` opened is the process function after it."""
@@ -337,6 +334,3 @@ class AggregateWindowOperator(WindowOperator):
 
     def _make_computation(self) -> WindowComputation:
         return AggregateComputation(self, self.operation, self.backend)
-
-    def _refuse_untyped(self) -> None:
-        pass  # accumulators of columns are typed

@@ -363,7 +363,13 @@ class BarrierAlignment:
             state.recorded_by = 0
 
     def _end_older(self, id: int) -> None:
-        """A newer checkpoint has begun to arrive: older ones can no longer be taken here."""
+        """A newer checkpoint has begun to arrive: older ones that miss barriers can no longer be taken here."""
+        if self._recording is not None:
+            mine = self._recording.barrier.checkpoint_id
+            self._recording.missing.difference_update(
+                c for c, b in self._overtaking if b.checkpoint_id == mine
+            )
+            self._complete_recording()
         older = sorted(i for i in self._waiting if i < id)
         for i in older:
             del self._waiting[i]
