@@ -238,7 +238,7 @@ def test_a_job_warns_of_timestamps_that_are_assigned_again_and_far_from_the_sour
     assert overwrites.startswith(
         "job 'far': event time: 'again' overwrites the timestamps and watermarks of 'marks'"
     )
-    assert "'again' assigns timestamps behind an exchange" in behind_an_exchange
+    assert "'again' assigns timestamps after an exchange" in behind_an_exchange
     assert "Assign them at the source: from_source(source, strategy)" in behind_an_exchange
 
 

@@ -308,7 +308,7 @@ class TestContext:
         [
             ("unkeyed", "the stream has no keys, and a timer belongs to a key. Call key_by"),
             ("plain", "Timed has no timers. Derive it from KeyedProcessFunction"),
-            ("deaf", "Timed would not hear of it. Define on_timer"),
+            ("deaf", "Timed has no on_timer method that it would call. Define on_timer"),
         ],
     )
     def test_timers_are_refused_by_name_where_there_are_none(

@@ -456,7 +456,7 @@ def test_the_plan_warns_of_timestamps_that_are_assigned_twice_or_far_from_the_so
         "'again' overwrites the timestamps and watermarks of 'timestamps'. Assign them once, at the source"
         in plan
     )
-    assert "'again' assigns timestamps behind an exchange" in plan
+    assert "'again' assigns timestamps after an exchange" in plan
 
 
 def test_the_plan_says_whether_timestamps_are_found_by_columns_or_by_your_python():
@@ -511,4 +511,4 @@ def test_the_plan_warns_of_batch_functions_between_timestamps_and_windows():
     env = Environment()
     batches = times(env).map_batches(lambda batch: batch, name="mine")
     batches.key_by("app").window(TumblingEventTimeWindows("1 s")).count().print()
-    assert "'mine' is in front of" in " ".join(env.explain().split())
+    assert "'mine' comes before" in " ".join(env.explain().split())

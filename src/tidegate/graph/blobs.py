@@ -1,7 +1,7 @@
 """Blobs: the user's functions and objects as bytes. The only pickles that leave the driver.
 
-Functions and classes from modules that are not installed (a script, a notebook, a test) travel by value, so the
-slots need not be able to import them; installed packages travel by name.
+Functions and classes from modules that are not installed (a script, a notebook, a test) are pickled by value, so the
+slots need not import them; those of installed packages are pickled by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidegate.graph.struct_classes import StructPickler
 
 
 def dump_blob(value: Any, owner: str) -> bytes:
-    """Pickle a user's object; `owner` (an operator) is named when it cannot be done."""
+    """Pickle a user's object; the error names its `owner` (an operator)."""
     try:
         return _dumps(value)
     except Exception as e:
@@ -45,15 +45,15 @@ def dump_blob(value: Any, owner: str) -> bytes:
 
 
 def load_blob(data: bytes) -> Any:
-    """Unpickle what `dump_blob` made; only ever called on bytes from the job's own authenticated driver.
+    """Unpickle what `dump_blob` made; only called on bytes from the job's own authenticated driver.
 
-    A class that this process defined comes back as itself, and unchanged.
+    A class that this process defined comes back as itself, unchanged.
     """
     return _Loader(io.BytesIO(data)).load()
 
 
 def load_in_slot(data: bytes, owner: str) -> Any:
-    """`load_blob` where the program runs; what cannot be loaded is a `SerializationError` that names the operator."""
+    """`load_blob` in a slot; if it fails, raises a `SerializationError` that names the operator."""
     try:
         return load_blob(data)
     except ImportError as e:
@@ -69,11 +69,11 @@ def load_in_slot(data: bytes, owner: str) -> Any:
 
 
 class _Loader(pickle.Unpickler):
-    """Leaves this process's own classes alone.
+    """Does not change this process's own classes.
 
     cloudpickle recognises a class that comes back to the process that defined it, but sets all its attributes again, as
-    they were pickled: its methods would know only the globals that their code uses, and no longer the classes that
-    their hints name. A class that came from another process does get them again: there it may have changed since.
+    they were pickled: its methods would then see only the globals that their code uses, and not the classes that their
+    hints name. A class that came from another process does get them again: it may have changed there.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -90,7 +90,7 @@ _CLOUDPICKLE = sys.modules[cloudpickle.CloudPickler.__module__]
 _from_elsewhere: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes of this process that were made from a blob."""
 _lock = threading.Lock()
-"""Held where a class is made and noted: a second thread that loads it then completes it by itself, too."""
+"""Held while a class is made and noted: a second thread that loads it then completes it, too."""
 
 
 def _make_class(make: Callable[..., type], *description: Any) -> type:
@@ -114,9 +114,9 @@ def _dumps(value: Any) -> bytes:
 
 
 def _culprit(value: Any) -> tuple[str, str, Any]:
-    """The captured variable, global or attribute that does not pickle, a few levels down: what it is, its name, itself.
+    """The captured variable, global or attribute that cannot be pickled, a few levels deep: its kind, name and value.
 
-    Empty words if it is not found.
+    The kind and the name are empty if it is not found.
     """
     for holder in _holders(value, 5):
         for kind, name, item in _parts(holder):
@@ -126,7 +126,7 @@ def _culprit(value: Any) -> tuple[str, str, Any]:
 
 
 def _lives_in_the_driver(value: Any) -> bool:
-    """Whether it is the user's way to the driver: of no use in a slot, and not to be searched for what is in it."""
+    """Whether it belongs to the driver: useless in a slot, and not to be searched for parts."""
     return (
         isinstance(value, (Environment, DataStream)) or type(value).__module__.partition(".")[0] == "pyspark"
     )
@@ -174,7 +174,7 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, str, Any]]
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """The names that a function uses, also in the functions written inside it."""
+    """The names that a function uses, including those in nested functions."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,4 +1,4 @@
-"""Chaining: make operators that need no exchange one task, and say why where they are not chained."""
+"""Chaining: operators that need no exchange become one task; every other edge gets the reason why not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def decide_chaining(graph: StreamGraph) -> None:
 
 
 def _columns(edge: StreamEdge) -> tuple[str, ...] | None:
-    """The columns that must cross an exchange, in order; None: all of them, or rows that have none yet."""
+    """The columns that must cross an exchange, in order; None: all, or the records are rows without columns."""
     target, produced = edge.target, edge.produced_type
     together = [e for e in target.inputs if e.input == edge.input]  # a union: all get the same columns
     if not edge.unchained_because or produced.is_object or any(e.source.operation.rows for e in together):
@@ -66,7 +66,7 @@ def chains(graph: StreamGraph) -> list[list[StreamNode]]:
 
 
 def _check_in_flight(graph: StreamGraph) -> None:
-    """Refuse records without a type where a checkpoint would have to hold them, unless the program asks for that."""
+    """Refuse untyped records where a checkpoint would have to store them, unless the program allows pickles."""
     options = graph.options
     unaligned = options.checkpoint_unaligned or options.checkpoint_alignment_timeout
     if not options.checkpoint_interval or not unaligned or options.checkpoint_allow_pickle:
@@ -82,7 +82,7 @@ def _check_in_flight(graph: StreamGraph) -> None:
 
 
 def build_job_graph(graph: StreamGraph) -> JobGraph:
-    """Make the JobGraph: one vertex per chain; the user's objects become blobs, or are refused by name."""
+    """Make the JobGraph: one vertex per chain. The user's objects become blobs; one that cannot is refused by name."""
     groups = chains(graph)
     _check_in_flight(graph)
     place = {n.index: (VertexId(v), i) for v, group in enumerate(groups) for i, n in enumerate(group)}

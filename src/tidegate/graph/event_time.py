@@ -1,4 +1,4 @@
-"""Event time in a plan: operators that need it have it on every path from the sources; doubtful places are named."""
+"""Event time in a plan: checks that operators that need it have it on every path from the sources; warns of doubts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 def check_event_time(graph: StreamGraph) -> None:
-    """Refuse an operator that needs event time behind a source whose records have no timestamps (S3-17)."""
+    """Refuse an operator that needs event time after a source whose records have no timestamps (S3-17)."""
     for node in graph.nodes:
         if not node.operation.needs_event_time or node.operation.is_local_stage:
-            continue  # what is local is a part of the merging one, whose name the user knows
+            continue  # the merging stage is checked, whose name the user knows
         for source in _sources_without_times(node):
             raise ProgramError(
                 f"operator {node.name!r} needs event time, but the records of source {source.name!r} have no "
                 f"timestamps. Give it a WatermarkStrategy: from_source(source, WatermarkStrategy.bounded('2 s', "
-                f"'ts')), or assign_timestamps_and_watermarks(...) behind it"
+                f"'ts')), or assign_timestamps_and_watermarks(...) after it"
             )
 
 
 def event_time_warnings(graph: StreamGraph) -> list[str]:
-    """Timestamps that are assigned far from the source, a second time (S3-23), or before rows may change places."""
+    """Warnings of timestamps assigned far from the source, or twice (S3-23), or before rows may be reordered."""
     doubts = [text for node in graph.nodes if node.inputs and _gives_times(node) for text in _doubts(node)]
     return doubts + [
         text for node in graph.nodes if node.operation.needs_event_time for text in _batches(node)
@@ -33,16 +33,16 @@ def event_time_warnings(graph: StreamGraph) -> list[str]:
 
 
 def _batches(node: StreamNode) -> Iterator[str]:
-    """Rows that the user's own code may have put in another order than their timestamps have."""
+    """Warn if the user's own code may have put rows in another order than their timestamps."""
     waiting = [node]
     while waiting:
         for edge in waiting.pop().inputs:
             before = edge.source
             if before.operation.may_reorder:
                 yield (
-                    f"event time: {before.name!r} is in front of {node.name!r}; the rows of its result keep the "
+                    f"event time: {before.name!r} comes before {node.name!r}; the rows of its result keep the "
                     f"timestamps of its input by their place. If it changes their order or number, assign timestamps "
-                    f"behind it"
+                    f"after it"
                 )
             if not _gives_times(before):
                 waiting.append(before)
@@ -58,7 +58,7 @@ def _doubts(node: StreamNode) -> Iterator[str]:
             )
     if any(e.unchained_because for one in (node, *before) for e in one.inputs):
         yield (
-            f"event time: {node.name!r} assigns timestamps behind an exchange, where the order of the records of a "
+            f"event time: {node.name!r} assigns timestamps after an exchange, where the order of the records of a "
             f"partition is lost. Assign them at the source: from_source(source, strategy)"
         )
 

@@ -1,6 +1,6 @@
-"""`explain`: what a program will become, for people and for programs, before anything runs; and a job that runs.
+"""`explain`: the plan of a program, for people and for tools, before anything runs; and the plan of a running job.
 
-The formats say the same: text for a terminal, JSON for tools, Mermaid for documents, SVG to look at.
+All formats have the same content: text for a terminal, JSON for tools, Mermaid for documents, SVG to look at.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from tidegate.metrics.snapshot import JobMetrics
 
 
 class PlanText(str):
-    """A plan as it was asked for; a notebook that shows it draws the picture."""
+    """A plan in the requested format; a notebook shows it as a picture."""
 
     _plan: Plan
 
     @classmethod
     def of(cls, text: str, plan: Plan) -> PlanText:
-        """The text of a plan."""
         made = cls(text)
         made._plan = plan
         return made
@@ -35,7 +34,7 @@ class PlanText(str):
 
 
 def explain(stream_graph: StreamGraph, format: str = "text", note: str = "") -> str:
-    """Describe the tasks of a graph, why each exchange is one, the slots needed, and what is slow.
+    """Describe the tasks of a graph, why each exchange is needed, the slots needed, and what is slow.
 
     `format` is "text", "json" (the fields of `explain_plan.Plan`), "mermaid" or "svg"; `note` becomes a warning.
     """
@@ -44,7 +43,7 @@ def explain(stream_graph: StreamGraph, format: str = "text", note: str = "") -> 
 
 
 def explain_running(plan: Plan, metrics: JobMetrics, format: str = "text") -> str:
-    """The same of a job that runs: each operator with its watermark, how far it is behind, and what holds it back."""
+    """As `explain`, for a running job: each operator with its watermark, its lag, and what holds it back."""
     return _write(format, with_watermarks(plan, metrics))
 
 

@@ -2,7 +2,7 @@
 
 1. Layers: a box is one layer after the last of its inputs (longest path).
 2. Waypoints: a link over several layers gets a dummy cell in each layer that it passes.
-3. Order: each layer is sorted by the barycenters of its neighbours, in sweeps to and fro, to avoid crossings.
+3. Order: each layer is sorted by the barycenters of its neighbours, sweeping forward and backward, to avoid crossings.
 4. Places: each cell is pulled to the mean of its neighbours; order and gaps are kept by isotonic regression (pool
    adjacent violators).
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 SWEEPS = 8
 MOST_WAYPOINTS = 4_000
-"""Beyond so many pieces of long edges they are drawn straight: the drawing is unreadable anyway."""
+"""With more pieces than this, long edges are drawn straight: the drawing is unreadable anyway."""
 
 
 class Box(NamedTuple):
@@ -27,7 +27,7 @@ class Box(NamedTuple):
 
 
 class Link(NamedTuple):
-    """An edge between two boxes; the ports are distances from their tops, `label_width` needs room beside it."""
+    """An edge between two boxes; the ports are distances from their tops, the label needs `label_width` beside it."""
 
     source: int
     target: int
@@ -130,7 +130,7 @@ def _split_long_links(
 
 
 def _reduce_crossings(columns: list[list[_Cell]]) -> None:
-    """Order each layer by the barycenters of its neighbours, sweeping to and fro."""
+    """Order each layer by the barycenters of its neighbours, sweeping forward and backward."""
     for column in columns:
         for place, cell in enumerate(column):
             cell.y = place
@@ -152,7 +152,7 @@ def _barycenter(cell: _Cell, forward: bool) -> float:
 
 
 def _place(columns: list[list[_Cell]], gap: float) -> None:
-    """Give every cell a height: stacked at first, then pulled towards its neighbours, order kept."""
+    """Give every cell a vertical position: stacked at first, then pulled towards its neighbours in the same order."""
     for column in columns:
         y = 0.0
         for cell in column:

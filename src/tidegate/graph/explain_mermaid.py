@@ -8,7 +8,7 @@ from tidegate.graph.explain_plan import Plan, PlannedOperator, PlannedTask
 
 
 def mermaid_of(plan: Plan) -> str:
-    """The flowchart; operators that run the user's Python per record are drawn with round ends."""
+    """The flowchart; operators that run the user's Python per record have round ends."""
     title = json.dumps(f"{plan.name}, slots needed: {plan.slots.total}", ensure_ascii=False)
     lines = ["---", f"title: {title}", "---", "flowchart LR"]
     for task in plan.tasks:
@@ -45,6 +45,6 @@ def _shape(operator: PlannedOperator) -> str:
 
 
 def _text(text: str) -> str:
-    """A label: Mermaid ends it at a quote and reads markup, entities of its own form are safe."""
+    """A label. Mermaid would end it at a quote and read markup, so these become entities of its own form."""
     unsafe = '"#<>&\\`|[](){}'
     return "".join(f"#{ord(c)};" if c in unsafe else c for c in " ".join(text.split()))

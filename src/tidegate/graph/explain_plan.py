@@ -1,6 +1,6 @@
 """The plan as data: what every format of `explain` shows. The field names are the keys of the JSON format.
 
-They are stable: a field may be added, none changes its meaning. `VERSION` grows if that must be broken.
+They are stable: fields may be added, but none changes its meaning. If one must, `VERSION` grows.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class PlannedOperator(msgspec.Struct, frozen=True):
     side_outputs: dict[str, str]
     states: list[PlannedState] = []
     watermarks: PlannedWatermarks | None = None
-    """Where event time begins; None: not here."""
+    """The watermark strategy, if event time begins here."""
     watermark: OperatorWatermark | None = None
-    """Of a running job: how far event time is behind this operator."""
+    """Of a running job: how far event time is after this operator."""
 
     @property
     def event_time(self) -> list[str]:
-        """What is said about event time, in lines."""
+        """What the plan says about event time, in lines."""
         lines = [] if self.watermarks is None else [f"watermarks: {self.watermarks.words}"]
         return lines if self.watermark is None else [*lines, self.watermark.words]
 
@@ -141,7 +141,7 @@ class Plan(msgspec.Struct, frozen=True):
     state_backend: str = ""
     """Where keyed state is kept; empty if no operator of the job has any."""
     checkpoints: str = ""
-    """How often, in which mode and where to; or what follows a failure without them."""
+    """How often, in which mode and where; or what happens after a failure without them."""
     guarantees: list[Guarantee] = []
     """What a failure does to the output of each sink."""
 
@@ -151,7 +151,6 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan_of(graph: StreamGraph) -> Plan:
-    """Make the plan of a graph."""
     groups = chains(graph)
     place = {
         n.index: (task, position) for task, group in enumerate(groups) for position, n in enumerate(group)
@@ -176,13 +175,14 @@ def plan_of(graph: StreamGraph) -> Plan:
 
 
 def with_watermarks(plan: Plan, metrics: JobMetrics) -> Plan:
-    """The plan of a running job with each operator's watermark of now; its tasks are the vertices of the metrics."""
+    """The plan of a running job with each operator's current watermark; its tasks are the vertices of the metrics."""
     vertices = {vertex.vertex: vertex for vertex in metrics.vertices if vertex.subtasks}
     timed = _tasks_with_event_time(plan)
     tasks = []
     for task in plan.tasks:
         marks = operator_watermarks(metrics, vertices[task.id]) if task.id in vertices else []
-        if not marks and task.id in vertices and task.id in timed:  # nobody before it has a watermark yet
+        # No operator before it has a watermark yet.
+        if not marks and task.id in vertices and task.id in timed:
             marks = [OperatorWatermark(None, 0, False, "")] * len(task.operators)
         begins = next((i for i, o in enumerate(task.operators) if o.watermarks is not None), 0)
         operators = [
@@ -194,7 +194,7 @@ def with_watermarks(plan: Plan, metrics: JobMetrics) -> Plan:
 
 
 def _tasks_with_event_time(plan: Plan) -> set[int]:
-    """The tasks where event time begins, and those behind them."""
+    """The tasks where event time begins, and those after them."""
     found = {task.id for task in plan.tasks if any(o.watermarks is not None for o in task.operators)}
     before = -1
     while len(found) != before:
@@ -307,7 +307,7 @@ def _warnings(graph: StreamGraph) -> list[str]:
 
 
 def untyped_records(graph: StreamGraph) -> list[str]:
-    """Exchanges whose records were given a type and travel as pickles all the same; for the log."""
+    """Exchanges whose records have a type hint but are pickled all the same; for the log."""
     return list(dict.fromkeys(_pickled(e) for e in graph.edges if e.unchained_because and _why_untyped(e)))
 
 

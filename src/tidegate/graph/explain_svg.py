@@ -60,11 +60,11 @@ STYLE = """
 .tidegate-plan .label{font-size:11.5px;fill:#33414f;paint-order:stroke;stroke:#fff;stroke-width:5px}
 .tidegate-plan .slowtext{fill:#b42a2a}
 """
-"""Each rule is for this picture alone: in a notebook the style sheets of all outputs are those of one page."""
+"""Each rule is for this picture only: in a notebook all outputs share one page and its style sheets."""
 
 
 class _Row(NamedTuple):
-    """An operator inside its task: its position there, how far it is indented, which row calls it, and its place."""
+    """An operator inside its task: its position, its indentation, the row that calls it, and its place."""
 
     position: int
     indent: int
@@ -74,7 +74,6 @@ class _Row(NamedTuple):
 
 
 def svg_of(plan: Plan) -> str:
-    """Draw the plan."""
     rows = [_rows(task) for task in plan.tasks]
     boxes = [_box(task, rows[task.id]) for task in plan.tasks]
     links = [_link(e, rows) for e in plan.exchanges]
@@ -116,7 +115,7 @@ def svg_of(plan: Plan) -> str:
 
 
 def _rows(task: PlannedTask) -> list[_Row]:
-    """The operators so that each comes below its caller; where a caller has several, they are indented."""
+    """The operators, each below its caller; where a caller has several, they are indented."""
     callees: dict[int, list[int]] = {}
     for call in task.calls:
         callees.setdefault(call.source, []).append(call.target)
@@ -237,7 +236,7 @@ def _edge(route: list[Point], exchange: PlannedExchange) -> str:
 
 
 def _labels(layout: Layout, exchanges: Sequence[PlannedExchange]) -> list[str]:
-    """Each label in the middle of its first bend; labels that would lie on each other move down."""
+    """Each label in the middle of its first bend; labels that would overlap move down."""
     taken: list[tuple[float, float, float]] = []
     parts = []
     for route, exchange in zip(layout.routes, exchanges, strict=True):
@@ -290,7 +289,7 @@ def _detail(operator: PlannedOperator) -> str:
 
 
 def _times(operator: PlannedOperator) -> list[str]:
-    """What is said about event time, in lines that fit."""
+    """What the plan says about event time, in lines that fit."""
     return [part for line in operator.event_time for part in textwrap.wrap(line, LONGEST_DETAIL)]
 
 
@@ -308,7 +307,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _width(text: str, size: float, *, bold: bool = False) -> float:
-    """About how wide a text is drawn; fonts differ, so a little generous."""
+    """About how wide a text is drawn; generous, because fonts differ."""
     units = sum(
         0.34 if c in "iljtf.,:;|!'()[] " else 0.9 if c in "mwMW@…→" else 0.66 if c.isupper() else 0.58
         for c in text

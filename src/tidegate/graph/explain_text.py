@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from tidegate.core.words import number_of
 from tidegate.graph.explain_plan import Plan, PlannedExchange, PlannedOperator, PlannedState, PlannedTask
 
 LONGEST_DETAIL = 100
 
 
 def text_of(plan: Plan) -> str:
-    """The plan, task by task, then what runs how, what is not run, and what is slow."""
+    """The plan task by task, then how operators run, what is not run, and what is slow."""
     groups = ", ".join(f"{group} {slots}" for group, slots in plan.slots.by_group.items())
     lines = [
         (
-            f"job {plan.name!r}: {_count(len(plan.tasks), 'task')}, "
-            f"{_count(plan.slots.total, 'slot')} needed ({groups})"
+            f"job {plan.name!r}: {number_of(len(plan.tasks), 'task')}, "
+            f"{number_of(plan.slots.total, 'slot')} needed ({groups})"
         )
     ]
     outgoing: dict[int, list[PlannedExchange]] = {}
@@ -95,7 +96,3 @@ def _summary(plan: Plan) -> list[str]:
     if plan.unused:
         lines.append(f"not run, because they lead to no sink: {', '.join(plan.unused)}")
     return lines + plan.warnings
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

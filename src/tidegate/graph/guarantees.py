@@ -1,7 +1,7 @@
 """Guarantees: how often a record counts in the output of each sink if the job fails, and why. Pure.
 
-A result is as good as the weakest of three: the sources (can they be read again?), the checkpoints (are there any, and
-do they cut the stream exactly?) and the sink (does it take back what no checkpoint covers?).
+The guarantee is that of the weakest of three: the sources (can they be read again?), the checkpoints (are there any,
+and do they cut the stream exactly?) and the sink (does it remove what no checkpoint covers?).
 
 | | no transactions | transactions |
 |---|---|---|
@@ -46,7 +46,7 @@ def guarantees(graph: StreamGraph) -> list[Guarantee]:
 
 
 def describe_checkpoints(options: Options) -> str:
-    """How the job takes checkpoints, or what follows a failure if it takes none.
+    """How the job takes checkpoints, or what happens after a failure if it takes none.
 
     >>> describe_checkpoints(Options().with_keywords(checkpoint_interval="1 s"))
     'every 1 s, exactly_once, in the memory of the JobManager: they do not outlive the driver'

@@ -32,7 +32,7 @@ class OperatorSpec(msgspec.Struct, frozen=True):
 
 
 class OperatorPayload(NamedTuple):
-    """The live objects of an operator: its operation and the types of what goes in and out."""
+    """The live objects of an operator: its operation and its input and output types."""
 
     operation: Any
     input_types: tuple[Any, ...]
@@ -59,20 +59,19 @@ class JobVertex(msgspec.Struct, frozen=True):
     max_parallelism: int
     slot_sharing_group: str
     alignment_group: str | None = None
-    """The group of sources whose slowest this one may not run ahead of."""
+    """The watermark alignment group of a source: it may not run far ahead of the slowest of the group."""
     queries: tuple[tuple[int, ...], ...] = ()
     """Operators that run as one polars query, by position: the first computes what all of them do."""
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads a source."""
         return self.operators[0].is_source
 
 
 class JobEdge(msgspec.Struct, frozen=True):
     """An exchange: from an operator of one chain to an input of the head of another. `blob`: the Partitioning.
 
-    `columns` are those that cross it; None: all. `as_rows`: the consumer runs Python per record and wants no columns.
+    `columns` are those that cross it; None: all. `as_rows`: the consumer runs Python per record and needs no columns.
     """
 
     id: EdgeId
@@ -101,11 +100,9 @@ class JobGraph(msgspec.Struct, frozen=True):
         return self.vertices[id]
 
     def inputs(self, id: VertexId) -> list[JobEdge]:
-        """Edges into a vertex, in order."""
         return [e for e in self.edges if e.target == id]
 
     def outputs(self, id: VertexId) -> list[JobEdge]:
-        """Edges out of a vertex, in order."""
         return [e for e in self.edges if e.source == id]
 
     def slots_by_group(self) -> dict[str, int]:
@@ -126,12 +123,11 @@ class JobGraph(msgspec.Struct, frozen=True):
         return sum(self.slots_by_group().values())
 
     def encode(self) -> bytes:
-        """For the wire."""
         return msgspec.msgpack.encode(self)
 
     @staticmethod
     def decode(data: bytes) -> JobGraph:
-        """From the wire; bytes that are no JobGraph of this version are refused."""
+        """Decode from the wire; raises `ProtocolError` for anything but a JobGraph of this version."""
         try:
             graph = msgspec.msgpack.decode(data, type=JobGraph)
         except msgspec.MsgspecError as e:

@@ -1,7 +1,7 @@
-"""Modules that are not installed (a script, a notebook, a test): what they define travels by value.
+"""Modules that are not installed (a script, a notebook, a test): what they define is pickled by value.
 
-The choice is the pickler's own. cloudpickle has a registry for it, but that belongs to the whole process: programs that
-are planned on two threads, and whoever else uses cloudpickle meanwhile, would see each other's entries.
+This pickler decides that itself. cloudpickle has a registry for it, but that belongs to the whole process: programs
+that are planned on two threads, and other users of cloudpickle, would see each other's entries.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cloudpickle import cloudpickle as reducers
 
 
 class LocalPickler(cloudpickle.Pickler):
-    """cloudpickle's, which sends functions and classes of local modules, and such modules themselves, by value."""
+    """cloudpickle's pickler, but functions and classes of local modules, and these modules, are pickled by value."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Called for every object but the plainest; what is not local is cloudpickle's to decide."""
+        """Called for every object except the plainest; cloudpickle handles what is not local."""
         if isinstance(obj, FunctionType):
             return self._dynamic_function_reduce(obj) if _is_local(obj) else super().reducer_override(obj)
         if isinstance(obj, type):

@@ -42,9 +42,9 @@ class StreamNode:
 
 @dataclass(eq=False)
 class StreamEdge:
-    """A stream between two operators. `unchained_because` is empty where they are chained.
+    """A stream between two operators. `unchained_because` is empty if they are chained.
 
-    `columns` are those that cross an exchange, where the target says which it reads; None: all.
+    `columns` are those that cross an exchange, if the target declares which it reads; None: all.
     """
 
     source: StreamNode
@@ -57,7 +57,7 @@ class StreamEdge:
 
     @property
     def produced_type(self) -> RecordType:
-        """The type of the records that the source puts on it."""
+        """The type of the records that the source emits to it."""
         return self.source.output_type if self.tag is None else self.source.side_outputs[self.tag]
 
     @property
@@ -78,7 +78,6 @@ class StreamGraph:
 
     @property
     def edges(self) -> list[StreamEdge]:
-        """All edges, by target."""
         return [e for n in self.nodes for e in n.inputs]
 
 
@@ -160,16 +159,16 @@ def _resolve(ref: StreamRef, source: StreamNode, target: StreamNode) -> Partitio
 
 
 def _inherited_parallelism(node: Transformation, upstream: list[StreamNode], options: Options) -> int:
-    """A pre-aggregation runs where its input does, so that it comes before the exchange; others: the option."""
+    """The parallelism of the input for a pre-aggregation, which runs before the exchange; else the option."""
     if node.operation.is_local_stage:
         return max(n.parallelism for n in upstream)
     return options.parallelism
 
 
 def _operator_id(node: Transformation, upstream: list[StreamNode], equals: Counter[str]) -> OperatorId:
-    """From the uid, or else from the operation's identity, the ids of the inputs and the place among equals.
+    """A hash of the uid, or else of the operation's identity, the ids of the inputs and the place among equals.
 
-    So an operator keeps its id when an unrelated part of the program changes, or the words of plans do.
+    So an operator keeps its id when an unrelated part of the program, or the text of plans, changes.
     """
     if node.uid is not None:
         text = f"uid:{node.uid}"
@@ -193,7 +192,7 @@ def _identity_text(node: Transformation) -> str:
 
 
 def _topological_order(sinks: tuple[Transformation, ...]) -> list[Transformation]:
-    """Inputs before their users, without recursion (a program may be thousands of operators long)."""
+    """Inputs before their users: depth-first search without recursion (a program may have thousands of operators)."""
     done: dict[int, Transformation] = {}
     on_path: set[int] = set()
     for sink in sinks:
@@ -236,7 +235,7 @@ def _check_uids(graph: StreamGraph) -> None:
 
 
 def _meets_others(node: StreamNode) -> bool:
-    """Whether a union brings its records together with another operator's, which must have the same columns."""
+    """Whether a union merges its records with another operator's, which must have the same columns."""
     return any(
         other.input == edge.input and other.source is not node
         for edge in node.outputs
@@ -260,7 +259,7 @@ def _check_targets(graph: StreamGraph) -> None:
 
 
 def _push_projections(graph: StreamGraph) -> None:
-    """Let a source read only the columns that its consumers use, where all of them say which."""
+    """Let a source read only the columns that its consumers use, if all of them declare which."""
     for node in graph.nodes:
         operation = node.operation
         if operation.read_source is None or node.output_type.is_object or _meets_others(node):

@@ -1,9 +1,9 @@
 """Classes with typed fields by value: records and states, splits and committables that a user's own script defines.
 
-A slot cannot import the script, where a hint in quotes (or under `from __future__ import annotations`) has its meaning;
-so a dataclass or a NamedTuple travels with the types themselves. And cloudpickle makes a class first and gives it its
-attributes later. A `msgspec.Struct` has fields only if they are there when it is made, so it would arrive in the slots
-without any. Here it is made again with all of them.
+A slot cannot import the script, and only there can a hint in quotes (or under `from __future__ import annotations`) be
+resolved. So a dataclass or a NamedTuple is sent with the types themselves. A `msgspec.Struct` needs its fields when it
+is made, but cloudpickle makes a class first and adds its attributes later, so the class would arrive without fields.
+This module makes it again with all of them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _OF_THE_CLASS = frozenset(("__module__", "__annotations__", "__slots__", "__dict
 
 _names: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
-"""The classes of this process, so that one that comes back, or comes twice, is the same class."""
+"""The classes of this process, so that one that comes back, or is loaded twice, is the same class."""
 _lock = threading.Lock()
-"""Held where a class is looked up and made: two threads that load the same blob get the same class."""
+"""Held while a class is looked up and made: two threads that load the same blob get the same class."""
 
 
 class StructPickler(LocalPickler):
-    """A pickler with classes that keep their fields and hints. What travels by name still does."""
+    """A pickler that keeps the fields and hints of classes. What is pickled by name still is."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Called for every object; those that are not such a class are cloudpickle's."""
+        """Called for every object; cloudpickle handles those that are not such a class."""
         reduced = super().reducer_override(obj)
         if not isinstance(obj, type) or reduced is NotImplemented:
             return reduced
@@ -76,7 +76,7 @@ def _reduce(cls: Any) -> Any:
     with _lock:
         key = _names.setdefault(cls, uuid.uuid4().hex)
         _classes[key] = cls
-    # Methods may name their class, so they follow when it exists; the one hook that must be there before does not.
+    # Methods may name their class, so they follow after it is made; only `__post_init__` must be there before.
     members = {k: v for k, v in vars(cls).items() if k not in _OF_THE_CLASS and k not in names}
     early = {k: members.pop(k) for k in ("__post_init__",) if k in members}
     made = (key, cls.__name__, cls.__qualname__, cls.__module__, cls.__bases__, described, config, early)
@@ -84,7 +84,7 @@ def _reduce(cls: Any) -> Any:
 
 
 def _given(value: Any) -> tuple[Any, ...]:
-    """A default, wrapped: that there is none is an object of msgspec's own, which is not the same elsewhere."""
+    """A default, wrapped: msgspec's marker for "no default" is another object in another process."""
     return () if value is msgspec.NODEFAULT else (value,)
 
 
@@ -127,8 +127,8 @@ def _new_struct(
 
 def _add_members(cls: type, state: tuple[str, dict[str, Any]]) -> None:
     key, members = state
-    if cls in _names:  # complete: it is this process's own, or came before
+    if cls in _names:  # complete: this process defined it, or loaded it before
         return
     for name, value in members.items():
         setattr(cls, name, value)
-    _names[cls] = key  # last: whoever loads the same class meanwhile completes it by itself
+    _names[cls] = key  # last: another thread that loads the same class meanwhile completes it, too

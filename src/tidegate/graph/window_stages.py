@@ -1,4 +1,4 @@
-"""Two stages: an operation that can be cut gets a local pre-aggregation before its exchange."""
+"""Two stages: an operation that can be split gets a local pre-aggregation before its exchange."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tidegate.program.transformations import StreamRef, Transformation
 
 
 def with_local_stages(order: Iterable[Transformation]) -> list[Transformation]:
-    """The same program, in which operations that can be cut have a local stage of their own before them.
+    """The same program, in which operations that can be split have a local stage before them.
 
-    The second stage keeps id, name, uid and settings of the operation, so that its state is found and those after it
-    need not know.
+    The second stage keeps id, name, uid and settings of the operation, so that its state is found and later operators
+    do not change.
     """
     return [stage for node in order for stage in _stages(node)]
 

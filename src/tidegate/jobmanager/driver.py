@@ -1,9 +1,9 @@
-"""JobDriver: performs everything that a job's deciders decide, through ports. One thread calls it, and it never waits.
+"""JobDriver: performs, through ports, every action of a job's state machines. One thread calls it; it never blocks.
 
-1. Every event goes to the `Job`; the actions that it returns are performed in their order.
-2. After `EndJob` the Job is not asked any more. Every port is told to close, and the driver is over when all have
-   answered, or when one has taken longer than `PATIENCE_MS`: then a warning says what is left behind.
-3. Only then the terminal status is shown, so that nothing of the job is left when a user sees it.
+1. Every event goes to the `Job`; the driver performs the returned actions in order.
+2. After `EndJob` the Job gets no more events. The driver closes every port and is over when all have answered, or have
+   taken longer than `PATIENCE_MS`: then a warning says what is left running.
+3. Only then it shows the terminal status, so that nothing of the job is left when a user sees it.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class JobDriver:
         on_end: Callable[[bool], None] = lambda resumable: None,
         observe: Observer = lambda event, actions: None,
     ) -> None:
-        """`on_end` is called once, before anybody hears that the job has ended.
+        """`on_end` is called once, before the terminal status is shown; its argument is `may_be_resumed`.
 
-        It hears whether another driver may go on from what is stored. `observe` sees every event with its actions.
+        `observe` sees every event with its actions.
         """
         self.job_graph = job_graph
         self.job = Job(
@@ -73,7 +73,7 @@ class JobDriver:
             seed=seed,
         )
         self.records_expected = {c.operator: c.records_expected for c in make_coordinators(job_graph, clock)}
-        """How many records each source will give, where it knows."""
+        """How many records each source will emit, where it knows."""
         self.error: JobError | None = None
         """Why the job ended, if it did so without finishing."""
         self._ports = ports
@@ -84,7 +84,7 @@ class JobDriver:
         self._shown = JobStatus.CREATED
         self._end: fe.EndJob | None = None
         self._closing: dict[PortName, int] = {}
-        """The ports that have not closed yet, each with the time until which they are waited for."""
+        """The ports that have not closed yet, each with its deadline."""
         self._is_over = False
         self._started_ms = self._now_ms()
         self._ended_ms: int | None = None
@@ -96,17 +96,17 @@ class JobDriver:
 
     @property
     def status(self) -> JobStatus:
-        """Where the job stands; terminal only once everything of it is gone."""
+        """The status that is shown: terminal only when nothing of the job is left."""
         return self._shown
 
     @property
     def message(self) -> str:
-        """Why the job ended, for the user; empty while it goes on and when it finished."""
+        """Why the job ended, for the user; empty while it runs and when it finished."""
         return "" if self._end is None else self._end.message
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended and everything of it is gone."""
+        """Whether the job has ended and nothing of it is left."""
         return self._is_over
 
     @property
@@ -120,7 +120,7 @@ class JobDriver:
         return (self._now_ms() if self._ended_ms is None else self._ended_ms) - self._started_ms
 
     def handle(self, event: DriverEvent) -> None:
-        """Take an event and perform what is to be done about it."""
+        """Take an event and perform the actions that it calls for."""
         if isinstance(event, PortClosed):
             self._closing.pop(event.port, None)
         elif self._end is None:
@@ -134,9 +134,9 @@ class JobDriver:
             self._wait_for_ports()
 
     def crash(self, error: BaseException) -> None:
-        """Something raised that must not: that is a bug. The job ends, and so do its processes.
+        """End the job and its processes after an exception that is a bug.
 
-        The caller goes on to hand over events, so that the ports can say that they have closed.
+        The caller keeps passing events to `handle`, so that the ports can answer that they have closed.
         """
         name = self.job_graph.name
         logger.error("the JobManager of job %r crashed", name, exc_info=error)

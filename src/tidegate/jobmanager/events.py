@@ -1,7 +1,7 @@
-"""What happens to an attempt of a job (events, past tense) and what is to be done about it (actions, imperative).
+"""What happens to an attempt of a job (events, past tense) and what the driver must do (actions, imperative).
 
-`JobMaster.handle` takes the first and returns the second, in order. Two of the values that it returns are events again,
-for the `Job` that holds it: `AttemptMoved` and `AttemptEnded`. Everything else is for the driver to perform.
+`JobMaster.handle` takes events and returns actions, in order. Two of the values that it returns are events for the
+`Job` that holds it: `AttemptMoved` and `AttemptEnded`. The driver performs everything else.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class SlotsCounted:
 
     available: int | None
     busy: int = 0
-    """How many of them run other tasks than those of the attempt."""
+    """How many of them run tasks that are not of this attempt."""
     own: int = 0
-    """How many of those are tasks of this job's earlier attempts that have not ended."""
+    """How many of the busy ones run tasks of this job's earlier attempts, which have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class GangStarted:
 
 
 class GangFault(enum.Enum):
-    """What kind of reason a host gives for the end of a gang."""
+    """Why a gang ended, as far as the host knows."""
 
     UNKNOWN = "unknown"
     ENVIRONMENT = "environment"
-    """The host's processes cannot be slots as they are installed: a module is missing, another Python runs."""
+    """The host's processes cannot be slots as they are installed: a module is missing, or it is another Python."""
     EXECUTOR_LOST = "executor lost"
     """A process that holds slots died or could not be reached, which explains why slots were lost."""
 
@@ -65,7 +65,7 @@ class GangEnded:
 
 @dataclass(frozen=True, slots=True)
 class MessageReceived:
-    """A slot said something."""
+    """A slot sent a message."""
 
     slot: SlotId
     message: SlotMessage
@@ -73,7 +73,7 @@ class MessageReceived:
 
 @dataclass(frozen=True, slots=True)
 class MessageMalformed:
-    """An authenticated slot sent bytes that are no message; its connection was closed."""
+    """An authenticated slot sent bytes that are not a message; its connection was closed."""
 
     slot: SlotId
     reason: str
@@ -89,14 +89,14 @@ class SlotDisconnected:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Someone wants the job to stop."""
+    """The user, or whatever runs the program, asks the job to stop."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SplitsAssigned:
-    """An enumerator gives splits (JSON) to a reader."""
+    """An enumerator assigns splits (JSON) to a reader."""
 
     operator: OperatorId
     subtask: int
@@ -122,7 +122,7 @@ class EnumeratorFailed:
 
 @dataclass(frozen=True, slots=True)
 class CollectedConsumed:
-    """The program in the driver has taken all batches of a sink subtask up to and with `sequence`."""
+    """The program in the driver has taken all batches of a sink subtask up to and including `sequence`."""
 
     operator: OperatorId
     subtask: int
@@ -139,7 +139,7 @@ class CheckpointsFailed:
 
 @dataclass(frozen=True, slots=True)
 class DriverFenced:
-    """Another driver has taken the job over: the storage's answer to any order. Nothing is written any more."""
+    """Another driver has taken over the job: the storage's answer to any order. Nothing more is written."""
 
     reason: str
 
@@ -177,12 +177,12 @@ class StartEnumerators:
 
 @dataclass(frozen=True, slots=True)
 class CountSlots:
-    """Ask the host how many slots it offers; answered by `SlotsCounted` or `CountingFailed`."""
+    """Ask the host how many slots it has; answered by `SlotsCounted` or `CountingFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartGang:
-    """Start this many slots, all or none; answered by `GangStarted` and, in the end, `GangEnded`."""
+    """Start this many slots, all or none; answered by `GangStarted` and, at the end, `GangEnded`."""
 
     slots: int
 
@@ -202,14 +202,14 @@ class SendToSlot:
 
 @dataclass(frozen=True, slots=True)
 class CloseSlot:
-    """Close a slot's connection once everything for it is sent; makes no `SlotDisconnected`."""
+    """Close a slot's connection after everything for it is sent; no `SlotDisconnected` follows."""
 
     slot: SlotId
 
 
 @dataclass(frozen=True, slots=True)
 class AskEnumerator:
-    """A reader is out of splits."""
+    """Ask an enumerator for splits: a reader has none left."""
 
     operator: OperatorId
     subtask: int
@@ -217,7 +217,7 @@ class AskEnumerator:
 
 @dataclass(frozen=True, slots=True)
 class DeliverCollected:
-    """Records for the program in the driver."""
+    """Hand a sink's records to the program in the driver."""
 
     operator: OperatorId
     subtask: int
@@ -227,14 +227,14 @@ class DeliverCollected:
 
 @dataclass(frozen=True, slots=True)
 class ReportWaiting:
-    """Tell the user what the job waits for."""
+    """Log what the job waits for."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTrouble:
-    """Tell the user and the log; the job goes on."""
+    """Log a warning; the job goes on."""
 
     text: str
 
@@ -252,19 +252,19 @@ Action = (
     | ReportTrouble
 )
 
-# ---- what the JobMaster tells the Job ----
+# ---- from the JobMaster to the Job ----
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptMoved:
-    """The attempt has come to this state, which is not its last."""
+    """The attempt has reached this state, which is not its last."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """The attempt has ended; `message` is the whole text for the user (empty when it finished). Never twice."""
+    """The attempt has ended; `message` is the whole text for the user (empty when it finished). Returned once."""
 
     status: JobStatus
     message: str

@@ -1,7 +1,7 @@
 """ExecutionGraph: every subtask of one attempt of a job, its state and the slot that it runs in.
 
-Made and moved by the `JobMaster` alone; pure. Reading a description from another thread is safe: states are single
-attributes, and a description is a copy.
+Only the `JobMaster` makes and changes it; pure. Another thread may read a description: states are single attributes,
+and a description is a copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Execution:
 
     @property
     def state(self) -> ExecutionState:
-        """Where it is now."""
         return self.machine.state
 
 
@@ -75,7 +74,6 @@ class ExecutionGraphDescription(msgspec.Struct, frozen=True):
     edges: tuple[EdgeDescription, ...]
 
     def subtasks(self) -> list[SubtaskDescription]:
-        """All subtasks, by vertex and index."""
         return [s for v in self.vertices for s in v.subtasks]
 
 
@@ -146,7 +144,7 @@ class ExecutionGraph:
         return tuple(f"{e.vertex.name} ({e.id.index}/{e.vertex.parallelism})" for e in self._in_slot[slot])
 
     def find(self, vertex: int, subtask: int) -> Execution | None:
-        """A subtask, or None where a peer names one that does not exist."""
+        """A subtask, or None if it does not exist (a slot may name any)."""
         if 0 <= vertex < len(self._executions) and 0 <= subtask < len(self._executions[vertex]):
             return self._executions[vertex][subtask]
         return None
@@ -159,8 +157,8 @@ class ExecutionGraph:
     def report(self, slot: SlotId, vertex: int, subtask: int, state: ExecutionState) -> Execution:
         """Take a state that a slot reports; a repeated one changes nothing.
 
-        Raises `ProtocolError` for a subtask that is not in that slot, `IllegalTransitionError` for a step that the
-        table does not have; either changes nothing.
+        Raises `ProtocolError` for a subtask that is not in that slot, `IllegalTransitionError` for a transition that
+        the table does not have; both change nothing.
         """
         execution = self.find(vertex, subtask)
         if execution is None or execution.slot != slot:
@@ -170,18 +168,18 @@ class ExecutionGraph:
         return execution
 
     def all_to(self, state: ExecutionState) -> None:
-        """Move every subtask one step; the JobMaster calls this for the steps before deployment."""
+        """Move every subtask to the next state, for the states before deployment."""
         for execution in self:
             execution.machine.to(state)
 
     def slot_lost(self, slot: SlotId) -> None:
-        """The subtasks of a slot whose process is gone have failed, unless they had ended."""
+        """Fail the subtasks of a slot whose process is gone, except those that had ended."""
         for execution in self._in_slot[slot]:
             if execution.machine.can(_E.FAILED):
                 execution.machine.to(_E.FAILED)
 
     def close(self) -> None:
-        """The job has ended: what has not ended by itself is cancelled."""
+        """Cancel every subtask that has not ended: the job has."""
         for execution in self:
             if execution.machine.can(_E.CANCELED):
                 execution.machine.to(_E.CANCELED)
@@ -192,16 +190,14 @@ class ExecutionGraph:
 
     @property
     def all_running(self) -> bool:
-        """Whether every subtask is at work."""
         return all(e.state is _E.RUNNING for e in self)
 
     @property
     def all_finished(self) -> bool:
-        """Whether every subtask reached its end by itself."""
+        """Whether every subtask reached its end by itself, neither failed nor cancelled."""
         return all(e.state is _E.FINISHED for e in self)
 
     def describe(self) -> ExecutionGraphDescription:
-        """The graph as data, now."""
         return ExecutionGraphDescription(
             self.job_graph.name,
             self.slots_needed,

@@ -1,7 +1,7 @@
 """Failures: which of several reports is the root cause, and what the user reads. Pure.
 
-A dying process makes others complain too, often sooner: its peers lose their data connections, Spark ends the stage.
-So reports have a rank, and the JobMaster waits a moment before it believes a low one.
+When a process dies, others report failures too, often sooner: its peers lose their data connections, Spark ends the
+stage. So reports have a rank, and before the JobMaster acts on a low one it waits a moment for a better one.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ class FailureRank(enum.IntEnum):
     """How near a report is to the root cause; the lowest wins, and among equals the first."""
 
     CAUSE = 0
-    """A task, a source or a slot's own misbehaviour: nothing else can explain it, so there is no waiting."""
+    """A task or a source failed, or a slot misbehaved: nothing else can explain it, so the JobMaster does not wait."""
     SLOT_LOST = 1
     SLOT_SILENT = 2
     TASK_ENDED = 3
-    """A task said that it failed but (not yet) why."""
+    """A task reported that it failed but (not yet) why."""
     PEER_LOST = 4
     GANG_ENDED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One report: its rank and the text behind "job 'x' failed: "."""
+    """One report: its rank, and the text that follows "job 'x' failed: "."""
 
     rank: FailureRank
     text: str
     error: type[JobFailedError] = JobFailedError
-    """What the user catches."""
+    """The exception that the user catches."""
     culprit: str = ""
-    """Who failed with which error, to recognise the same one in another attempt; empty: nobody in particular."""
+    """Who failed with which error, to recognise the same failure in another attempt; empty: not known."""
     place: str = ""
-    """The record that it happened at, if known."""
+    """The record at which it happened, if known."""
     reason: str = ""
     """The error alone: `ValueError: bad`."""
     permanent: bool = False
     """Whether no restart can help, whatever the restart strategy says."""
     is_environment: bool = False
-    """Whether processes cannot be slots as the host runs them, or lack what the program needs; no restart helps unless
-    some could before."""
+    """Whether processes cannot be slots as the host runs them, or lack what the program needs. No restart helps, unless
+    processes of an earlier attempt could."""
     is_start: bool = False
-    """Whether it kept a process from being a slot."""
+    """Whether it kept a process from becoming a slot."""
     guess: str = ""
-    """What is shown after the text if nobody knows the reason."""
+    """What is shown after the text if the reason stays unknown."""
     is_cut: bool = False
-    """Whether hosts cannot reach each other: a restart helps once they do, or where it gets other hosts."""
+    """Whether hosts cannot reach each other: a restart helps once they can, or on other hosts."""
 
 
 class FailureCollector:
-    """Keeps the best report and says when it may be believed."""
+    """Keeps the report that is nearest to the root cause, and decides when to act on it."""
 
     SETTLE_MS = 300
 
@@ -79,9 +79,9 @@ class FailureCollector:
         self._is_decided = False
 
     def add(self, failure: Failure, now_ms: int) -> None:
-        """Take a report; it replaces the one that is there only if it is nearer to the cause.
+        """Take a report; it replaces the kept one only if it is nearer to the cause.
 
-        After the decision it does not count: slots that are told to stop are lost too.
+        Reports after the decision do not count: cancelled slots are lost too.
         """
         if self._best is None:
             self._decide_at_ms = now_ms + self.SETTLE_MS
@@ -90,11 +90,10 @@ class FailureCollector:
 
     @property
     def best(self) -> Failure | None:
-        """The best report so far."""
         return self._best
 
     def decided(self, now_ms: int) -> Failure | None:
-        """The failure to act on, or None while there is none or a better report may still come."""
+        """The failure to act on; None while there is none or a better report may still come."""
         if self._best is None:
             return None
         if self._best.rank is FailureRank.CAUSE or now_ms >= self._decide_at_ms:
@@ -146,7 +145,7 @@ def enumerator_failed(job_graph: JobGraph, operator: OperatorId, reason: str, tr
 
 
 def slot_unusable(name: str, reason: str) -> Failure:
-    """A process came up and cannot be a slot."""
+    """A process started and cannot be a slot."""
     culprit = re.sub(r"\d+", "", reason)  # attempts get other slots, hosts and processes
     return Failure(
         FailureRank.CAUSE, f"{name} cannot come up: {reason}", culprit=culprit, reason=reason, is_start=True
@@ -154,7 +153,7 @@ def slot_unusable(name: str, reason: str) -> Failure:
 
 
 def slot_lost(name: str, operators: list[str]) -> Failure:
-    """A process ended before it said that it had finished."""
+    """A process ended before it reported that it had finished."""
     return Failure(
         FailureRank.SLOT_LOST,
         f"the process of {name} ended without a word{_running(operators)}",
@@ -189,7 +188,7 @@ def peer_lost(reporter: str, peer: str, report: PeerLost) -> Failure:
 
 
 def gang_ended(error: str | None, fault: GangFault) -> Failure:
-    """Spark ended the tasks; its own words, shortened to the first lines, when nobody else said why."""
+    """Spark ended the tasks; its own message, cut to the first lines, when there is no better report."""
     if error is None:
         return Failure(FailureRank.GANG_ENDED, "Spark's tasks returned before the job had finished")
     lines = [line for line in error.strip().splitlines() if not line.lstrip().startswith("at ")][:12]
@@ -208,7 +207,7 @@ def protocol_broken(name: str, detail: str) -> Failure:
 
 
 def checkpoints_failed(reason: str, culprit: str = "") -> Failure:
-    """The CheckpointCoordinator gave up."""
+    """More checkpoints in a row have failed than the job tolerates."""
     return Failure(FailureRank.CAUSE, reason, culprit=culprit)
 
 
@@ -225,7 +224,7 @@ def counting_failed(error: str) -> Failure:
 def waiting_text(
     job: str, needed: int, counted: SlotsCounted, timeout_ms: int, unreachable: Sequence[str]
 ) -> str:
-    """What the user reads while slots are missing. `unreachable`: slots of the attempt before that never answered."""
+    """What the user reads while slots are missing. `unreachable`: silent slots of the previous attempt."""
     offered, remedy = _offer(needed, counted, unreachable)
     return (
         f"job {job!r} needs {number_of(needed, 'slot')} but Spark offers {offered}; "
@@ -234,7 +233,7 @@ def waiting_text(
 
 
 def starting_text(job: str, needed: int, came: int, timeout_ms: int) -> str:
-    """What the user reads while Spark takes its time to start the slots."""
+    """What the user reads while Spark is slow to start the slots."""
     return (
         f"job {job!r} needs {number_of(needed, 'slot')} and {came} have started so far: Spark is slow to start its "
         f"tasks; waiting up to {format_duration_ms(timeout_ms)}. If this lasts, see Spark's log, add executors, or "
@@ -245,7 +244,7 @@ def starting_text(job: str, needed: int, came: int, timeout_ms: int) -> str:
 def slots_unavailable(
     needed: int, counted: SlotsCounted, waited_ms: int, unreachable: Sequence[str]
 ) -> Failure:
-    """The slots did not come in time."""
+    """Spark did not offer enough slots in time."""
     offered, remedy = _offer(needed, counted, unreachable)
     offers = "did not say how many it offers" if counted.available is None else f"offers {offered}"
     return Failure(
@@ -257,7 +256,7 @@ def slots_unavailable(
 
 
 def slots_missing(needed: int, missing: list[SlotId], waited_ms: int) -> Failure:
-    """Spark took the gang, but not all of its processes came."""
+    """Spark started the gang, but not all of its processes registered."""
     shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
     return Failure(
         FailureRank.CAUSE,
@@ -269,7 +268,7 @@ def slots_missing(needed: int, missing: list[SlotId], waited_ms: int) -> Failure
 
 
 def _offer(needed: int, counted: SlotsCounted, unreachable: Sequence[str]) -> tuple[str, str]:
-    """How many slots there are for the job, and what can be done. Those of others matter if they would be enough."""
+    """How many slots the job can have, and what to do. Slots that others hold are named only if all would be enough."""
     available, own = counted.available or 0, counted.own
     if available < needed:
         return str(available), "Add executors, or lower the parallelism"
@@ -291,12 +290,12 @@ def _running(operators: list[str]) -> str:
 
 
 def _is_exception(reason: str) -> bool:
-    """Whether a reason is an exception's own line (`ValueError: bad`), not words of ours."""
+    """Whether a reason is an exception's own line (`ValueError: bad`), not our text."""
     return re.match(r"[^\W\d][\w.]*(:|$)", reason) is not None
 
 
 _PERMANENT = (StateCompatibilityError, TargetLostError)
-"""Every attempt would fail in the same way: stored state does not fit, or the output is another's."""
+"""Every attempt would fail in the same way: stored state does not fit, or the output belongs to another job."""
 
 
 def _is_a(reason: str, *errors: type[Exception]) -> bool:
@@ -306,7 +305,7 @@ def _is_a(reason: str, *errors: type[Exception]) -> bool:
 
 
 def _traceback_lines(reason: str, traceback: str) -> list[str]:
-    """The traceback, indented, unless it says no more than the reason does."""
+    """The traceback, indented, unless it repeats the reason."""
     text = traceback.strip("\n")
     if not text.strip() or text.strip() == reason.strip() or reason.strip().endswith(text.strip()):
         return []

@@ -1,7 +1,7 @@
-"""Whether a job may go on from an older checkpoint when the newest is damaged: decided where it starts and restarts.
+"""Whether a job may go on from an older checkpoint when the newest is damaged: asked when it starts or restarts.
 
-A sink that commits with checkpoints may have committed the damaged one already, and what it has committed cannot be
-taken back: from an older checkpoint the job would write that output a second time. Nobody can know whether it has, so
+A sink that commits with checkpoints may have committed the damaged one already, and a commit cannot be undone: from an
+older checkpoint the job would write that output a second time. The job cannot know whether the sink has committed, so
 the user must say that repeated output is acceptable.
 """
 
@@ -21,9 +21,9 @@ def must_refuse(job_graph: JobGraph, options: Options) -> bool:
 
 
 def refusal(job_graph: JobGraph, damaged: str, older: str) -> str:
-    """Why such a job does not go on from `older`, the newest checkpoint whose files have all been read and are whole.
+    """Why such a job does not go on from `older`, the newest checkpoint whose files have all been verified.
 
-    `damaged` names the newer checkpoint, or several, and says what is wrong with it.
+    `damaged` names the newer checkpoints and what is wrong with them.
     """
     sinks = job_graph.committing_sinks
     names = ", ".join(map(repr, sinks))

@@ -1,4 +1,4 @@
-"""Counts of what slots report (late records, warnings): said first, and then whenever they are ten times as many."""
+"""Counts of what slots report (late records, warnings): logged at the first one, then at each power of ten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Grown(NamedTuple):
-    """So many there are, in all; said again when there are `next_at`."""
+    """The total over all reporters; the next log line is due when it reaches `next_at`."""
 
     total: int
     next_at: int
@@ -22,7 +22,7 @@ class _Counted:
 
 
 class GrowingCounts:
-    """What several report of the same thing, added up. One per attempt; pure.
+    """Adds up what several reporters count of the same thing. One per attempt; pure.
 
     >>> counts = GrowingCounts()
     >>> said = [counts.reported("late records", "subtask 0", 2**n) for n in range(8)]
@@ -31,13 +31,13 @@ class GrowingCounts:
     """
 
     MOST = 1_000
-    """Things that are remembered; those that were reported longest ago are forgotten."""
+    """How many things are remembered; the least recently reported is forgotten first."""
 
     def __init__(self) -> None:
         self._counted: OrderedDict[Hashable, _Counted] = OrderedDict()
 
     def reported(self, what: Hashable, reporter: Hashable, count: int) -> Grown | None:
-        """A reporter has had so many, in all; None if enough was said."""
+        """Take a reporter's total so far; None if no log line is due."""
         counted = self._counted.setdefault(what, _Counted())
         self._counted.move_to_end(what)
         if len(self._counted) > self.MOST:

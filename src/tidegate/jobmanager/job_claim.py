@@ -1,20 +1,20 @@
 """Which driver may run a job: the one with the newest claim in the job's checkpoint directory.
 
-A driver that was stopped (SIGSTOP, a paused machine) may wake when another driver has taken the job over, between any
-two of its steps. Filesystems and object stores offer no "write if the claim is still mine", so each side says what it
-does before it looks at what the other one does:
+A driver that was stopped (SIGSTOP, a paused machine) may wake between any two of its steps, after another driver has
+taken over the job. Filesystems and object stores offer no "write if the claim is still mine", so each side writes what
+it does before it reads what the other one does:
 
-- A driver that takes a job over (1) writes its claim, (2) lists the completed checkpoints, (3) writes down which they
-  are, its *inheritance*, (4) looks whether its claim is still the newest, and only then begins: throws away what no
-  checkpoint covers, commits, restores.
-- A driver that completes a checkpoint (1) looks at the claims, (2) writes the manifest, (3) looks at the claims again,
-  and only then tells anybody. If there is no newer claim in (3), the driver that takes over later lists the manifest.
-  If there is one, nobody has acted on the checkpoint: either the other driver has listed it and goes on from it, or it
-  has not, and then the checkpoint is not in the inheritance and does not count, for nobody.
+- A driver that takes over a job (1) writes its claim, (2) lists the completed checkpoints, (3) writes this list, its
+  *inheritance*, (4) checks that its claim is still the newest. Only then it begins: it discards what no checkpoint
+  covers, commits, restores.
+- A driver that completes a checkpoint (1) reads the claims, (2) writes the manifest, (3) reads the claims again, and
+  only then notifies the slots. If (3) finds no newer claim, a driver that takes over later will list the manifest. If
+  it finds one, nobody has acted on the checkpoint. Either the other driver has listed it and goes on from it; or it
+  has not: then the checkpoint is not in the inheritance, and no driver uses it.
 
 Ids of checkpoints and numbers of attempts come from the claim (`core.ids`), so no two drivers write or delete a file of
-the same name. What a late deletion of a stopped driver still can hit are checkpoints of its own which it had replaced
-or given up before it looked: the newest one that it told to be complete is never among them.
+the same name. A late deletion by a stopped driver can only hit its own checkpoints which it had replaced or given up
+before it read the claims; the newest one that it reported as complete is never among them.
 """
 
 from __future__ import annotations
@@ -47,26 +47,25 @@ class DriverClaim:
         self._storage = storage
         self._claim = claim
         self.inherited = inherited
-        """The completed checkpoints that there were when the job was claimed, ascending; some may be damaged."""
+        """The checkpoints that were complete when the job was claimed, ascending; some may be damaged."""
         self.outlives_the_job = is_permanent or claim.attempt > 0
-        """Whether the claim must stay when the job has ended and nothing else is left. It must if a driver before this
-        one may still write (its late manifest must not be taken for the job's newest), or if the next run has the same
-        job id (its attempts must have other numbers)."""
+        """Whether the claim must stay when the job has ended and nothing else is left. It must if an earlier driver may
+        still write (its late manifest must not pass for the job's newest), or if the next run has the same job id (its
+        attempts must have other numbers)."""
 
     @property
     def first_attempt(self) -> int:
-        """The number of the driver's first attempt."""
         return self._claim.attempt
 
     @property
     def first_checkpoint_id(self) -> int:
-        """The id of the driver's first checkpoint: no other driver of the job ever uses it or a later one of its."""
+        """The id of the driver's first checkpoint; its ids are never used by another driver of the job."""
         return first_checkpoint_of(self._claim.attempt)
 
     def check(self, *, to_read: bool = False) -> None:
-        """Return if the claim is the newest; `FencedError` if it is not, `StorageError` if nobody can know.
+        """Return if the claim is the newest; raise `FencedError` if it is not, `StorageError` if that is unknown.
 
-        `to_read`: a claim that is gone is no obstacle, what is to be read will say what is wrong.
+        `to_read`: accept that the claim is gone; reading the checkpoint itself will tell what is wrong.
         """
         claims = self._storage.claims()
         mine = self._storage.show(claim_path(self._claim))
@@ -86,7 +85,7 @@ class DriverClaim:
     def release(self) -> bool:
         """Remove the job's directories if it has no checkpoint, and the claim if it need not stay; False if it has one.
 
-        When the job has ended, or is not started after all. Raises as `check` does.
+        Called when the job has ended, or is not started after all. Raises as `check` does.
         """
         self.check()
         return self._storage.remove_if_unused(claims=not self.outlives_the_job)
@@ -105,10 +104,10 @@ def claim_job(
     is_permanent: bool = False,
     new_token: Callable[[], str] = random_token,
 ) -> DriverClaim:
-    """Claim a job and take over what it has completed: from now on every other driver of it is fenced.
+    """Claim a job and inherit its completed checkpoints; from now on every other driver of the job is fenced.
 
-    `attempt` is the lowest number that no attempt of the job has had. `FencedError` if yet another driver has claimed
-    the job meanwhile.
+    `attempt` is the lowest number that no attempt of the job has had. Raises `FencedError` if a third driver has
+    claimed the job meanwhile.
     """
     claim = _newest_claim(storage, attempt, new_token)
     inherited = tuple(storage.completed())
@@ -131,7 +130,7 @@ def _newest_claim(storage: FilesystemStorage, attempt: int, new_token: Callable[
         if claims[-1:] == same == [claim]:
             return claim
         storage.remove_claim(claim)
-        # Drivers that collided here see each other, and so take different numbers next.
+        # Drivers that collided here see each other's claims, so they take different numbers next.
         attempt = next_driver(max([attempt, *(c.attempt for c in claims)]))
         attempt += ATTEMPTS_PER_DRIVER * sum(c < claim for c in same)
     raise CheckpointError(
@@ -140,7 +139,7 @@ def _newest_claim(storage: FilesystemStorage, attempt: int, new_token: Callable[
 
 
 def next_driver(attempt: int) -> int:
-    """The first attempt of the driver that comes after the one of this attempt.
+    """The first attempt of the driver after the one that this attempt belongs to.
 
     >>> next_driver(-1), next_driver(0), next_driver(1_000_003)
     (0, 1000000, 2000000)

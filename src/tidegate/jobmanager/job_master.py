@@ -1,17 +1,17 @@
 """JobMaster: the life of one attempt of a job, as a pure state machine. Events and the time in, actions out.
 
-No socket, thread, clock or file: the driver makes the events and performs the actions; the Job hears of every move. All
-calls of `handle` come from one thread; the properties may be read from any.
+No socket, thread, clock or file: the driver makes the events and performs the actions; the Job learns of every
+transition. All calls of `handle` come from one thread; the properties may be read from any.
 
-1. CREATED → WAITING_FOR_SLOTS: the enumerators are started, the host is asked for its slots until enough are free (or
-   it cannot know), then the gang is started and its slots register.
+1. CREATED → WAITING_FOR_SLOTS: starts the enumerators, asks the host for its free slots until they are enough (or the
+   host cannot count them), then starts the gang, whose slots register.
 2. → RUNNING when the last slot has registered: every slot gets its deployment with the addresses of all.
-3. → FINISHED when every subtask and every slot has said so, and the gang has ended (or after `GANG_END_MS`).
-4. A failure (the nearest to the root cause, see `failures`) → FAILING, a cancellation → CANCELLING: the slots are told,
-   then the gang is cancelled, and the job ends when all are gone, at the latest `cancel.grace` + `STOP_EXTRA_MS` later.
+3. → FINISHED when every subtask and every slot has finished, and the gang has ended (or after `GANG_END_MS`).
+4. A failure (the nearest to the root cause, see `failures`) → FAILING, a cancellation → CANCELLING: cancels the slots,
+   then the gang. The attempt ends when all are gone, at the latest `cancel.grace` + `STOP_EXTRA_MS` later.
 
-An event that comes late, twice or in an order that makes no sense changes nothing, except that a slot that breaks the
-protocol fails the job by name. After `AttemptEnded` nothing happens any more.
+An event that is late, repeated or out of order changes nothing, except that a slot that breaks the protocol fails the
+job by name. After `AttemptEnded` the JobMaster does nothing more.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class JobMaster:
     GANG_END_MS = 5_000
     STOP_EXTRA_MS = 3_000
     SHORTEST_START_MS = 30_000
-    """Slots that Spark has free get at least this long to start, however short `slots.wait_timeout` is."""
+    """Free slots get at least this long to start, however short `slots.wait_timeout` is."""
     SAY_TAKEN_AFTER_MS = 1_000
-    """When to say that other jobs hold the slots: one that was just cancelled needs a moment to give them back."""
+    """When to report that other jobs hold the slots: one that was just cancelled needs a moment to release them."""
     SAY_UNKNOWN_AFTER_MS = 4_000
-    """When to say that slots are awaited, if the host cannot count them; if it can it is asked again: another job that
-    started at the same time may have got them."""
+    """When to report that slots are awaited, if the host cannot count them. If it can, it is asked again at this time:
+    another job that started at the same moment may have got them."""
     SAY_SLOW_AFTER_MS = 10_000
-    """When to say that slots do not start though nobody else holds them: a cold start of Spark takes some seconds."""
+    """When to report that free slots do not start: a cold start of Spark takes some seconds."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class JobMaster:
         describe_storage: DescribeStorage | None = None,
         unreachable: Sequence[str] = (),
     ) -> None:
-        """`restore` goes out with the deployment, and so does the storage, if the job has checkpoints.
+        """`restore` is sent with the deployment, and so is the storage, if the job has checkpoints.
 
-        `unreachable` names the slots of the attempt before that did not answer when it ended.
+        `unreachable` names the slots that did not answer when the previous attempt ended.
         """
         self.job_id = job_id
         self.attempt = attempt
@@ -120,12 +120,10 @@ class JobMaster:
 
     @property
     def status(self) -> JobStatus:
-        """Where the job stands."""
         return self._machine.state
 
     @property
     def status_history(self) -> tuple[JobStatus, ...]:
-        """All states that it went through."""
         return tuple(self._machine.history)
 
     @property
@@ -135,21 +133,21 @@ class JobMaster:
 
     @property
     def failure(self) -> Failure | None:
-        """What failed, or seems to have, so far as is known."""
+        """The report nearest to the root cause so far; None: nothing has failed."""
         return self._failures.best
 
     @property
     def silent_slots(self) -> list[str]:
-        """The slots, with their hosts, that were not heard of for too long."""
+        """The slots, with their hosts, whose heartbeats have stopped."""
         return [self._name(slot) for slot, record in self._slots if record.silent]
 
     @property
     def has_heard_a_slot(self) -> bool:
-        """Whether any process came up as a slot of this attempt."""
+        """Whether any process has registered as a slot of this attempt."""
         return len(self._slots.missing()) < self._slots.size
 
     def hears(self, slot: SlotId) -> bool:
-        """Whether what a slot says counts: the job runs and the slot has not ended."""
+        """Whether messages of a slot count: the job runs and the slot has not ended."""
         record = self._slots.get(slot)
         return self.status is _J.RUNNING and record is not None and record.lives
 
@@ -158,14 +156,14 @@ class JobMaster:
         return self._slots.metrics()
 
     def slot_table(self) -> list[SlotDescription]:
-        """Every slot of the attempt, also those that have not come yet."""
+        """Every slot of the attempt, also those that have not registered yet."""
         slots = (SlotId(i) for i in range(self.graph.slots_needed))
         return [self._slots.describe(slot, self.graph.subtask_names(slot)) for slot in slots]
 
     # ---- the one way in ----
 
     def handle(self, event: Event, now_ms: int) -> list[AttemptResult]:
-        """Take an event and say what is to be done, in order. `now_ms` never goes back."""
+        """Take an event and return the actions that it calls for, in order. `now_ms` never goes back."""
         self._actions = []
         if self.status.is_terminal:
             if isinstance(event, ev.MessageReceived) and isinstance(event.message, m.RegisterSlot):
@@ -231,9 +229,9 @@ class JobMaster:
         self._counting = False
         self._counted_ms = now_ms
         needed, available = self.graph.slots_needed, counted.available
-        told = self._counted.available
+        reported = self._counted.available
         self._counted = counted
-        # Those of an attempt before this one are told to end, and Spark gives them to this one then.
+        # Slots of an earlier attempt count as free: they have been cancelled, and Spark will give them to this one.
         if self._gang == "none" and (available is None or available - counted.busy + counted.own >= needed):
             self._gang = "active"
             self._gang_ms = now_ms
@@ -248,12 +246,12 @@ class JobMaster:
             text = failures.waiting_text(
                 self.job_graph.name, needed, counted, self._options.slots_wait_timeout, self._unreachable
             )
-            # How many slots others hold may change with each of their tasks: shown, but not told again.
-            self._say_waiting(text, tell=available != told or not self._waiting_said)
+            # How many slots others hold may change with each of their tasks: shown, but not logged again.
+            self._say_waiting(text, log=available != reported or not self._waiting_said)
 
     @property
     def _is_short(self) -> bool:
-        """Whether the host has said that it has too few free slots."""
+        """Whether the host has reported too few free slots."""
         available = self._counted.available
         return available is not None and available - self._counted.busy < self.graph.slots_needed
 
@@ -287,7 +285,7 @@ class JobMaster:
         self._early.clear()
 
     def _with_state(self, deploy: m.Deploy) -> m.Deploy:
-        """The deployment of a slot with what its subtasks restore, and the storage that they find it in."""
+        """Add to a slot's deployment what its subtasks restore, and the storage that holds it."""
         restored: list[SubtaskRestore] = []
         if self._restore is not None:
             restored = [self._restore.subtasks[SubtaskId(d.vertex, d.subtask)] for d in deploy.subtasks]
@@ -353,7 +351,7 @@ class JobMaster:
             case m.AcknowledgeCheckpoint() | m.DeclineCheckpoint() | m.TaskDrained():
                 pass  # for the CheckpointCoordinator
             case m.SlotUnusable():
-                pass  # it said so after it had registered
+                pass  # it has registered already
             case _:
                 assert_never(message)
 
@@ -424,7 +422,7 @@ class JobMaster:
         self._stop(reason, now_ms)
 
     def _send_to_reader(self, operator: OperatorId, subtask: int, message: m.MasterMessage) -> None:
-        """Send to the slot of an operator's subtask; before the deployment the message waits for it."""
+        """Send to the slot of an operator's subtask; before the deployment the message is queued."""
         execution = self.graph.find_operator(operator, subtask)
         if execution is None:
             return
@@ -490,7 +488,7 @@ class JobMaster:
         return self.status in (_J.CREATED, _J.WAITING_FOR_SLOTS, _J.RUNNING)
 
     def _fail(self, failure: Failure, now_ms: int) -> None:
-        """Report a failure; `_move_on` acts on it only while the job is going and has not done all its work."""
+        """Add a report; `_move_on` acts on it only while the job is going and has not done all its work."""
         self._failures.add(failure, now_ms)
 
     def _break_protocol(self, slot: SlotId, detail: str, now_ms: int) -> None:
@@ -524,8 +522,7 @@ class JobMaster:
     def _finish_stopping(self, now_ms: int) -> None:
         stopping_ms = now_ms - self._stop_ms
         grace_ms = self._options.cancel_grace
-        # Slots that have not come cannot be told, and silent ones do not listen. Before the deployment there is
-        # nothing to close.
+        # The gang is cancelled at once if no slot can hear `Cancel`, or if nothing is deployed that needs closing.
         deployed = _J.RUNNING in self._machine.history
         if not deployed or self._slots.all_silent or stopping_ms >= grace_ms:
             self._cancel_gang()
@@ -538,7 +535,7 @@ class JobMaster:
         self.graph.close()
         failure = self._failures.best
         if failure is not None and failure.guess and self._host_says and status is _J.FAILED:
-            # Spark's own words come a moment later than the end of a connection, but they are no guess.
+            # Spark reports a moment after the connection ends, but its report is not a guess.
             self.message = f"job {self.job_graph.name!r} failed: {failure.text}; {self._host_says}"
         self._do(ev.AttemptEnded(status, self.message, failure.error if failure else JobFailedError))
 
@@ -564,9 +561,9 @@ class JobMaster:
     def _send_to_all(self, message: m.MasterMessage) -> None:
         self._do(*(ev.SendToSlot(slot, message) for slot in self._slots.living()))
 
-    def _say_waiting(self, text: str, *, tell: bool = True) -> None:
+    def _say_waiting(self, text: str, *, log: bool = True) -> None:
         self._waiting_said = text
-        if tell:
+        if log:
             self._do(ev.ReportWaiting(text))
 
     def _slot_gone(self, slot: SlotId) -> None:
@@ -576,7 +573,7 @@ class JobMaster:
             self.graph.slot_lost(slot)
 
     def _runs(self, slot: SlotId, operator: OperatorId, subtask: int, what: str, now_ms: int) -> bool:
-        """Whether a slot may speak for an operator's subtask now; one that may not breaks the protocol."""
+        """Whether a slot may speak for an operator's subtask now; if it does not run it, it breaks the protocol."""
         execution = self.graph.find_operator(operator, subtask)
         if execution is None or execution.slot != slot:
             self._break_protocol(

@@ -1,8 +1,8 @@
-"""What the driver of a job acts on: slots, their gang, enumerators, storage, collected results.
+"""Ports: what the driver of a job acts on (slots, their gang, enumerators, storage, collected results).
 
-No call waits. Answers are posted to the driver as events, in their order: those of an attempt inside `OfAttempt`, and
-`PortClosed` as the last word of a port. The two sides of each port are in `tidegate.runtime`: threads and sockets, or
-queues that a seed chooses from.
+No call blocks. Ports answer by posting events to the driver, in order: those of an attempt inside `OfAttempt`, and
+`PortClosed` as the last one of a port. `tidegate.runtime` implements each port twice: with threads and sockets, and
+with queues that a seed chooses from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PortName = Literal["enumerators", "gang", "storage"]
 
 @dataclass(frozen=True, slots=True)
 class PortClosed:
-    """The answer to `close`: everything that was ordered before is done, and nothing of the port is left."""
+    """The answer to `close`: all earlier orders are done, and nothing of the port is left."""
 
     port: PortName
 
@@ -34,11 +34,11 @@ class Slots(Protocol):
     """The control connections of the slots of one attempt."""
 
     def begin_attempt(self, attempt: AttemptNumber) -> None:
-        """From now on take slots of this attempt alone; connections of earlier ones end without an event."""
+        """From now on accept slots of this attempt only; close connections of earlier ones without an event."""
         ...
 
     def end_attempt(self) -> None:
-        """Close all connections without an event, and take no slot until the next attempt."""
+        """Close all connections without an event, and accept no slot until the next attempt."""
         ...
 
     def send(self, slot: SlotId, message: MasterMessage) -> None:
@@ -46,11 +46,11 @@ class Slots(Protocol):
         ...
 
     def close_slot(self, slot: SlotId) -> None:
-        """Close a connection once everything for it is sent, without an event."""
+        """Close a connection after everything for it is sent, without an event."""
         ...
 
     def close(self) -> None:
-        """The job has ended: as `end_attempt`, and nobody can connect any more. Has no answer."""
+        """As `end_attempt`, for good: the job has ended. Has no answer."""
         ...
 
 
@@ -62,7 +62,7 @@ class Gang(Protocol):
         ...
 
     def start(self, attempt: AttemptNumber, slots: int) -> None:
-        """Start this many slots, all or none; answered by `GangStarted` and, in the end, `GangEnded`."""
+        """Start this many slots, all or none; answered by `GangStarted` and, at the end, `GangEnded`."""
         ...
 
     def cancel(self, attempt: AttemptNumber) -> None:
@@ -80,24 +80,23 @@ class Enumerators(Protocol):
     def begin(self, attempt: AttemptNumber, restored: Mapping[OperatorId, bytes] | None) -> None:
         """Make the enumerators of an attempt from these states.
 
-        None: from where those of the attempt before were when they were stopped. If nobody knows, `EnumeratorFailed`.
+        None: from the states that those of the previous attempt had when they were stopped. If these are not known,
+        the answer is `EnumeratorFailed`.
         """
         ...
 
-    def start(self) -> None:
-        """Start them."""
-        ...
+    def start(self) -> None: ...
 
     def request_split(self, operator: OperatorId, subtask: int) -> None:
-        """A reader is out of splits; answered by the enumerator, if it has something to say."""
+        """A reader has no splits left; the enumerator may answer, now or later."""
         ...
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Take the state of all, after what they were asked before; answered by an `EnumeratorAnswer`."""
+        """Take the states of all, after all earlier requests; answered by an `EnumeratorAnswer`."""
         ...
 
     def stop(self) -> None:
-        """The attempt has ended: note where they are and close them. What they were asked before is dropped."""
+        """The attempt has ended: keep their states and close them. Requests that are still queued are dropped."""
         ...
 
     def close(self) -> None:
@@ -110,7 +109,7 @@ class Storage(Protocol):
 
     @property
     def may_be_resumed(self) -> bool:
-        """Whether another driver may go on from what is stored."""
+        """Whether another driver may resume the job from what is stored."""
         ...
 
     def perform(self, order: StorageOrder) -> None:
@@ -118,25 +117,25 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None:
-        """Do what was ordered before, then end; answered by `PortClosed`."""
+        """Perform all earlier orders, then end; answered by `PortClosed`."""
         ...
 
 
 class Collected(Protocol):
-    """Where records go that sinks send to the program in the driver."""
+    """Receives the records that sinks send to the program in the driver."""
 
     def deliver(self, attempt: AttemptNumber, batch: DeliverCollected) -> None:
         """Hand a batch over; answered by `CollectedConsumed` when the program has taken it."""
         ...
 
     def end(self, error: Exception | None) -> None:
-        """Nothing follows; the program gets the error after the last batch."""
+        """No batch follows; the program gets the error after the last batch."""
         ...
 
 
 @dataclass(frozen=True)
 class Ports:
-    """All that one driver acts on."""
+    """The ports of one driver."""
 
     slots: Slots
     gang: Gang

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Beginning:
-    """Who a job is and what it has: a new one, or one that goes on in the place of a job that died."""
+    """What a job begins with: its id, storage and claim, and the checkpoints of an earlier run, if it resumes one."""
 
     job_id: JobId
     storage: CheckpointStorage | None = None
@@ -40,7 +40,7 @@ class Beginning:
     first_checkpoint_id: int = 1
     first_attempt: AttemptNumber = AttemptNumber(0)  # noqa: RUF009 -- a number
     claim: DriverClaim | None = None
-    """What fences other drivers of the job; None: it writes nothing, or where no other driver could reach."""
+    """Fences other drivers of the job; None: it writes no checkpoints, or only where no other driver can reach them."""
 
     @property
     def is_resumed(self) -> bool:
@@ -48,7 +48,7 @@ class Beginning:
         return bool(self.found)
 
     def storage_orders(self, job_graph: JobGraph, options: Options) -> StorageOrders | None:
-        """Who performs the storage actions of the job."""
+        """What performs the storage actions of the job."""
         if self.storage is None:
             return None
         return StorageOrders(
@@ -60,7 +60,7 @@ class Beginning:
         )
 
     def abandon(self) -> None:
-        """Leave nothing of a new job that is not started after all; what cannot be removed stays."""
+        """Remove everything of a new job that is not started after all; what cannot be removed stays."""
         if self.claim is not None:
             try:
                 self.claim.release()
@@ -70,7 +70,7 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Prospect:
-    """What a job will begin with if nothing changes until it is claimed. Other drivers of it do not notice yet."""
+    """What a job will begin with if nothing changes until it is claimed. Other drivers of the job do not notice."""
 
     options: Options
     job_name: str
@@ -86,7 +86,7 @@ class Prospect:
 
     @property
     def may_fence(self) -> bool:
-        """Whether another driver has claimed the job, which may be at work and ends when the job is taken."""
+        """Whether another driver has claimed the job: it may still run, and `take` ends it."""
         if not isinstance(self.storage, FilesystemStorage) or not self.options.checkpoint_interval:
             return False
         return bool(self.storage.claims())
@@ -100,7 +100,7 @@ class Prospect:
         return AttemptNumber(next_driver(max(self.storage.last_used()[1], last)))
 
     def take(self, new_token: Callable[[], str] = random_token) -> Beginning:
-        """Claim the job, and begin with what was complete then: also with what was completed since it was looked at."""
+        """Claim the job, and begin with what is complete then, also what was completed since the search."""
         if not isinstance(self.storage, FilesystemStorage):
             return Beginning(self.job_id, self.storage)
         return _take(self, self.storage, new_token)
@@ -114,9 +114,9 @@ def beginning(options: Options, job_name: str, job_graph: JobGraph | None = None
 def prospect(options: Options, job_name: str, job_graph: JobGraph | None = None) -> Prospect:
     """Find what the options ask for. Reads the checkpoint storage and changes nothing.
 
-    Only `resume="latest-or-new"` makes a new job of one that has no checkpoint, and only where the storage could be
-    looked at; else that is a `CheckpointError`, or the `StorageError` that says why nobody could look. A checkpoint
-    that does not fit `job_graph` is a `StateCompatibilityError`.
+    If a job to be resumed has no checkpoint, only `resume="latest-or-new"` makes it a new one, and only if the storage
+    could be read; otherwise this raises `CheckpointError`, or the `StorageError` that says why it could not be read. A
+    checkpoint that does not fit `job_graph` raises `StateCompatibilityError`.
     """
     if not options.resume:
         return _new_job(options, job_name, job_graph, new_job_id())
@@ -140,17 +140,17 @@ def prospect(options: Options, job_name: str, job_graph: JobGraph | None = None)
 
 
 def _new_job(options: Options, job_name: str, job_graph: JobGraph | None, job_id: JobId) -> Prospect:
-    """A job that has no checkpoint; but one whose id other drivers have too may get one before it is ours."""
+    """A job without a checkpoint; if other drivers share its id, they may complete one before we claim it."""
     if not options.checkpoint_interval:
         return Prospect(options, job_name, job_graph, new_job_id())
     return Prospect(options, job_name, job_graph, job_id, make_storage(options, job_id))
 
 
 def _may_go_on(found: int, completed: Sequence[int], *, claimed: bool) -> bool:
-    """Whether there still is the checkpoint that was found, or one that the job has completed since.
+    """Whether the checkpoint that was found still exists, or one that the job has completed since.
 
-    A driver that ran until the claim may have replaced it meanwhile, by newer ones. A job that takes no checkpoints
-    claims nothing, and reads the very one that was named.
+    A driver that ran until the claim may have replaced it by newer ones. A job that takes no checkpoints claims
+    nothing, and reads exactly the one that was named.
     """
     return found in completed or (claimed and any(id > found for id in completed))
 
@@ -215,7 +215,7 @@ def _find(options: Options, job_name: str) -> Found:
         return find_latest(options.checkpoint_dir, job_name, contents=False)
     except MissingDirectoryError as e:
         if options.resume == LATEST_OR_NEW and resolve(options.checkpoint_dir).is_object_store:
-            return Found(None)  # there a directory is what is in it
+            return Found(None)  # an object store has no empty directories
         raise MissingDirectoryError(
             f"job {job_name!r} cannot resume from {options.resume}: there is no checkpoint directory "
             f"{path_name(options.checkpoint_dir)}, so nobody can know whether the job has a checkpoint. Mount it; if "
@@ -225,10 +225,10 @@ def _find(options: Options, job_name: str) -> Found:
 
 
 def _id_of_name(options: Options, job_name: str) -> JobId:
-    """The id of the job that `latest-or-new` makes: two drivers that find nothing at the same moment have the same one.
+    """The id of the job that `latest-or-new` makes; two drivers that find nothing at the same moment get the same id.
 
-    So the claims in its directory fence one of them, before there is a checkpoint. Another checkpoint directory is
-    another job: both may write to one output.
+    So the claims in its directory fence one of them even before the first checkpoint. With another checkpoint
+    directory it is another job: both may write to one output.
     """
     place = resolve(absolute(options.checkpoint_dir))
     where = os.path.realpath(place.path) if place.is_local else place.show().rstrip("/")
@@ -250,7 +250,7 @@ def _nothing_to_resume(options: Options, job_name: str, report: str) -> str:
 
 
 def _going_on(job_name: str, checkpoint: StoredCheckpoint, *, claimed: bool) -> str:
-    """What a user reads when a job is resumed."""
+    """The log line for a job that is resumed."""
     completed = datetime.fromtimestamp(checkpoint.manifest.completed_ms / 1000, UTC)
     others = ". Another driver that still runs it will end with an error" if claimed else ""
     return (

@@ -13,7 +13,7 @@ from tidegate.protocol.messages import SlotAddress, SlotHeartbeat
 
 
 class SlotState(enum.Enum):
-    """Where a slot stands."""
+    """The states of a slot, as the JobMaster knows them."""
 
     AWAITED = "awaited"
     REGISTERED = "registered"
@@ -35,11 +35,11 @@ class Slot:
 
     @property
     def lives(self) -> bool:
-        """Whether its process is connected and has not said that it is done."""
+        """Whether its process is connected and has not finished."""
         return self.state in (SlotState.REGISTERED, SlotState.RUNNING)
 
     def beat(self, heartbeat: SlotHeartbeat) -> None:
-        """Keep the newest heartbeat; one without metrics leaves the metrics that are there."""
+        """Keep the newest heartbeat; if it has no metrics, keep the metrics of the one before."""
         if self.heartbeat is not None and not heartbeat.metrics:
             heartbeat = msgspec.structs.replace(heartbeat, metrics=self.heartbeat.metrics)
         self.heartbeat = heartbeat
@@ -61,7 +61,7 @@ class SlotDescription(msgspec.Struct, frozen=True):
 
 
 class SlotTable:
-    """All slots of an attempt. Moved by the JobMaster alone; `metrics` and `describe` may be called from any thread."""
+    """All slots of an attempt. Only the JobMaster changes it; any thread may call `metrics` and `describe`."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -75,7 +75,6 @@ class SlotTable:
         return self._slots.get(slot)
 
     def add(self, slot: SlotId, record: Slot) -> None:
-        """A slot has registered."""
         self._slots[slot] = record
 
     def missing(self) -> list[SlotId]:
@@ -83,27 +82,26 @@ class SlotTable:
         return [SlotId(i) for i in range(self.size) if i not in self._slots]
 
     def living(self) -> list[SlotId]:
-        """Slots that are connected and not done, in order."""
+        """Slots that are connected and have not finished, in order."""
         return [slot for slot, record in self if record.lives]
 
     @property
     def all_live(self) -> bool:
-        """Whether every slot of the attempt is there."""
+        """Whether every slot of the attempt is connected."""
         return len(self.living()) == self.size
 
     @property
     def all_finished(self) -> bool:
-        """Whether every slot of the attempt has said that it is done."""
         done = sum(record.state is SlotState.FINISHED for record in self._slots.values())
         return done == self.size
 
     @property
     def all_silent(self) -> bool:
-        """Whether no slot lives that can still hear."""
+        """Whether no slot is left that can hear a message."""
         return all(record.silent or not record.lives for record in self._slots.values())
 
     def forgive(self, now_ms: int) -> None:
-        """Count every silence from now on: the driver itself was held up."""
+        """Measure every silence from now: the driver itself was held up."""
         for record in self._slots.values():
             record.last_heard_ms = now_ms
 
@@ -127,7 +125,6 @@ class SlotTable:
         return [entry for beat in beats if beat is not None for entry in beat.metrics]
 
     def describe(self, slot: SlotId, subtasks: tuple[str, ...]) -> SlotDescription:
-        """One line of the table."""
         record = self._slots.get(slot)
         if record is None:
             return SlotDescription(slot, SlotState.AWAITED, subtasks)

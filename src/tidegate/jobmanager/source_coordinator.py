@@ -1,7 +1,7 @@
-"""SourceCoordinator: hosts the SplitEnumerator of one source and turns what it decides into events for the JobMaster.
+"""SourceCoordinator: hosts the SplitEnumerator of one source and turns its decisions into events for the JobMaster.
 
-Every call may do the source's I/O (list files, ask a broker), so all come from one thread that may wait. Nothing is
-raised: an enumerator that raises becomes one `EnumeratorFailed`; after that it is only closed.
+Every call may do the source's I/O (list files, ask a broker), so all come from one thread that may block. No call
+raises: if the enumerator does, the answer is one `EnumeratorFailed`; after that it is only closed.
 """
 
 from __future__ import annotations
@@ -57,23 +57,20 @@ class SourceCoordinator:
 
     @property
     def parallelism(self) -> int:
-        """How many readers there are."""
         return self._parallelism
 
     @property
     def clock(self) -> Clock:
-        """The time."""
         return self._clock
 
     def assign(self, splits: Sequence[Any], subtask: int) -> None:
-        """Send splits to a reader."""
         self._check_subtask(subtask)
         if splits:
             encoded = tuple(msgspec.json.encode(split) for split in splits)
             self._events.append(SplitsAssigned(self.operator, subtask, encoded))
 
     def no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that nothing follows."""
+        """Notify a reader that no splits follow."""
         self._check_subtask(subtask)
         self._events.append(SplitsExhausted(self.operator, subtask))
 
@@ -85,7 +82,7 @@ class SourceCoordinator:
 
     @property
     def records_expected(self) -> int | None:
-        """How many records the source will give in all; None where it does not know."""
+        """How many records the source will emit in all; None where it does not know."""
         expected: int | None = getattr(self._source, "expected_records", None)
         return expected
 
@@ -104,7 +101,7 @@ class SourceCoordinator:
         return self._call(start) if self._enumerator is None else []
 
     def request_split(self, subtask: int) -> list[EnumeratorEvent]:
-        """A reader is out of work."""
+        """A reader has no splits left."""
         enumerator = self._enumerator
         return [] if enumerator is None else self._call(lambda: enumerator.handle_split_request(subtask))
 
@@ -120,19 +117,19 @@ class SourceCoordinator:
         return events
 
     def next_poll_in_ms(self) -> int | None:
-        """How long until `poll_if_due` has something to do; None: never."""
+        """Time until `poll_if_due` polls; None: never."""
         if self._next_poll_ms is None or self._failed:
             return None
         return max(0, self._next_poll_ms - self._now_ms())
 
     def snapshot(self) -> Any:
-        """The enumerator's state as plain JSON-able values, to be stored and given back as `restored`."""
+        """The enumerator's state as plain JSON-able values; a later coordinator gets it as `restored`."""
         if self._enumerator is None:
             return self._restored
         return msgspec.to_builtins(self._enumerator.snapshot())
 
     def close(self) -> None:
-        """Close the enumerator; what it raises is only logged, because the job has ended."""
+        """Close the enumerator; an exception is only logged, because the job has ended."""
         enumerator, self._enumerator = self._enumerator, None
         if enumerator is not None:
             try:
@@ -145,7 +142,7 @@ class SourceCoordinator:
             return []
         try:
             step()
-        except BaseException as e:  # noqa: BLE001 -- fails the job; sys.exit too, or nobody would answer the readers
+        except BaseException as e:  # noqa: BLE001 -- fails the job; sys.exit too, or readers would wait for ever
             self._failed = True
             self._events.append(_failure(self.operator, e))
         events, self._events = self._events, []
@@ -158,7 +155,7 @@ class SourceCoordinator:
 def make_coordinators(
     job_graph: JobGraph, clock: Clock, restored: Mapping[OperatorId, bytes] | None = None
 ) -> list[SourceCoordinator]:
-    """One coordinator for each source operator of a job, with the state (JSON) that a checkpoint has for it."""
+    """One coordinator for each source of a job, with its state (JSON) in the checkpoint, if any."""
     made = []
     for vertex, spec in sources_of(job_graph):
         payload: OperatorPayload = load_blob(spec.blob)
@@ -185,7 +182,7 @@ def sources_of(job_graph: JobGraph) -> list[tuple[JobVertex, OperatorSpec]]:
 def snapshot_all(
     coordinators: Sequence[SourceCoordinator], checkpoint_id: int, clock: Clock
 ) -> EnumeratorAnswer:
-    """The states of all enumerators, or why they could not be taken. Called where the enumerators are called."""
+    """The states of all enumerators, or why they could not be taken. Called on the thread of the enumerators."""
     states = {}
     for coordinator in coordinators:
         try:
@@ -197,7 +194,7 @@ def snapshot_all(
 
 
 class AttemptEnumerators:
-    """The enumerators of all sources of one attempt. `post` gets what they decide, in their order."""
+    """The enumerators of all sources of one attempt. `post` gets their events, in order."""
 
     def __init__(
         self,
@@ -207,10 +204,10 @@ class AttemptEnumerators:
         states: Mapping[OperatorId, bytes] | None,
         post: Callable[[JobEvent], None],
     ) -> None:
-        """They begin from these states (JSON). None: nobody knows how far they were, and the attempt fails.
+        """They begin from these states (JSON). None: their progress is not known, and the attempt fails.
 
-        Then there are none: beginning again would read everything twice, and so would the attempt after this one, if
-        there was something here that it could go on from.
+        Then no enumerator is made: from the beginning it would read everything twice, and the next attempt would
+        go on from its state.
         """
         self._clock = clock
         self._attempt = attempt
@@ -227,31 +224,30 @@ class AttemptEnumerators:
             self._emit([_failure(first, e)])
 
     def start(self, source: OperatorId) -> None:
-        """Start the enumerator of a source."""
         if source in self._coordinators:
             self._emit(self._coordinators[source].start())
 
     def request_split(self, source: OperatorId, subtask: int) -> None:
-        """A reader is out of work."""
+        """A reader has no splits left."""
         if source in self._coordinators:
             self._emit(self._coordinators[source].request_split(subtask))
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Take the state of all and post it, after everything that they decided before."""
+        """Take the states of all and post them, after all events before."""
         self._post(snapshot_all(list(self._coordinators.values()), checkpoint_id, self._clock))
 
     def next_poll_in_ms(self) -> int | None:
-        """How long until `poll_if_due` has something to do; None: never."""
+        """Time until `poll_if_due` polls; None: never."""
         waits = (coordinator.next_poll_in_ms() for coordinator in self._coordinators.values())
         return min((wait for wait in waits if wait is not None), default=None)
 
     def poll_if_due(self) -> None:
-        """Let every enumerator look for new splits whose interval has passed."""
+        """Poll every enumerator whose interval has passed."""
         for coordinator in self._coordinators.values():
             self._emit(coordinator.poll_if_due())
 
     def close(self) -> Mapping[OperatorId, bytes] | None:
-        """Close all; returns where they were, for an attempt that goes on from there. None: they cannot say."""
+        """Close all; returns their states, for an attempt that goes on from there. None: not known."""
         coordinators = list(self._coordinators.values())
         answer = snapshot_all(coordinators, 0, self._clock)
         for coordinator in coordinators:
@@ -264,7 +260,7 @@ class AttemptEnumerators:
 
 
 def _failure(operator: OperatorId, error: BaseException) -> EnumeratorFailed:
-    """Errors of ours are messages already; others come with the user's frames."""
+    """Our own errors are complete messages; others get the frames of the user's code."""
     if isinstance(error, TidegateError):
         return EnumeratorFailed(operator, str(error), "")
     return EnumeratorFailed(operator, describe_error(error), user_traceback(error))

@@ -13,9 +13,9 @@ Member = tuple[OperatorId, int]
 
 
 class WatermarkGroups:
-    """The watermarks of all source subtasks that belong to a group, as they report them. One per attempt.
+    """The watermarks that the source subtasks of each group report. One per attempt.
 
-    A member that has not reported yet has no watermark, and holds the others: it may only be slow to open.
+    A member that has not reported yet has no watermark and holds the others back: it may only be slow to open.
 
     >>> groups = WatermarkGroups({"g": [(OperatorId("clicks"), 0), (OperatorId("views"), 0)]})
     >>> groups.reported("g", OperatorId("clicks"), 0, 500) is None
@@ -28,12 +28,11 @@ class WatermarkGroups:
 
     def __init__(self, members: Mapping[str, Iterable[Member]]) -> None:
         self._marks = {group: dict.fromkeys(each, MIN_TIMESTAMP) for group, each in members.items()}
-        self._told = dict.fromkeys(members, MIN_TIMESTAMP)
-        """What the sources go by; each begins with the smallest, without being told."""
+        self._sent = dict.fromkeys(members, MIN_TIMESTAMP)
+        """The minimum that the sources of a group know; they begin with the smallest without a message."""
 
     @staticmethod
     def of(graph: JobGraph) -> WatermarkGroups:
-        """The groups of a job."""
         members: dict[str, list[Member]] = {}
         for vertex in graph.vertices:
             if vertex.alignment_group is not None:
@@ -46,9 +45,9 @@ class WatermarkGroups:
     def reported(
         self, group: str, operator: OperatorId, subtask: int, watermark_ms: int | None
     ) -> int | None:
-        """A subtask is at this watermark (None: it is idle and counts for nothing).
+        """A subtask is at this watermark (None: it is idle and does not count).
 
-        Returns the group's minimum if it has changed, for all slots to know.
+        Returns the group's minimum if it has changed, to be sent to all slots.
         """
         marks = self._marks.setdefault(group, {})
         if watermark_ms is None:
@@ -56,7 +55,7 @@ class WatermarkGroups:
         else:
             marks[operator, subtask] = watermark_ms
         least = min(marks.values(), default=None)
-        if least is None or least == self._told.get(group):
+        if least is None or least == self._sent.get(group):
             return None
-        self._told[group] = least
+        self._sent[group] = least
         return least

@@ -1,1 +1,1 @@
-"""The two sides of the JobManager's ports: threads and sockets, or queues and a seed."""
+"""The JobManager's ports, implemented twice: with threads and sockets, and with queues and a seed."""

@@ -1,8 +1,8 @@
 """Records on their way from `collect` and `print` sinks to the program in the driver.
 
-The driver's thread delivers, any thread takes. The buffer needs no bound of its own: a sink subtask
-sends only a few batches beyond the last one that the program has taken (`CollectedTaken`), so a slow program holds the
-job back. Sequence numbers begin again with every attempt: what is taken of an attempt is answered to that one alone.
+The driver's thread delivers, any thread takes. The buffer needs no bound of its own: a sink subtask sends only a few
+batches beyond the last one that the program has taken (`CollectedTaken`), so a slow program holds back the job.
+Sequence numbers start again with every attempt, so taking a batch is reported to its own attempt only.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ class CollectedBuffer:
         self._error: Exception | None = None
 
     def deliver(self, attempt: AttemptNumber, batch: DeliverCollected) -> None:
-        """Add a batch that an attempt has sent."""
         with self._changed:
             if not self._ended:
                 self._batches.append((attempt, batch))
                 self._changed.notify_all()
 
     def end(self, error: Exception | None) -> None:
-        """Nothing follows; `error` is raised to whoever takes behind the last batch."""
+        """No batch follows; `take` raises `error` after the last one."""
         with self._changed:
             if not self._ended:
                 self._ended = True
@@ -47,7 +46,7 @@ class CollectedBuffer:
                 self._changed.notify_all()
 
     def take(self) -> DeliverCollected | None:
-        """Wait for a batch; None at the end of a finished job; raises the job's error at the end of another."""
+        """Wait for a batch; after the last one return None, or raise the job's error."""
         with self._changed:
             while not self._batches and not self._ended:
                 self._changed.wait()
@@ -82,11 +81,10 @@ class CollectedBuffers:
         return self._buffers[operator]
 
     def deliver(self, attempt: AttemptNumber, batch: DeliverCollected) -> None:
-        """Add a batch that an attempt has sent."""
         self._buffers[batch.operator].deliver(attempt, batch)
 
     def end(self, error: Exception | None) -> None:
-        """Nothing follows; `error` is raised to whoever takes after the last batch."""
+        """No batch follows; `take` raises `error` after the last one."""
         for buffer in self._buffers.values():
             buffer.end(error)
 
@@ -94,7 +92,7 @@ class CollectedBuffers:
 class CollectedResults(Iterator[T]):
     """An iterator over collected batches. Leaving it early (`close`, `with`, dropping it) cancels the job.
 
-    It ends when `await_end` returns: then nothing of the job is left, no thread that holds what the program staged.
+    It ends after `await_end` has returned: then nothing of the job is left, also no thread that uses staged files.
     """
 
     def __init__(
@@ -131,7 +129,7 @@ class CollectedResults(Iterator[T]):
         self._await_end()
 
     def close(self) -> None:
-        """Stop taking: the job is cancelled and gone when this returns, unless it had ended before."""
+        """Stop taking. The job is cancelled, unless it has ended, and nothing of it is left when this returns."""
         if not self._done:
             self._done = True
             self._cancel(True)

@@ -1,12 +1,12 @@
-"""ControlServer: the `Slots` of a real driver, and its thread; one TCP port, non-blocking sockets.
+"""ControlServer: the `Slots` of a real driver, and the driver's thread; one TCP port, non-blocking sockets.
 
-A connection first has to prove that it holds the job's secret; until then it costs little (a few hundred bytes, a
-deadline, at most `MAX_UNPROVEN` at once, of which the oldest goes first) and can do nothing. What fails is closed and
-logged with the peer's address and the reason (by a `RefusalLog`); the job does not notice. After that each connection
-belongs to one slot, and what it sends becomes events for the handler.
+A connection must first prove that it holds the job's secret. Until then it can do nothing and costs little: a few
+hundred bytes, a deadline, at most `MAX_UNPROVEN` at once, of which the oldest is closed first. If the proof fails, the
+connection is closed and logged with the peer's address and the reason (by a `RefusalLog`); the job does not notice.
+After the proof each connection belongs to one slot, and what it sends becomes events for the handler.
 
-`handle` is called on the server's thread, for events of connections, ticks and what other threads `post`; the methods
-of `Slots` are called from inside it, nowhere else.
+The server's thread calls `handle` for events of connections, for ticks and for what other threads `post`. The methods
+of `Slots` are called only from inside `handle`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidegate.protocol.tls import TlsIdentity, TlsSocket
 logger = logging.getLogger(__name__)
 
 NO_ATTEMPT = AttemptNumber(-1)
-"""The attempt of nobody: while it is the current one, every slot is refused."""
+"""No slot belongs to this attempt: while it is the current one, every slot is refused."""
 MAX_UNPROVEN = 64
 TICK_MS = 50
 _READ_BYTES = 1 << 18
@@ -53,13 +53,13 @@ class _Connection:
     outgoing: collections.deque[memoryview] = field(default_factory=collections.deque)
     slot: SlotId | None = None
     is_open: bool = True
-    """Whether bytes can go over it: not before the handshake of TLS, if there is one."""
+    """Whether it can carry bytes: with TLS, only after the TLS handshake."""
     close_when_sent: bool = False
     closed: bool = False
 
 
 class ControlServer:
-    """The control port of a job, for one attempt after the other. Made on the caller's thread, served on its own."""
+    """The control port of a job, for one attempt after the other. It is served on a thread of its own."""
 
     def __init__(
         self,
@@ -106,15 +106,15 @@ class ControlServer:
     def start(self, handle: Callable[[DriverEvent], None], on_crash: Callable[[BaseException], None]) -> None:
         """Serve until `stop`.
 
-        `on_crash` is called on the server's thread with what `handle`, or the server itself, has raised. Nobody is
-        connected then; ticks and posted events are handled on.
+        `on_crash` is called on the server's thread with an exception of `handle` or of the server itself. By then all
+        connections are closed; ticks and posted events are still handled.
         """
         self._handle, self._on_crash = handle, on_crash
         self._thread = threading.Thread(target=self._run, name="tidegate-control", daemon=True)
         self._thread.start()
 
     def post(self, event: DriverEvent) -> None:
-        """Let the server's thread handle an event soon; after the end it is dropped."""
+        """Queue an event for the server's thread; after the end it is dropped."""
         self._posted.append(event)
         self._wake()
 
@@ -124,10 +124,10 @@ class ControlServer:
         self._wake()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; False when it did not come in time.
+        """Wait for the end; False after the timeout.
 
-        A Ctrl-C in here must leave a server that can be waited for again. In `Thread.join` alone it would not: Python
-        then takes the thread for one that has ended (before 3.13).
+        After a Ctrl-C in here it must be possible to wait again. With `Thread.join` alone it is not: before 3.13,
+        Python then treats the thread as ended.
         """
         if self._thread is not None and self._thread is not threading.current_thread():
             if not self._has_ended.wait(timeout_s):
@@ -141,7 +141,7 @@ class ControlServer:
             self._close_all()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody is there to wake
+        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: the server has ended
             self._wake_send.send(b"\0")
 
     # ---- from `handle`, on the server's thread ----
@@ -153,14 +153,14 @@ class ControlServer:
             self._queue(connection, control_frame(encode_message(message)))
 
     def close_slot(self, slot: SlotId) -> None:
-        """Close a slot's connection once everything for it is sent; makes no event."""
+        """Close a slot's connection after everything for it is sent, without an event."""
         connection = self._slots.pop(slot, None)
         if connection is not None:
             connection.close_when_sent = True
             self._flush(connection)
 
     def begin_attempt(self, attempt: AttemptNumber) -> None:
-        """From now on only slots of this attempt are welcome; connections of earlier ones end without an event."""
+        """From now on accept slots of this attempt only; close all connections without an event."""
         self._attempt = attempt
         for connection in [*self._slots.values(), *self._unproven]:
             self._forget(connection)
@@ -211,7 +211,7 @@ class ControlServer:
                     return
             for _ in range(min(len(self._posted), _EVENTS_PER_ROUND)):
                 self._handle(self._posted.popleft())
-            # After the reads: what came while this process was held up counts before the silence does.
+            # After the reads: messages that arrived while this process was held up must count before a silence does.
             now_ms = self._now_ms()
             if now_ms >= next_tick_ms:
                 next_tick_ms = now_ms + TICK_MS
@@ -232,7 +232,7 @@ class ControlServer:
         except OSError as e:
             if isinstance(e, ConnectionError):
                 return
-            # Out of file descriptors, most likely: look again in a second instead of spinning.
+            # Out of file descriptors, most likely: try again in a second instead of spinning.
             logger.warning("the control port cannot accept a connection now: %s", e)
             self._selector.unregister(self._listener)
             self._accepting = False
@@ -314,7 +314,7 @@ class ControlServer:
             for body in connection.decoder.feed(data):
                 message = decode_slot_message(body)
                 if self._slots.get(slot) is not connection or self._stopping:
-                    return  # closed by what it said before
+                    return  # closed by the message before
                 self._handle(OfAttempt(self._attempt, MessageReceived(slot, message)))
         except ProtocolError as e:
             if self._slots.get(slot) is connection:
@@ -345,7 +345,7 @@ class ControlServer:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
-            outgoing.clear()  # reading will tell that it is gone, and with what words
+            outgoing.clear()  # the next read finds that the connection is gone, and why
         if not outgoing and connection.close_when_sent:
             self._forget(connection)
             return
@@ -378,7 +378,7 @@ class ControlServer:
             self._handle(OfAttempt(self._attempt, SlotDisconnected(slot, reason)))
 
     def _forget(self, connection: _Connection) -> None:
-        """Close a connection without a word; every other way out goes through here."""
+        """Close a connection without an event; every other way out goes through here."""
         if connection.closed:
             return
         connection.closed = True

@@ -1,4 +1,4 @@
-"""InProcessClient: the user's handle on a job of the in-process runtime. It moves only while a call waits for it."""
+"""InProcessClient: the user's handle on a job of the in-process runtime. The job runs only inside calls of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class InProcessClient(DriverClient):
     """The `JobClient` of a simulated job."""
 
     def __init__(self, simulation: Simulation, plan: Plan, *, keeps: object = None) -> None:
-        """`keeps` lives as long as the client: what the program holds may be removed when nobody has it any more."""
+        """`keeps` lives as long as the client, because the program may use files that go away with it."""
         super().__init__(plan)
         self._keeps = keeps
         self.simulation = simulation
@@ -36,7 +36,7 @@ class InProcessClient(DriverClient):
         return self.simulation.driver.job_driver
 
     def cancel(self, timeout_s: float = 10.0) -> None:
-        """Stop the job."""
+        """Stop the job and release what it holds; a job that has ended stays as it is."""
         if not self.status().is_terminal:
             self.simulation.cancel()
             self.simulation.run()
@@ -45,8 +45,8 @@ class InProcessClient(DriverClient):
     def result(self, timeout_s: float | None = None) -> JobMetrics:
         """Run to the end; return the final metrics, or raise the job's error.
 
-        A restart strategy may be without end, and on a virtual clock no delay is long: what fails again and again for
-        the same reason is raised after some restarts, where Spark would go on and show the error.
+        A restart strategy may restart for ever, and on simulated time no delay is long. So this raises the error after
+        `_MOST_RESTARTS_ALIKE` restarts for the same reason, where Spark would go on and show the error.
         """
         with _CtrlC() as ctrl_c:
             while not self.status().is_terminal:
@@ -61,7 +61,7 @@ class InProcessClient(DriverClient):
             return
         self._restarts = job.restarts
         overview = job.overview()
-        # Not in a row: of two subtasks that both fail, chance says which one is the first.
+        # They need not be in a row: if two subtasks fail, either may be the first.
         self._restarts_alike += overview.will_come_again
         if self._restarts_alike >= _MOST_RESTARTS_ALIKE:
             self.cancel()
@@ -84,7 +84,7 @@ class InProcessClient(DriverClient):
         return self._final()
 
     def collected_batches(self, operator: OperatorId) -> Iterator[ev.DeliverCollected]:
-        """The batches that a sink sends to the driver, while the job runs on behind them."""
+        """The batches that a sink sends to the driver; the job runs on between them."""
         simulation = self.simulation
         try:
             while (batch := self._next_collected(operator)) is not None:
@@ -96,9 +96,9 @@ class InProcessClient(DriverClient):
 
 
 class _CtrlC:
-    """Puts Ctrl-C off, from an event to the next `check`: within one it looks like a failure of the user's function.
+    """Delays a Ctrl-C until the next `check`: inside an event it would look like a failure of the user's function.
 
-    A second one is not put off: the function may never end. Only where Ctrl-C has Python's own meaning.
+    A second one is raised at once: the function may never end. Does nothing unless Ctrl-C has Python's own handler.
     """
 
     def __enter__(self) -> _CtrlC:
@@ -106,11 +106,11 @@ class _CtrlC:
         is_main = threading.current_thread() is threading.main_thread()
         self._is_ours = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if self._is_ours:
-            signal.signal(signal.SIGINT, self._put_off)
+            signal.signal(signal.SIGINT, self._delay)
         return self
 
     def check(self) -> None:
-        """Raise what was put off."""
+        """Raise the delayed Ctrl-C."""
         if self._came:
             raise KeyboardInterrupt
 
@@ -118,7 +118,7 @@ class _CtrlC:
         if self._is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def _put_off(self, number: int, frame: FrameType | None) -> None:
+    def _delay(self, number: int, frame: FrameType | None) -> None:
         if self._came:
             raise KeyboardInterrupt
         self._came = True

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class DriverClient(ABC):
-    """What can be read of the driver of a job, from any thread. Who moves the job is for the subclasses."""
+    """Reads the driver of a job, from any thread. Subclasses differ in what drives the job."""
 
     def __init__(self, plan: Plan | None = None) -> None:
         self._plan = plan
@@ -43,16 +43,14 @@ class DriverClient(ABC):
 
     @property
     def job_id(self) -> JobId:
-        """The job's id."""
         return self._driver.job.job_id
 
     @property
     def job_name(self) -> str:
-        """The job's name."""
         return self._driver.job_graph.name
 
     def status(self) -> JobStatus:
-        """Where the job stands now; a terminal status means that everything of it is gone."""
+        """The job's status now; terminal only when nothing of the job is left."""
         return self._driver.status
 
     def waiting_for(self) -> str:
@@ -69,8 +67,8 @@ class DriverClient(ABC):
             except msgspec.MsgspecError:
                 continue  # a display must not fail the job
             reported.setdefault(vertex, {})[metrics.subtask] = metrics
-        # Subtasks count from the start of their attempt; what lies before its checkpoint, sources tell.
-        begun_anew = driver.job.overview().restored_checkpoint is None
+        # Subtasks count from the start of their attempt; how many records came before, only some sources know.
+        has_no_past = driver.job.overview().restored_checkpoint is None
         known = {
             v for v, found in reported.items() if any(RECORDS_BEFORE in s.gauges for s in found.values())
         }
@@ -86,7 +84,7 @@ class DriverClient(ABC):
                     subtasks=tuple(m for _, m in sorted(reported.get(v.id, {}).items())),
                     records_expected=(
                         driver.records_expected.get(v.operators[0].id)
-                        if begun_anew or v.id in known
+                        if has_no_past or v.id in known
                         else None
                     ),
                 )
@@ -118,7 +116,7 @@ class DriverClient(ABC):
         return self._driver.job.status_history
 
     def overview(self) -> JobOverview:
-        """How the job fares: the attempt, the restarts, the last error and what can be said about it."""
+        """The attempt, the restarts, the last error and its diagnosis."""
         return self._driver.job.overview()
 
     def checkpoints(self) -> CheckpointsOverview:
@@ -126,10 +124,10 @@ class DriverClient(ABC):
         return self._driver.job.checkpoints()
 
     def _final(self) -> JobMetrics:
-        """What a job leaves that has ended: its metrics, or its error."""
+        """The metrics of a job that has ended, or its error, raised."""
         error = self._driver.error
         if error is not None:
-            # A fresh one each time: several threads may wait, and each adds its own traceback.
+            # A new exception each time: several threads may wait, and each adds its own traceback.
             raise type(error)(*error.args)
         return self.metrics()
 
@@ -151,7 +149,7 @@ class LocalJobClient(DriverClient):
         self._companions.append(thread)
 
     def cancel(self, timeout_s: float = 10.0, reason: str = "cancelled by its client") -> None:
-        """Stop the job and wait until everything of it is gone; a job that has ended already is left alone."""
+        """Stop the job and wait until nothing of it is left; does nothing if the job has ended."""
         self._runner.post(ev.CancelRequested(reason))
         if not self._runner.wait(timeout_s):
             raise TimeoutError(
@@ -167,9 +165,9 @@ class LocalJobClient(DriverClient):
         return self._final()
 
     def collected(self, operator_id: OperatorId) -> CollectedResults[bytes]:
-        """The batches (Arrow streams) of a collect sink as they come; a failed job ends them with its error.
+        """The batches (Arrow streams) of a collect sink as they arrive; a failed job raises its error at the end.
 
-        Taking a batch lets the sink send another. Leaving early (`close()`, or dropping it) cancels the job.
+        Taking a batch lets the sink send another. Leaving early (`close()`, or dropping the iterator) cancels the job.
         """
         return self._collected(operator_id, lambda batch: batch.data)
 
@@ -191,7 +189,7 @@ class LocalJobClient(DriverClient):
 
 
 def run_job(runner: JobRunner, plan: Plan | None = None) -> LocalJobClient:
-    """Start a job and return the handle on it, which shows the plan."""
+    """Start a job and return its client, which can show the plan."""
     client = LocalJobClient(runner, plan)
     runner.start()
     return client

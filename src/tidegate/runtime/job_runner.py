@@ -1,4 +1,4 @@
-"""JobRunner: a `JobDriver` with threads and sockets at its ports.
+"""JobRunner: a `JobDriver` whose ports are threads and sockets.
 
 Threads of a running job, all gone when it has ended: `tidegate-control` (the server's loop; the only one that touches
 the driver), `tidegate-enumerators` (the sources' I/O, one per attempt), `tidegate-storage` (the I/O of checkpoints),
@@ -87,7 +87,7 @@ class JobRunner:
                 seed=random.SystemRandom().randrange(1 << 32),
                 on_end=on_end,
             )
-        except BaseException:  # a source of the user's that raises, for one
+        except BaseException:  # for example, a source of the user's raised
             self._server.close_unstarted()
             raise
 
@@ -100,15 +100,15 @@ class JobRunner:
         self.post(ev.SubmissionRequested())
 
     def close_unstarted(self) -> None:
-        """Release what a runner that was never started holds: its control port."""
+        """Release the control port of a runner that was never started."""
         self._server.close_unstarted()
 
     def post(self, event: DriverEvent) -> None:
-        """Let the job's thread handle an event."""
+        """Queue an event for the job's thread."""
         self._server.post(event)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job has ended and everything of it is gone; False when that did not come in time."""
+        """Wait until the job has ended and nothing of it is left; False after the timeout."""
         if not self._server.join(timeout_s):
             return False
         for thread in (self._gang, self._enumerators, self._storage):

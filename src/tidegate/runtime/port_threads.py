@@ -1,7 +1,7 @@
-"""The threads that stand at a real driver's ports: its gang, its enumerators, its storage.
+"""The threads that implement a real driver's ports: its gang, its enumerators, its storage.
 
-Each may wait, so that the control thread never does: an order returns at once, and the answer is posted. A thread that
-hangs is left behind; `join`, for the user's thread, waits only for those that have said their last word.
+They may block, so that the control thread never does: an order returns at once, and the answer is posted. A thread
+that hangs is abandoned; `join`, for the user's thread, waits only for threads that have posted their last answer.
 """
 
 from __future__ import annotations
@@ -29,34 +29,33 @@ Post = Callable[[DriverEvent], None]
 
 
 class OrderThread:
-    """Does what it is told, one order after the other. Orders may come from any thread."""
+    """Performs orders one after the other. Any thread may give them."""
 
     def __init__(self, name: str) -> None:
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._has_said_all = False
+        self._has_ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
         self._thread.start()
 
     def do(self, order: Callable[[], None]) -> None:
-        """Do this, after what was ordered before."""
+        """Perform an order, after all earlier ones."""
         self._orders.put(order)
 
-    def end(self, last_word: Callable[[], None]) -> None:
-        """Do what was ordered before, say the last word, and end."""
-        self._orders.put(partial(self._say, last_word))
+    def end(self, on_end: Callable[[], None]) -> None:
+        """Perform all earlier orders, call `on_end`, and end."""
+        self._orders.put(partial(self._end, on_end))
         self._orders.put(None)
 
     def join(self) -> None:
-        """Wait for the end, if it has said its last word."""
-        if self._has_said_all:
+        """Wait for the thread, if `on_end` has been called."""
+        if self._has_ended:
             self._thread.join()
 
-    def _say(self, last_word: Callable[[], None]) -> None:
-        self._has_said_all = True
-        last_word()
+    def _end(self, on_end: Callable[[], None]) -> None:
+        self._has_ended = True
+        on_end()
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
@@ -74,15 +73,12 @@ class StorageThread:
 
     @property
     def may_be_resumed(self) -> bool:
-        """Whether another driver may go on from what is stored."""
         return self._orders.may_be_resumed
 
     def perform(self, order: StorageOrder) -> None:
-        """Perform this, after what was ordered before."""
         self._thread.do(partial(self._perform, order))
 
     def close(self) -> None:
-        """Finish what was ordered, then end."""
         self._thread.end(partial(self._post, PortClosed("storage")))
 
     def _perform(self, order: StorageOrder) -> None:
@@ -96,27 +92,27 @@ class StorageThread:
 
 
 class GangHost(Protocol):
-    """Who starts the processes of a job: Spark. All calls but `control_host` come from one thread."""
+    """Starts and ends the processes of a job: Spark. All calls but `control_host` come from one thread."""
 
     def control_host(self) -> tuple[str, str]:
         """The address to bind the control port to, and the one under which slots reach it. Called once, first."""
         ...
 
     def count_slots(self) -> int | None:
-        """How many slots there are now, or None where that cannot be known. May be slow, may raise."""
+        """How many slots there are now; None if the host cannot know. May be slow, may raise."""
         ...
 
     def count_busy_slots(self) -> tuple[int, int]:
-        """How many of them others than the gang hold, and how many of those this job's earlier gangs hold.
+        """How many of them are held by anything but the gang, and how many of those by this job's earlier gangs.
 
-        Called after a `count_slots` that knew. May be slow, may raise.
+        Called after a `count_slots` that returned a number. May be slow, may raise.
         """
         ...
 
     def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[ev.GangEnded], None]) -> None:
         """Start the gang and return at once.
 
-        `on_end` is called once, from any thread, when all its tasks are gone. Raising is the same.
+        `on_end` is called once, from any thread, when all its tasks are gone. An exception has the same meaning.
         """
         ...
 
@@ -143,19 +139,16 @@ class GangThread:
         self.start_thread, self.join = self._thread.start, self._thread.join
 
     def count_slots(self, attempt: AttemptNumber) -> None:
-        """Ask the host for its slots."""
         self._thread.do(partial(self._count, attempt))
 
     def start(self, attempt: AttemptNumber, slots: int) -> None:
-        """Have the host start the slots of an attempt."""
         self._thread.do(partial(self._start, attempt, slots))
 
     def cancel(self, attempt: AttemptNumber) -> None:
-        """Have the host end them, if it has started any."""
+        """Have the host end the slots, if it has started any."""
         self._thread.do(self._cancel)
 
     def close(self) -> None:
-        """Close the host."""
         self._thread.do(self._close)
         self._thread.end(partial(self._post, PortClosed("gang")))
 
@@ -195,7 +188,7 @@ class GangThread:
 
 
 class EnumeratorThreads:
-    """The `Enumerators` of a real driver: a thread for each attempt, so that one that hangs does not hold the next."""
+    """The `Enumerators` of a real driver: a thread for each attempt, so that a hung one does not block the next."""
 
     def __init__(self, job_graph: JobGraph, clock: Clock, post: Post) -> None:
         self._graph = job_graph
@@ -204,7 +197,7 @@ class EnumeratorThreads:
         self._current: _AttemptThread | None = None
 
     def begin(self, attempt: AttemptNumber, restored: Mapping[OperatorId, bytes] | None) -> None:
-        """Prepare the thread of an attempt; its enumerators are made on it."""
+        """Prepare the thread of an attempt, on which its enumerators will be made."""
         before = self._current
 
         def make() -> AttemptEnumerators:
@@ -217,24 +210,20 @@ class EnumeratorThreads:
         self._current = _AttemptThread(make, sources)
 
     def start(self) -> None:
-        """Start the thread of the attempt, and its enumerators."""
+        """Start the thread of the attempt and its enumerators."""
         self._attempt.start()
 
     def request_split(self, operator: OperatorId, subtask: int) -> None:
-        """A reader is out of work."""
         self._attempt.ask(lambda enumerators: enumerators.request_split(operator, subtask))
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Take the state of all."""
         self._attempt.ask(lambda enumerators: enumerators.snapshot(checkpoint_id))
 
     def stop(self) -> None:
-        """Let the thread of the attempt close its enumerators and end."""
         if self._current is not None:
             self._current.stop()
 
     def close(self) -> None:
-        """The same, with a last word."""
         closed = partial(self._post, PortClosed("enumerators"))
         if self._current is None:
             closed()
@@ -242,7 +231,7 @@ class EnumeratorThreads:
             self._current.close(closed)
 
     def join(self) -> None:
-        """Wait for the end of the current thread, if it has said its last word."""
+        """Wait for the current thread, if its enumerators are closed."""
         if self._current is not None:
             self._current.join()
 
@@ -262,7 +251,7 @@ class _AttemptThread:
         self._requests: queue.SimpleQueue[Callable[[AttemptEnumerators], None] | None] = queue.SimpleQueue()
         self._stopping = False
         self._lock = threading.Lock()
-        self._last_word: Callable[[], None] | None = None
+        self._on_closed: Callable[[], None] | None = None
         self._closed_at: Mapping[OperatorId, bytes] | None = None
         self._has_closed = threading.Event()
         self._thread = threading.Thread(
@@ -281,16 +270,16 @@ class _AttemptThread:
         self._stopping = True
         self._requests.put(None)
 
-    def close(self, last_word: Callable[[], None]) -> None:
+    def close(self, on_closed: Callable[[], None]) -> None:
         self.stop()
         with self._lock:
             if self._started and not self._has_closed.is_set():
-                self._last_word = last_word
+                self._on_closed = on_closed
                 return
-        last_word()
+        on_closed()
 
     def closed_at(self) -> Mapping[OperatorId, bytes] | None:
-        """Where its enumerators were when they were closed; None if they cannot say. Waits, on the next thread."""
+        """The states that its enumerators had when closed; None if unknown. The next attempt's thread waits here."""
         if self._started and self._has_closed.wait(self.WAIT_FOR_STATES_S):
             return self._closed_at
         return None
@@ -312,8 +301,8 @@ class _AttemptThread:
             self._closed_at = enumerators.close()
             with self._lock:
                 self._has_closed.set()
-            if self._last_word is not None:
-                self._last_word()
+            if self._on_closed is not None:
+                self._on_closed()
 
     def _step(self, enumerators: AttemptEnumerators) -> None:
         wait_ms = enumerators.next_poll_in_ms()

@@ -1,6 +1,6 @@
-"""The driver process of a simulated job: a `JobDriver` with queues at its ports. A scheduler chooses what comes next.
+"""The driver process of a simulated job: a `JobDriver` whose ports are queues. A scheduler chooses what comes next.
 
-A driver that dies is dropped as a whole; what it had posted, ordered or been told is gone with it.
+A driver that dies is dropped as a whole, with everything that was posted to it or that it had ordered.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ Consumers = Mapping[OperatorId, Callable[[ev.DeliverCollected], None]]
 
 
 class SimulatedSpark(Protocol):
-    """Who has the processes of a simulation."""
+    """Owns the processes of a simulation."""
 
     def available_slots(self) -> int | None:
-        """How many slots there are; None where that cannot be known."""
+        """How many slots there are; None: the host cannot know."""
         ...
 
-    def start_gang(self, driver: SimulatedDriver, attempt: AttemptNumber, slots: int) -> SimulatedGang:
-        """Start the slots of an attempt of this driver."""
-        ...
+    def start_gang(self, driver: SimulatedDriver, attempt: AttemptNumber, slots: int) -> SimulatedGang: ...
 
     def cancel_gang(self, gang: SimulatedGang) -> None:
-        """End its processes, now or later."""
+        """Have its processes end, now or later."""
         ...
 
     def send(self, gang: SimulatedGang, slot: SlotId, message: m.MasterMessage) -> None:
@@ -65,7 +63,7 @@ class SimulatedDriver:
     ) -> None:
         self.killed = False
         self.reports: list[str] = []
-        """What it told the user: what it waits for, and trouble."""
+        """What it reported to the user: what it waits for, and trouble."""
         self.storage = begin.storage
         self._observer = observe
         self._events: deque[DriverEvent] = deque()
@@ -92,11 +90,10 @@ class SimulatedDriver:
 
     @property
     def may_be_resumed(self) -> bool:
-        """Whether another driver may go on from what is stored."""
+        """Whether another driver may resume the job from what is stored."""
         return self.job_driver.may_be_resumed
 
     def choices(self) -> Iterator[Choice]:
-        """What could happen to it now."""
         if self._events:
             yield Choice("event", self._take_event)
         if self._storage is not None and self._storage.orders:
@@ -105,25 +102,23 @@ class SimulatedDriver:
             yield Choice("enumerator", self._enumerators.take_request)
 
     def post(self, event: DriverEvent) -> None:
-        """Let it handle an event, after those that wait."""
         self._events.append(event)
 
     def hear(self, attempt: AttemptNumber, event: ev.Event) -> None:
-        """Something came over a connection of an attempt; connections of others are closed."""
+        """Handle what came over a connection of an attempt; connections of other attempts are closed."""
         if attempt == self.job.attempt:
             self.job_driver.handle(OfAttempt(attempt, event))
 
     def tick(self) -> None:
-        """Time has passed."""
         self._enumerators.poll_if_due()
         self.job_driver.handle(ev.Tick())
 
     def take_collected(self, operator: OperatorId) -> ev.DeliverCollected | None:
-        """The next batch that a sink sent to the driver, acknowledged; None if there is none now."""
+        """Take the next batch that a sink sent to the driver; None if there is none now."""
         return self._collected[operator].take_now()
 
     def close(self) -> None:
-        """Close the enumerators, whatever became of the job."""
+        """Close the enumerators, however the job ended."""
         self._enumerators.release()
 
     def _take_event(self) -> str:
@@ -142,25 +137,23 @@ class SimulatedGangs:
     def __init__(self, spark: SimulatedSpark, driver: SimulatedDriver) -> None:
         self.spark = spark
         self.current: SimulatedGang | None = None
-        """The gang of the current attempt, once it is started."""
+        """The gang of the current attempt, after it has started."""
         self._driver = driver
 
     def count_slots(self, attempt: AttemptNumber) -> None:
-        """The answer is known at once."""
         self._driver.post(OfAttempt(attempt, ev.SlotsCounted(self.spark.available_slots())))
 
     def start(self, attempt: AttemptNumber, slots: int) -> None:
-        """Start it at once; its slots register when the scheduler lets them."""
+        """Start it at once; its slots register when the scheduler chooses them."""
         self.current = self.spark.start_gang(self._driver, attempt, slots)
         self._driver.post(OfAttempt(attempt, ev.GangStarted()))
 
     def cancel(self, attempt: AttemptNumber) -> None:
-        """Have Spark end it."""
         if self.current is not None:
             self.spark.cancel_gang(self.current)
 
     def close(self) -> None:
-        """Processes that live on are Spark's."""
+        """Answer only: processes that are still alive belong to Spark."""
         self._driver.post(PortClosed("gang"))
 
 
@@ -171,66 +164,59 @@ class SimulatedSlots:
         self._gangs = gangs
 
     def begin_attempt(self, attempt: AttemptNumber) -> None:
-        """The gang of the attempt is to come."""
         self._gangs.current = None
 
     def end_attempt(self) -> None:
-        """Close the connections; the slots see that when they look."""
+        """Close the connections; each slot notices when the scheduler chooses it."""
         if self._gangs.current is not None:
             self._gangs.current.disconnect_all()
 
     def send(self, slot: SlotId, message: m.MasterMessage) -> None:
-        """Send a message to a slot of the attempt."""
         if self._gangs.current is not None:
             self._gangs.spark.send(self._gangs.current, slot, message)
 
     def close_slot(self, slot: SlotId) -> None:
-        """The slot ends when its last word is answered."""
+        """End the slot: its last message is answered."""
         gang = self._gangs.current
         if gang is not None and slot in gang.slots:
             gang.slots[slot].end()
 
     def close(self) -> None:
-        """Close the connections."""
         self.end_attempt()
 
 
 class SimulatedEnumerators:
-    """The `Enumerators` of a simulated driver: each request is done when the scheduler chooses."""
+    """The `Enumerators` of a simulated driver: each request is performed when the scheduler chooses it."""
 
     def __init__(self, job_graph: JobGraph, clock: Clock, post: Post) -> None:
         self._graph = job_graph
         self._clock = clock
         self._post = post
         self.requests: deque[Callable[[], None]] = deque()
-        """What they are asked, in order."""
         self._begun_later: Callable[[], None] | None = None
         """Makes those of the current attempt, if the scheduler has not chosen that yet."""
         self._current: AttemptEnumerators | None = None
         self._closed_at: Mapping[OperatorId, bytes] | None = None
 
     def begin(self, attempt: AttemptNumber, restored: Mapping[OperatorId, bytes] | None) -> None:
-        """Make those of an attempt, when those of the one before are closed."""
+        """Make those of an attempt after those of the one before are closed."""
         self._begun_later = partial(self._begin, attempt, restored)
         self.requests.append(self._begun_later)
 
     def start(self) -> None:
-        """Start one after the other."""
         for _, source in sources_of(self._graph):
             self._ask(partial(AttemptEnumerators.start, source=source.id))
 
     def request_split(self, operator: OperatorId, subtask: int) -> None:
-        """A reader is out of splits."""
         self._ask(lambda enumerators: enumerators.request_split(operator, subtask))
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Take the state of all."""
         self._ask(lambda enumerators: enumerators.snapshot(checkpoint_id))
 
     def stop(self) -> None:
-        """Close them, when the scheduler chooses; what they were asked before is dropped.
+        """Close them when the scheduler chooses; earlier requests are dropped.
 
-        Those that were not made yet are made, so that they can say where the next attempt goes on.
+        If they are not made yet, they are made first, so that the next attempt can go on from their states.
         """
         self.requests.clear()
         if self._begun_later is not None:
@@ -238,21 +224,18 @@ class SimulatedEnumerators:
         self.requests.append(self.release)
 
     def close(self) -> None:
-        """The same, with a last word."""
         self.stop()
         self.requests.append(partial(self._post, PortClosed("enumerators")))
 
     def poll_if_due(self) -> None:
-        """Time has passed."""
         if self._current is not None:
             self._current.poll_if_due()
 
     def take_request(self) -> None:
-        """Do what is asked next."""
         self.requests.popleft()()
 
     def release(self) -> None:
-        """Close those of the attempt, if there are any."""
+        """Close those of the attempt, if there are any, and keep their states."""
         if self._current is not None:
             self._closed_at = self._current.close()
             self._current = None
@@ -272,30 +255,30 @@ class SimulatedEnumerators:
 
 
 class SimulatedStorage:
-    """The `Storage` of a simulated driver: each order is done when the scheduler chooses; the driver may die in it."""
+    """The `Storage` of a simulated driver: each order is performed when the scheduler chooses it.
+
+    The driver may die in the middle of one.
+    """
 
     def __init__(self, orders: StorageOrders, world: World, driver: SimulatedDriver) -> None:
         self.orders: deque[StorageOrder | None] = deque()
-        """What is ordered; None is the end."""
+        """None is the end."""
         self._performer = orders
         self._world = world
         self._driver = driver
 
     @property
     def may_be_resumed(self) -> bool:
-        """Whether another driver may go on from what is stored."""
         return self._performer.may_be_resumed
 
     def perform(self, order: StorageOrder) -> None:
-        """Do this, after what was ordered before."""
         self.orders.append(order)
 
     def close(self) -> None:
-        """Do what was ordered before, then end."""
         self.orders.append(None)
 
     def take_order(self) -> str:
-        """Do what is ordered next."""
+        """Perform the next order; returns a line for the trace."""
         order = self.orders.popleft()
         if order is None:
             self._driver.post(PortClosed("storage"))
@@ -321,7 +304,6 @@ class SimulatedCollected(CollectedBuffers):
         self._consumers = consumers
 
     def deliver(self, attempt: AttemptNumber, batch: ev.DeliverCollected) -> None:
-        """Add a batch, or hand it to its consumer."""
         super().deliver(attempt, batch)
         consume = self._consumers.get(batch.operator)
         if consume is not None and (taken := self[batch.operator].take_now()) is not None:

@@ -1,8 +1,8 @@
-"""The slots of one attempt and the network between them, as a simulated Spark gives and takes them.
+"""The slots of one attempt and the network between them, as a simulated Spark starts and ends them.
 
-When a slot dies, frames that it had sent may still arrive, up to some point; then its peers see the loss. Spark ends
-the gang when it likes: the JobManager may hear of that before, after or without hearing of the lost slot, and slots
-that Spark has given up may go on for a while.
+When a slot dies, some of the frames that it had sent may still arrive; then its peers see the loss. Spark ends the gang
+at any later time: the JobManager may learn that before, after or without learning of the lost slot, and slots that
+Spark has cancelled may run on for a while.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Choice(NamedTuple):
 
 
 class SimulatedGang:
-    """One attempt's processes. `tell` gets the events that are for the JobManager of the attempt."""
+    """One attempt's processes. `post` gets the events for the JobManager, `hear` the messages of slots."""
 
     def __init__(
         self,
@@ -38,16 +38,16 @@ class SimulatedGang:
         slots: int,
         world: World,
         rng: random.Random,
-        tell: Callable[[ev.Event], None],
+        post: Callable[[ev.Event], None],
         hear: Callable[[SimulatedSlot, m.SlotMessage], None],
     ) -> None:
         self.attempt = attempt
         self.job_id = job_id
         self.ended = False
-        """Whether the host has said that it is gone."""
+        """Whether the host has reported its end."""
         self._ending: str | None = None
         self._rng = rng
-        self._tell = tell
+        self._post = post
         self._hear = hear
         self._buried: set[SlotId] = set()
         self._broken: set[tuple[SlotId, SlotId]] = set()
@@ -59,11 +59,10 @@ class SimulatedGang:
 
     @property
     def lives(self) -> bool:
-        """Whether one of its processes exists, or somebody is still to hear of the end of one."""
+        """Whether one of its processes exists, or the JobManager has yet to notice the end of one."""
         return any(not s.ended or s.connected for s in self.slots.values())
 
     def choices(self) -> Iterator[Choice]:
-        """What could happen to it now."""
         for slot in self.slots.values():
             yield from self._slot_choices(slot)
         for (source, target), queue in self._frames.items():
@@ -94,7 +93,7 @@ class SimulatedGang:
     # ---- the JobManager and Spark ----
 
     def send(self, slot: SlotId, message: m.MasterMessage) -> None:
-        """A message of the JobManager; dropped if the slot is gone."""
+        """Deliver a message of the JobManager; dropped if the slot is gone."""
         found = self.slots.get(slot)
         if found is not None and found.connected and not found.ended:
             found.inbox.append(m.encode_message(message))
@@ -106,7 +105,7 @@ class SimulatedGang:
             slot.outbox.clear()
 
     def cancel(self, *, gently: bool) -> None:
-        """Spark is to end it: at once and in good order, or when it likes and with a kill."""
+        """Have Spark end it: at once and in good order, or with a kill at any later time."""
         for slot in self.slots.values():
             if gently:
                 slot.end()
@@ -116,7 +115,7 @@ class SimulatedGang:
             self._ending = self._ending or "the stage was cancelled"
 
     def look(self) -> None:
-        """After every event: bury who was killed in it, and tell when all processes have ended."""
+        """After every event: clean up after slots that were killed, and report when all have ended."""
         for slot in self.slots.values():
             if slot.killed and slot.id not in self._buried:
                 self._bury(slot)
@@ -125,19 +124,18 @@ class SimulatedGang:
             if not killed:
                 self.ended = True
                 self._ending = None
-                self._tell(ev.GangEnded(None))
+                self._post(ev.GangEnded(None))
             elif self._ending is None:
                 self._ending = "a task of the stage was lost"
 
     def close(self) -> None:
-        """Release everything."""
         for slot in self.slots.values():
             slot.end()
 
     # ---- faults ----
 
     def kill(self, slot: SimulatedSlot) -> None:
-        """A process dies, with what it had not sent yet."""
+        """Kill a process; what it had not sent yet is lost."""
         if not slot.ended:
             slot.die()
 
@@ -152,17 +150,17 @@ class SimulatedGang:
                 self.break_frames(slot.id, peer.id)
                 self._frames.pop((peer.id, slot.id), None)
         if self._rng.random() < 0.5:
-            # Spark ends the others too when one is gone, sooner or later.
+            # When one task is gone, Spark sooner or later ends the others too.
             self._ending = self._ending or "a task of the stage was lost"
 
     def cut_control(self, slot: SimulatedSlot) -> None:
-        """The control connection breaks: the JobManager sees that at once, the slot when it looks."""
+        """Break the control connection: the JobManager sees that at once, the slot later."""
         if slot.connected:
             slot.outbox.clear()
             self._disconnect(slot)
 
     def break_frames(self, source: SlotId, target: SlotId) -> None:
-        """What one slot sends to another is lost from some point on, for ever, and the other sees that."""
+        """Lose what one slot sends to another, from some point on and for ever; the other sees that."""
         if (source, target) in self._broken:
             return
         self._broken.add((source, target))
@@ -196,7 +194,7 @@ class SimulatedGang:
 
     def _disconnect(self, slot: SimulatedSlot) -> None:
         slot.connected = False
-        self._tell(ev.SlotDisconnected(slot.id, "the connection was closed by the other side"))
+        self._post(ev.SlotDisconnected(slot.id, "the connection was closed by the other side"))
 
     def _end(self) -> None:
         reason, self._ending = self._ending, None
@@ -204,7 +202,7 @@ class SimulatedGang:
         for slot in self.slots.values():
             if not slot.ended:
                 slot.doomed = True
-        self._tell(ev.GangEnded(reason))
+        self._post(ev.GangEnded(reason))
 
 
 def _no_detail(happen: Callable[[], None]) -> None:

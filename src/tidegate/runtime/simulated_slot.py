@@ -1,7 +1,7 @@
-"""A slot of a simulated job: the real `Slot` with queues instead of sockets, and uploads that wait to be chosen.
+"""A slot of a simulated job: the real `Slot` with queues instead of sockets, and uploads that the scheduler chooses.
 
-It may end as a real process does: by itself, by losing its JobManager, or killed in the middle of anything. Killed
-inside a call (`ProcessKilled`, raised at a failpoint) it says and sends nothing any more, whatever the call still does.
+It may end as a real process does: by itself, by losing its JobManager, or killed in the middle of anything. After it
+is killed inside a call (`ProcessKilled`, raised at a failpoint) it sends nothing more, whatever the call still does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Frame = tuple[bytes, bytes]
 
 
 class ProcessKilled(BaseException):
-    """The simulated process that runs now is dead; raised at a failpoint, caught by the simulation alone."""
+    """The current simulated process is killed; raised at a failpoint, caught only by the simulation."""
 
 
 class Actor(Protocol):
@@ -44,7 +44,7 @@ class World:
 
 
 class SimulatedSlot:
-    """One slot process of one attempt. The simulation calls one method for each thing that happens to it."""
+    """One slot process of one attempt. The simulation calls one method for each event."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SimulatedSlot:
         """Whether the process is gone."""
         self.killed = False
         self.paused = False
-        """Whether the process is stopped (SIGSTOP): it does nothing, and others do not know."""
+        """Whether the process is stopped (SIGSTOP): it does nothing, and other processes do not know."""
         self.connected = True
         """Whether the JobManager keeps its connection."""
         self.doomed = False
@@ -85,38 +85,35 @@ class SimulatedSlot:
     # ---- what the Slot uses ----
 
     def say(self, message: m.SlotMessage) -> None:
-        """Send a message to the JobManager."""
         if not self.killed and self.connected:
             self.outbox.append(m.encode_message(message))
 
     def send(self, peer: SlotId, header: bytes, body: object) -> None:
-        """Send a frame to a peer."""
         if not self.killed:
             self._send_frame(self.id, peer, (header, bytes(memoryview(body))))  # type: ignore[arg-type]
 
     def wake(self) -> None:
-        """Something is there to be done."""
+        """Let the slot step again: there may be something to do."""
         self._stalled = False
 
     # ---- what can happen ----
 
     @property
     def slot(self) -> Slot | None:
-        """Its tasks, once they are deployed."""
+        """Its tasks, after the deployment."""
         return self._process.slot
 
     @property
     def is_active(self) -> bool:
-        """Whether it does anything at all."""
+        """Whether its process is neither gone nor stopped."""
         return not self.ended and not self.paused
 
     @property
     def is_running(self) -> bool:
-        """Whether its tasks run."""
         return self.is_active and self._process.is_running
 
     def can_step(self) -> bool:
-        """Whether a step may move something."""
+        """Whether a step may do something."""
         if not self.is_running or self.slot is None:
             return False
         if not self._stalled:
@@ -131,7 +128,6 @@ class SimulatedSlot:
     # ---- what happens ----
 
     def beat_if_due(self, interval_ns: int) -> None:
-        """Send a heartbeat when it is time."""
         now_ns = self._world.clock.monotonic_ns()
         if self.is_active and now_ns >= self._next_beat_ns:
             self._next_beat_ns = now_ns + interval_ns
@@ -152,7 +148,6 @@ class SimulatedSlot:
         return "nothing to do" if self._stalled else None
 
     def take_message(self) -> str:
-        """Take the next message of the JobManager."""
         message = m.decode_master_message(self.inbox.popleft())
         self._stalled = False
 
@@ -166,7 +161,6 @@ class SimulatedSlot:
         return type(message).__name__
 
     def take_frame(self, frame: Frame) -> str:
-        """Take a frame of a peer."""
         raw, body = frame
         header = parse_data_header(raw)
         self._stalled = False
@@ -177,7 +171,7 @@ class SimulatedSlot:
         return f"kind {kind}, channel {'/'.join(map(str, channel))}, {length} bytes, extra {extra}"
 
     def take_upload(self) -> None:
-        """Do the next asynchronous part."""
+        """Perform the next asynchronous part of a checkpoint."""
         work = self.uploads.waiting.popleft()
         self._run(work)
 
@@ -187,17 +181,17 @@ class SimulatedSlot:
             self._process.peer_lost(peer, "the connection was reset")
 
     def lose_control(self) -> None:
-        """It finds out that the JobManager is gone, and ends itself."""
+        """The slot notices that the JobManager is gone, and ends."""
         self.end()
 
     def end(self) -> None:
-        """The process ends in good order."""
+        """End the process in good order."""
         if not self.ended:
             self._run(self._process.close)
             self.ended = True
 
     def die(self) -> None:
-        """The process is killed: nothing is said, closed or finished any more."""
+        """Kill the process: from now on it sends, closes and finishes nothing."""
         self.killed = self.ended = True
         self.uploads.waiting.clear()
         with contextlib.suppress(BaseException):
@@ -206,7 +200,7 @@ class SimulatedSlot:
     # ---- inside ----
 
     def _run(self, action: Callable[[], object]) -> None:
-        """Run code of this process, which may be killed in it."""
+        """Run code of this process, which may be killed while it runs."""
         world = self._world
         before, world.actor = world.actor, self
         try:
@@ -228,7 +222,7 @@ class SimulatedSlot:
 
 
 class SimulatedUploads:
-    """Uploads that happen when the scheduler chooses."""
+    """The upload thread of a simulated slot: each upload runs when the scheduler chooses it."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.posted: deque[Callable[[], None]] = deque()
@@ -236,15 +230,13 @@ class SimulatedUploads:
         self._wake = wake
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Do this later."""
         self.waiting.append(work)
 
     def post(self, then: Callable[[], None]) -> None:
-        """Let the mailbox run this."""
+        """Have the mailbox run this."""
         self.posted.append(then)
         self._wake()
 
     def finish(self) -> None:
-        """Do all that waits."""
         while self.waiting:
             self.waiting.popleft()()

@@ -1,8 +1,8 @@
 """A whole job in one thread: the real Job, slots, channels, operators and storage on simulated transports and time.
 
-Everything that happens (a message arrives, a frame arrives, a slot takes a step, an upload or a storage order is done,
+Everything that happens (a message or a frame arrives, a slot takes a step, an upload or a storage order is performed,
 time passes) is an event that a seeded scheduler chooses: one seed, one order. Messages and frames are encoded and
-decoded as on a real wire. With `SimulatedFaults` processes die, stop and lose connections as well.
+decoded as on a real wire. With `SimulatedFaults`, processes also die, stop and lose connections.
 """
 
 from __future__ import annotations
@@ -40,24 +40,20 @@ class Faults(Protocol):
     event_ns: int
 
     def strike(self, simulation: Simulation) -> str | None:
-        """Called before every event: do harm, and say which; None: not now."""
+        """Called before every event: may inject a fault, and returns a line for the trace; None: no fault now."""
         ...
 
-    def choose(self, choices: list[Choice]) -> Choice:
-        """Which of these happens."""
-        ...
+    def choose(self, choices: list[Choice]) -> Choice: ...
 
     def to_slot(self, message: m.MasterMessage, deliver: Callable[[m.MasterMessage], None]) -> None:
         """Deliver a message of the JobManager: never, once, twice or later."""
         ...
 
-    def from_slot(self, message: m.SlotMessage, deliver: Callable[[m.SlotMessage], None]) -> None:
-        """Deliver a message of a slot."""
-        ...
+    def from_slot(self, message: m.SlotMessage, deliver: Callable[[m.SlotMessage], None]) -> None: ...
 
 
 class Simulation:
-    """One job to its end. `run_one_event` until `status` is terminal; `trace` tells what happened."""
+    """Runs one job. Call `run_one_event` until `status` is terminal; `trace` lists what happened."""
 
     def __init__(
         self,
@@ -76,7 +72,7 @@ class Simulation:
         self.world = World(self.clock, options)
         self.trace: list[str] = []
         self.gangs: list[SimulatedGang] = []
-        """The current attempt's, and earlier ones of which something lives."""
+        """The gang of the current attempt, and earlier ones with processes that are still alive."""
         self.random = random.Random(seed)
         self._seed = seed
         self._available = available_slots
@@ -84,7 +80,7 @@ class Simulation:
         self._observe = observe
         self._on_end = on_end
         self.consumers: dict[OperatorId, Callable[[ev.DeliverCollected], None]] = {}
-        """Who takes the batches of a sink at once (print sinks)."""
+        """Functions that take the batches of a sink at once (print sinks)."""
         beat_ms = min(options.heartbeat_interval, options.metrics_interval)
         self._beat_ns = beat_ms * 1_000_000
         self._tick_ns = _TICK_NS if faults is None else faults.tick_ns
@@ -95,27 +91,24 @@ class Simulation:
 
     @property
     def job(self) -> Job:
-        """The job itself."""
         return self.driver.job
 
     @property
     def master(self) -> JobMaster:
-        """Who decides about the current attempt."""
         return self.driver.job.master
 
     @property
     def status(self) -> JobStatus:
-        """Where the job stands; terminal when everything that it ordered is done."""
+        """The job's status; terminal when everything that it ordered is done."""
         return self.driver.job_driver.status
 
     @property
     def message(self) -> str:
-        """Why it ended."""
         return self.driver.job_driver.message
 
     @property
     def reports(self) -> list[str]:
-        """What the user was told: what the job waits for, and trouble."""
+        """What the driver reported to the user: what the job waits for, and trouble."""
         return self.driver.reports
 
     @property
@@ -124,17 +117,15 @@ class Simulation:
         return dict(self.gangs[-1].slots) if self.gangs else {}
 
     def cancel(self, reason: str = "cancelled by its client") -> None:
-        """Ask the job to stop."""
         self.driver.post(ev.CancelRequested(reason))
 
     def run(self) -> JobStatus:
-        """Run to the end."""
         while not self.status.is_terminal:
             self.run_one_event()
         return self.status
 
     def run_one_event(self) -> None:
-        """Let one thing happen, chosen by the seed among all that could; if none could, let time pass."""
+        """Let one event happen, chosen by the seed among all possible ones; if there is none, let time pass."""
         faults = self._faults
         struck = None if faults is None else faults.strike(self)
         if struck is not None:
@@ -157,11 +148,11 @@ class Simulation:
         self._tick_if_due()
 
     def take_collected(self, operator: OperatorId) -> ev.DeliverCollected | None:
-        """The next batch that a sink sent to the driver, acknowledged; None if there is none now."""
+        """Take the next batch that a sink sent to the driver; None if there is none now."""
         return self.driver.take_collected(operator)
 
     def kill_driver(self) -> None:
-        """The driver dies; its slots do not know that yet, and Spark kills them when it likes."""
+        """Kill the driver. Its slots do not know that yet; Spark kills them later."""
         if not self._driver_is_down:
             self._driver_is_down = self.driver.killed = True
             self.driver.close()
@@ -171,11 +162,10 @@ class Simulation:
 
     @property
     def driver_is_down(self) -> bool:
-        """Whether there is no driver now."""
         return self._driver_is_down
 
     def start_driver(self, begin: Beginning) -> None:
-        """Run the program again, with what the checkpoint storage has."""
+        """Run the program again, from what the checkpoint storage has."""
         self.driver = self._new_driver(begin)
         self._driver_is_down = False
 
@@ -226,12 +216,9 @@ class Simulation:
         )
 
     def available_slots(self) -> int | None:
-        """How many slots there are; None where that cannot be known."""
         return self._available
 
     def start_gang(self, driver: SimulatedDriver, attempt: AttemptNumber, slots: int) -> SimulatedGang:
-        """Start the slots of an attempt."""
-
         def hear(slot: SimulatedSlot, message: m.SlotMessage) -> None:
             def deliver(message: m.SlotMessage) -> None:
                 if driver is self.driver and slot.connected:
@@ -255,11 +242,10 @@ class Simulation:
         return gang
 
     def cancel_gang(self, gang: SimulatedGang) -> None:
-        """End its processes: at once, or with faults when Spark likes."""
+        """End its processes: at once, or with faults at any later time."""
         gang.cancel(gently=self._faults is None)
 
     def send(self, gang: SimulatedGang, slot: SlotId, message: m.MasterMessage) -> None:
-        """Deliver a message of the driver."""
         if self._faults is None:
             gang.send(slot, message)
         else:

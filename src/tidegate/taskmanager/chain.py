@@ -31,7 +31,7 @@ from tidegate.taskmanager.portions import MOST_ROWS, Portions, Receiver
 
 @dataclass(frozen=True)
 class ChainHost:
-    """What the slot gives to the operators of a chain."""
+    """What the operators of a chain use of their slot."""
 
     job_id: str
     attempt: int
@@ -44,7 +44,7 @@ class ChainHost:
     report_watermark: Callable[[OperatorId, int, str, int | None], None]
     report_dropped: Callable[[OperatorId, int, int, int, int], None]
     states: Callable[[JobVertex, SubtaskInfo], OperatorStates]
-    """The state of an operator subtask, restored where there is something to restore."""
+    """The state of an operator subtask, restored if the checkpoint has any."""
 
 
 WATERMARK: Final = "$watermark"
@@ -52,14 +52,14 @@ WATERMARK: Final = "$watermark"
 
 
 def _no_event(operator: int, event: object) -> None:
-    """Nobody listens outside the chain."""
+    """The chain has no channels."""
 
 
 class OperatorChain:
     """The operators of one subtask. `exchanges[(operator, tag)]` are the receivers outside the chain.
 
-    `send_event(operator, event)` puts an event on all channels that an operator feeds. `users_partition`: a function of
-    the user is called for what leaves the chain, for its key or its channel.
+    `send_event(operator, event)` sends an event on all channels of an operator. `users_partition`: a user's function is
+    called for each record that leaves the chain, for its key or its channel.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class OperatorChain:
         self._opened = 0
         self._finished = 0
         self.restored_clocks = RestoredClocks()
-        """Where a checkpoint had the head's event time; known when it is open."""
+        """The head's event time in the checkpoint; known when the head is open."""
 
     def open(self) -> None:
         """Open all operators, last first, so that each can emit from the start."""
@@ -136,7 +136,7 @@ class OperatorChain:
             operator.clocks_restored(self.restored_clocks)
 
     def start(self) -> None:
-        """The first record is about to come; what was restored may be emitted."""
+        """The first record is about to come; operators may emit what was restored."""
         for operator in self.operators:
             operator.start()
 
@@ -150,12 +150,12 @@ class OperatorChain:
 
     @property
     def records_read(self) -> int:
-        """What the source of the chain has emitted; 0 where there is none."""
+        """How many records the source of the chain has emitted; 0 where there is none."""
         return 0 if self.source is None else self._head_counts.records_out
 
     @property
     def records_written(self) -> int:
-        """What the sinks of the chain have been given."""
+        """How many records the sinks of the chain have received."""
         return sum(counts.records_in for counts in self._sink_counts)
 
     @property
@@ -174,7 +174,7 @@ class OperatorChain:
         self._portions.step()
 
     def is_ready(self) -> bool:
-        """Whether every operator takes records now."""
+        """Whether every operator can take records now."""
         return all(o.is_ready() for o in self._ready_checks)
 
     # ---- time ----
@@ -194,14 +194,14 @@ class OperatorChain:
 
     @property
     def next_processing_time_ms(self) -> int | None:
-        """When the first operator wants to be called by the wall clock."""
+        """When the first operator wants to be called by the wall clock; None: none does."""
         asked = [o for o in self._timed if o is not self.source or not self.has_more]
         return min((t for o in asked if (t := o.next_processing_time_ms) is not None), default=None)
 
     def on_processing_time(self, now_ms: int) -> bool:
         """Call the operators that are due, in order; returns whether there were any.
 
-        A source is not among them while a part of its last batch waits: its watermark would be in front of it.
+        A source is left out while a part of its last batch waits: its watermark would overtake those records.
         """
         fired = False
         for operator in self._timed:
@@ -215,11 +215,10 @@ class OperatorChain:
 
     @property
     def clock_ms(self) -> int:
-        """The event time of the head."""
         return self._head.clock_ms
 
     def event_time(self) -> EventTime | None:
-        """What the last operator that makes watermarks says of them; None where there is none."""
+        """What the last operator that makes watermarks reports of them; None where there is none."""
         found = (operator.event_time() for operator in reversed(self.operators))
         return next((time for time in found if time is not None), None)
 
@@ -240,14 +239,14 @@ class OperatorChain:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits inside an operator any more; asked at the end."""
+        """Whether no operator holds records of its input any more; asked at the end."""
         return all(o.is_settled for o in self.operators)
 
     def finish(self) -> bool:
-        """All inputs have ended: finish the operators in order, each before the next hears of it; whether all are done.
+        """All inputs have ended: finish the operators in order, each before the next; returns whether all are done.
 
-        If not, one still has something of its input (perhaps what the one before it gave as its last): call again when
-        `is_settled`, and it goes on from there.
+        If not, an operator still holds records of its input (perhaps the last output of the one before it): call again
+        when `is_settled`, and it goes on from there.
         """
         while self._finished < len(self.operators):
             operator = self.operators[self._finished]
@@ -274,19 +273,17 @@ class OperatorChain:
         return parts
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete."""
         for operator in self.operators:
             operator.checkpoint_completed(checkpoint_id)
             operator.context.states.checkpoint_completed(checkpoint_id)
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was given up."""
         for operator in self.operators:
             operator.checkpoint_aborted(checkpoint_id)
             operator.context.states.checkpoint_aborted(checkpoint_id)
 
     def close(self) -> list[BaseException]:
-        """Close every operator that was opened, whatever fails; returns what failed."""
+        """Close every operator that was opened, even if some fail; returns the errors."""
         errors: list[BaseException] = []
         for operator in self.operators[len(self.operators) - self._opened :]:
             for close in (operator.close, operator.context.states.close):
@@ -340,7 +337,7 @@ def _context(
 
 
 class _TimeOutput:
-    """Where an operator's watermarks go: to those chained behind it, in their order, then to the channels."""
+    """Sends an operator's watermarks to the operators chained after it, in order, then to the channels."""
 
     def __init__(
         self,
@@ -353,14 +350,12 @@ class _TimeOutput:
         self._send_event = send_event
 
     def watermark(self, watermark_ms: int) -> None:
-        """No record up to this time follows."""
         self._counts.watermark_ms = watermark_ms
         for operator in self._behind:
             operator.process_watermark(watermark_ms)
         self._send_event(Watermark(watermark_ms))
 
     def status(self, idle: bool) -> None:
-        """The stream is idle, or active again."""
         for operator in self._behind:
             operator.process_status(idle)
         self._send_event(WatermarkStatus(idle))
@@ -393,7 +388,7 @@ def _fan_out(receivers: list[Receiver]) -> Receiver:
 
 
 def _drop(batch: Batch) -> None:
-    """Nobody listens to this output."""
+    """The output has no receiver."""
 
 
 def _chained(operator: Operator, counts: OperatorMetrics) -> Receiver:

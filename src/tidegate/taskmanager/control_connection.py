@@ -1,7 +1,7 @@
-"""The control connection of a slot: a small thread of its own, so that a long call in user code is not taken for death.
+"""The control connection of a slot, on a thread of its own: heartbeats continue during a long call in user code.
 
 The thread sends heartbeats and what the mailbox thread posts, receives the JobManager's messages into `inbox`, and
-watches three things that the mailbox thread may be too busy to see: the JobManager's silence, the end of the
+watches for three things that the mailbox thread may be too busy to see: the JobManager's silence, the end of the
 connection, and a cancellation that the mailbox thread does not answer in time. In the last case it ends the process.
 """
 
@@ -30,11 +30,11 @@ _GOODBYE_S = 2.0
 
 
 class ControlLost(TidegateError):
-    """The JobManager is gone: its connection ended or it fell silent. The slot ends itself."""
+    """The JobManager is gone: its connection ended or it fell silent. The slot ends."""
 
 
 class ControlClient:
-    """Talks to the JobManager. `send` and `close` from the mailbox thread; `inbox` is filled by the own thread."""
+    """Talks to the JobManager. The mailbox thread calls `send` and `close`; the control thread fills `inbox`."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class ControlClient:
         self.local_host: str = self._socket.getsockname()[0]
         self.inbox: deque[m.MasterMessage] = deque()
         self.lost: str | None = None
-        """Why there is no JobManager any more; None while there is one."""
+        """Why the JobManager is gone; None while it is there."""
         self.cancel_requested: str | None = None
         self.on_arrival: Callable[[], None] = _nothing
         self.metrics: Callable[[], tuple[tuple[VertexId, bytes], ...]] = tuple
         self.activity: Callable[[], tuple[int, str]] = _no_activity
-        """How long (ms) the mailbox thread is inside one step, and whose."""
+        """How long (ms) the mailbox thread has been inside one step, and of which task."""
         self._outbox: deque[bytes] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sequence = 0
@@ -66,7 +66,6 @@ class ControlClient:
         self._thread = threading.Thread(target=self._run, name="tidegate-control", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def send(self, message: m.SlotMessage) -> None:
@@ -75,7 +74,7 @@ class ControlClient:
         os.eventfd_write(self._wake_fd, 1)
 
     def beat(self) -> None:
-        """Post a heartbeat with the metrics of now; the last one before the end has the final numbers."""
+        """Post a heartbeat with the current metrics; the last one before the end has the final ones."""
         self._sequence += 1
         stuck_ms, inside = self.activity()
         self.send(m.SlotHeartbeat(self._sequence, self.metrics(), stuck_ms, inside))
@@ -149,7 +148,7 @@ class ControlClient:
             self.on_arrival()
 
     def _wait_for_cancel(self) -> None:
-        """After a cancellation only what the mailbox thread still posts is sent, until it closes or is too late."""
+        """After a cancellation, only send what the mailbox thread still posts, until it closes or is too late."""
         self._grace_ends = time.monotonic() + self._options.cancel_grace / 1000
         while time.monotonic() < self._grace_ends:
             self._send_posted()
@@ -175,7 +174,7 @@ class ControlClient:
                 return
 
     def _connect(self, host: str, port: int, secret: bytes, hello: Hello) -> bytes:
-        """Connect and prove oneself; again when a crowd of strangers at the port pushed this connection out."""
+        """Connect and do the handshake; try again if a crowd of strangers at the port pushed this connection out."""
         timeout_s = self._options.handshake_timeout / 1000
         deadline = time.monotonic() + timeout_s
         while True:

@@ -1,8 +1,8 @@
 """Credits: how many batches a sender may send. Pure; both sides of every channel, local or remote.
 
 A receiver grants each channel its exclusive buffers at the start. A batch uses one credit; when the consumer has taken
-it from the queue, the buffer is free and the credit goes back. A sender says with each batch how many more wait (its
-backlog); a receiver lends it floating buffers of the gate while there are some, and takes them back when they are free.
+it from the queue, the buffer is free and the credit goes back. With each batch a sender says how many more wait (its
+backlog). While the gate has floating buffers, the receiver lends them for the backlog, and takes them back when free.
 
 Invariant, per channel: credits out + batches queued = exclusive + floating buffers lent to it.
 """
@@ -19,7 +19,6 @@ class ReceiverCredits:
     """The receiving side of all channels of one input gate."""
 
     def __init__(self, channels: list[ChannelId], exclusive: int, floating: int) -> None:
-        self._exclusive = exclusive
         self._floating = floating
         self._out = dict.fromkeys(channels, exclusive)
         self._lent = dict.fromkeys(channels, 0)
@@ -27,12 +26,12 @@ class ReceiverCredits:
         self._wanting: deque[ChannelId] = deque()
 
     def initial(self) -> dict[ChannelId, int]:
-        """The first grants; what a sender has before it hears anything."""
+        """The first grants: what each sender has before it receives any."""
         return dict(self._out)
 
     @property
     def floating_free(self) -> int:
-        """Floating buffers that nobody has."""
+        """Floating buffers that are not lent."""
         return self._floating
 
     def credits(self, channel: ChannelId) -> int:
@@ -40,7 +39,7 @@ class ReceiverCredits:
         return self._out[channel]
 
     def batch_received(self, channel: ChannelId, backlog: int) -> dict[ChannelId, int]:
-        """A batch came in; returns new grants. A sender without credit breaks the protocol."""
+        """A batch arrived; returns new grants. A sender without credit breaks the protocol."""
         if self._out[channel] <= 0:
             raise ProtocolError(f"channel {channel} sent a batch without credit")
         self._out[channel] -= 1

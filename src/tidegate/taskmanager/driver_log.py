@@ -1,8 +1,8 @@
-"""DriverLog: what the engine warns of in a slot reaches the log of the driver, where a user looks.
+"""DriverLog: sends a slot's warnings to the log of the driver, where a user looks.
 
-Only a slot that has a process of its own has one: elsewhere a warning is in the driver's process already. A text is
-told the first time and whenever it has come twice as often, so a warning for each record costs the driver nothing; new
-texts are limited too. What is not told stays where it would be without this: in the log of the executor.
+Only a slot with a process of its own has one: otherwise a warning is in the driver's process already. A text is sent
+the first time and whenever its count has doubled, so a warning for each record costs the driver nothing; the number of
+new texts is limited too. What is not sent goes to the log of the executor, as it would without this.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LONGEST: Final = 4_000
 
 
 class DriverLog(logging.Handler):
-    """Sends what the `tidegate` loggers warn of to the JobManager, from any thread. Entered by the mailbox thread.
+    """Sends the warnings of the `tidegate` loggers to the JobManager, from any thread. Entered by the mailbox thread.
 
-    `current` is the subtask whose code the mailbox thread runs; what other threads log is nobody's.
+    `current` is the subtask whose code the mailbox thread runs; warnings of other threads belong to no subtask.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class DriverLog(logging.Handler):
         self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell the driver, or leave it to the executor's log; the caller holds the handler's lock."""
+        """Send a warning to the driver, or leave it to the executor's log; the caller holds the handler's lock."""
         try:
-            self._tell(record)
+            self._forward(record)
         except Exception:  # noqa: BLE001 -- a warning must not fail the code that warns
             self.handleError(record)
 
-    def _tell(self, record: logging.LogRecord) -> None:
+    def _forward(self, record: logging.LogRecord) -> None:
         words = self.format(record).encode("utf-8", "backslashreplace").decode()
         if len(words) > _LONGEST:
             half = _LONGEST // 2
             words = f"{words[:half]} ... {words[-half:]}"
         count = self._count(words)
-        # The control thread ends the process, or the connection, when it has something to say.
+        # When the control thread warns, it is about to end the process or the connection.
         if count and self._is_open and record.threadName != "tidegate-control":
             task = self._current() if record.thread == self._mailbox_thread else None
             where = (None, 0) if task is None else (task.vertex, task.index)
@@ -74,7 +74,7 @@ class DriverLog(logging.Handler):
             logging.lastResort.handle(record)
 
     def _count(self, words: str) -> int:
-        """How often this was said, if that is to be told; else 0."""
+        """How often this text has come, if that is to be sent now; else 0."""
         known = self._counts.get(words, 0)
         now_ms = self._clock.monotonic_ns() // 1_000_000
         earned = (now_ms - self._last_ms) / _ANOTHER_AFTER_MS

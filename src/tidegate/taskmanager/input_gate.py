@@ -1,7 +1,7 @@
 """The input gate of a subtask: the queues of its channels, served in turn. Mailbox thread only.
 
-The alignment decides about barriers; the gate reports to it what arrives and what is taken, and performs on its queues
-what it decides. A barrier marks its place in its queue, also one that overtakes, until the alignment takes it out.
+The alignment decides about barriers; the gate reports to it what arrives and what is taken, and performs its decisions
+on the queues. A barrier, even one that overtakes, marks its place in its queue until the alignment removes it.
 """
 
 from __future__ import annotations
@@ -46,18 +46,17 @@ class InputGate:
         self.bytes_in = 0
 
     def initial_credits(self) -> dict[ChannelId, int]:
-        """What each sender starts with."""
+        """The credits that each sender starts with."""
         return self._credits.initial()
 
     def receive(self, id: ChannelId, element: Batch | Event, backlog: int) -> None:
-        """An element arrived on a channel."""
         channel = self._channels[id]
         grants: dict[ChannelId, int] | None = None
         if isinstance(element, Batch):
             grants = self._credits.batch_received(id, backlog)
             self.backlog += 1
             if channel.barriers.recorded_by:
-                self._recorded += overtaken("in", id, [element])  # now: who processes it may change its rows
+                self._recorded += overtaken("in", id, [element])  # now: processing may change its rows
         elif isinstance(element, CheckpointBarrier):
             if not self.alignment.barrier_arrived(id, element):
                 return
@@ -66,9 +65,7 @@ class InputGate:
         if not channel.queue and not channel.barriers.is_blocked:
             self._ready.append(channel)
         channel.queue.append(element)
-        if (
-            grants
-        ):  # last: a local sender answers a grant at once, and what it sends belongs after this element
+        if grants:  # last: a local sender sends at once, and its elements must come after this one
             self._grant_all(grants)
 
     def poll(self) -> tuple[int, ChannelId, Batch | Event] | None:
@@ -93,15 +90,13 @@ class InputGate:
         return channel.input, channel.id, element
 
     def channels(self) -> list[ChannelId]:
-        """All channels that lead here."""
         return list(self._channels)
 
     def has_channel(self, channel: ChannelId) -> bool:
-        """Whether the channel leads here."""
         return channel in self._channels
 
     def put_back(self, channel: ChannelId, batch: Batch) -> None:
-        """A batch that was in flight when the checkpoint was taken: it comes before everything else, without credit."""
+        """Add a batch that was in flight at the checkpoint: it comes before everything else, without credit."""
         self._restored.append((channel, batch))
 
     def end_channel(self, channel: ChannelId) -> bool:
@@ -115,19 +110,18 @@ class InputGate:
 
     @property
     def all_ended(self) -> bool:
-        """Whether every channel has ended."""
         return not any(self._open.values())
 
     # ---- what the alignment decides ----
 
     def block(self, id: ChannelId) -> None:
-        """Leave a channel alone. Its credits run out, so nothing piles up."""
+        """Take nothing from a channel. Its credits run out, so the queue stays bounded."""
         channel = self._channels[id]
         if channel.queue:
             self._ready.remove(channel)
 
     def unblock(self, ids: Sequence[ChannelId]) -> None:
-        """Go on with blocked channels; what waited is taken first."""
+        """Go on with blocked channels; what waited there is taken first."""
         for channel in map(self._channels.__getitem__, ids):
             self._aligned_records += sum(e.num_rows for e in channel.queue if isinstance(e, Batch))
             if channel.queue:
@@ -139,7 +133,7 @@ class InputGate:
         return records
 
     def overtake(self, begin: BeginCheckpoint) -> dict[ChannelId, list[Batch]]:
-        """An unaligned checkpoint begins: the batches that its barrier overtakes, by channel."""
+        """The batches that the barrier of an unaligned checkpoint overtakes, by channel."""
         found: dict[ChannelId, list[Batch]] = {}
         for id, batch in self._restored:  # in flight still, or again
             found.setdefault(id, []).append(batch)
@@ -149,7 +143,7 @@ class InputGate:
         return {id: batches for id, batches in found.items() if batches}
 
     def remove_barrier(self, id: ChannelId, barrier: CheckpointBarrier) -> list[Batch | Event]:
-        """Take a barrier out of its queue; returns what is ahead of it."""
+        """Remove a barrier from its queue; returns what is ahead of it."""
         channel = self._channels[id]
         queue = channel.queue
         ahead = list(queue)[: queue.index(barrier)]
@@ -169,7 +163,7 @@ class InputGate:
 
 
 class _Channel:
-    """One channel of the gate, and what the alignment knows of it."""
+    """One channel of the gate, with its state in the alignment."""
 
     __slots__ = ("barriers", "has_ended", "id", "input", "queue")
 

@@ -1,4 +1,4 @@
-"""Local directories of a slot: made when somebody needs one, gone when the slot ends."""
+"""Local directories of a slot: made on demand, removed when the slot ends."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OURS: Final = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")
 class LocalDirectories:
     """Where state backends keep their working files. Mailbox thread only.
 
-    The parent directory is removed when the slot closes, and at the latest when its process ends by itself. The process
-    holds a lock (flock) on it as long as it lives, which the kernel releases however it dies: what a killed process
-    left in the temporary directory is locked by nobody, and the next process that makes one removes it. A process id
-    would not do: containers that share a temporary directory do not know each other's.
+    The parent directory is removed when the slot closes, at the latest when its process exits. The process holds a lock
+    (flock) on it while it lives, which the kernel releases however the process dies. So what a killed process left in
+    the temporary directory is not locked, and the next process that makes a directory there removes it. A process id
+    would not do: containers that share a temporary directory do not see each other's.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class LocalDirectories:
         self._made = 0
 
     def make(self) -> str:
-        """A new, empty directory."""
+        """Make an empty directory and return its path."""
         if self._parent is None:
             _remove_orphans()
             self._parent, self._lock = _make_locked()
@@ -38,7 +38,6 @@ class LocalDirectories:
         return tempfile.mkdtemp(prefix=f"{self._made}-", dir=self._parent)
 
     def remove(self) -> None:
-        """Delete them all."""
         parent, self._parent = self._parent, None
         if parent is not None:
             atexit.unregister(self.remove)
@@ -49,17 +48,17 @@ class LocalDirectories:
 def _make_locked() -> tuple[str, int]:
     """A new directory and the file descriptor that holds its lock.
 
-    Where the file system has no locks for directories there is none, and nobody removes it after us.
+    Where the file system cannot lock directories there is no lock, and no later process removes it.
     """
     while True:
         path = tempfile.mkdtemp(prefix=_PREFIX)
         lock = _locked(path, if_impossible=True)
         if lock is not None:
-            return path, lock  # else another process found it before we had locked it, and removes it
+            return path, lock  # else another process found it unlocked and removes it
 
 
 def _remove_orphans() -> None:
-    """Remove the directories of this user's processes that are gone."""
+    """Remove the directories of this user's processes that have died."""
     parent = tempfile.gettempdir()
     for name in filter(_OURS.fullmatch, os.listdir(parent)):
         path = os.path.join(parent, name)
@@ -70,9 +69,9 @@ def _remove_orphans() -> None:
 
 
 def _locked(path: str, *, if_impossible: bool) -> int | None:
-    """A file descriptor that holds the lock of a directory; None if it is gone, or somebody else's.
+    """A file descriptor that holds the lock of a directory; None if it is gone or another process holds the lock.
 
-    `if_impossible`: return one without a lock where the file system knows none.
+    `if_impossible`: where the file system has no locks, return one without a lock.
     """
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

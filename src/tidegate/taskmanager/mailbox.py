@@ -36,21 +36,21 @@ _GOODBYE_S = 10.0
 def run_slot(bootstrap: SlotBootstrap, slot_id: SlotId, executor: str, *, own_process: bool = False) -> None:
     """Be a slot of one job attempt until it ends. Called in the Spark task's own thread.
 
-    `own_process`: nobody else logs here, so warnings are the slot's, and told to the driver.
+    `own_process`: only the slot logs in this process, so warnings are its own and are sent to the driver.
 
-    Returns normally when the job finished, failed or was cancelled (the JobManager knows which); raises only if there
-    is no JobManager to tell, so that Spark ends the task.
+    Returns normally when the job finished, failed or was cancelled (the JobManager knows which); raises only if the
+    JobManager cannot be reached, so that Spark ends the task.
     """
     keep_freed_memory()
     pa.set_cpu_count(1)
-    pa.array([0])  # imports what Arrow imports when it first meets a list; not while records wait
+    pa.array([0])  # now, not while records wait: Arrow imports modules when it first meets a list
     options = Options().with_values(bootstrap.options, "the driver")
     hello = Hello("control", bootstrap.job_id, bootstrap.attempt, slot_id)
     control = ControlClient(
         bootstrap.control_host, bootstrap.control_port, bootstrap.secret, hello, options, bootstrap.tls
     )
-    # `network.bind_host` is an address of the JobManager's machine, or all of a machine's. Data ports bind to all, or
-    # to the one that this slot calls the JobManager from, which is also the one that peers get.
+    # `network.bind_host` is an address of the JobManager's machine, or stands for all addresses. Data ports bind to
+    # all, or to the address from which this slot reaches the JobManager, which is also the one that its peers get.
     everywhere = options.bind_host in ("0.0.0.0", "::")
     try:
         data = DataPlane(
@@ -140,10 +140,10 @@ class _Mailbox:
             self._wait_for_cancel()
 
     def _connect(self, slot: Slot, deploy: m.Deploy) -> bool:
-        """Connect with all peers before the first record; one that cannot be reached is the JobManager's to judge.
+        """Connect with all peers before the first record; a peer that cannot be reached is reported to the JobManager.
 
-        Until a connection has proved itself both its ends must poll: a first step in user code may take longer than
-        the peer waits for the proof (`network.handshake_timeout`).
+        Until the handshake of a connection is done, both its ends must poll: a first step in user code may take longer
+        than the peer waits for the proof (`network.handshake_timeout`).
         """
         self._step_since = 0.0
         addresses = {a.slot: a for a in deploy.addresses}
@@ -159,7 +159,7 @@ class _Mailbox:
         return True
 
     def _wait_for_deploy(self) -> m.Deploy | None:
-        """The deployment, once its tasks are open; None: the slot was cancelled before it came."""
+        """The deployment, after its tasks are open; None: the slot was cancelled before."""
         while True:
             while self._control.inbox:
                 message = self._control.inbox.popleft()
@@ -203,7 +203,7 @@ class _Mailbox:
             data.poll(max(0.0, wait_s))
 
     def _wait_for_cancel(self) -> None:
-        """After a failure the JobManager cancels every slot; wait for it, so that the cause arrives first."""
+        """After a failure the JobManager cancels every slot: wait for that, so that it learns the cause first."""
         deadline = time.monotonic() + _GOODBYE_S
         while self._control.cancel_requested is None and time.monotonic() < deadline:
             self._raise_if_lost()
@@ -236,9 +236,9 @@ class _Mailbox:
 
 @contextlib.contextmanager
 def _collecting_rarely() -> Iterator[None]:
-    """Let the cycle collector look at new objects by the batch, not by the 700: rows are many and have no cycles.
+    """Run the cycle collector after 100,000 new objects, not after 700: rows are many and have no cycles.
 
-    Per-record Python runs 1.8 times as fast so (figures in benchmarks/log.md).
+    This makes per-record Python 1.8 times as fast (figures in benchmarks/log.md).
     """
     before = gc.get_threshold()
     gc.collect()

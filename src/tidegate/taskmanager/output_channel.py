@@ -1,7 +1,7 @@
 """Output channels: what a subtask sends to one consumer. Mailbox thread only.
 
 A channel gathers small batches until they fill a buffer, the buffer timeout has passed or the slot has nothing else to
-do. Then the batch waits for a credit and leaves: to the gate of a subtask in the same slot (no socket, no
+do. Then the batch waits for a credit and is sent: to the gate of a subtask in the same slot (no socket, no
 serialisation) or to the network. Events (end of input, watermarks, barriers) keep their place and need no credit.
 """
 
@@ -28,8 +28,8 @@ LARGEST = 2
 """How many buffers a batch may fill before it is cut: each part pays the fixed cost of every later operator again."""
 
 MANY_ROWS = 512
-"""Rows that are worth a batch of their own: they are in the processor's caches now and would not be later, so a local
-consumer gets them at once, and what leaves the slot becomes columns at once."""
+"""Rows that are worth a batch of their own. They are in the processor's caches now and would not be later, so a local
+consumer gets them at once, and rows that leave the slot become columns at once."""
 
 MAX_BACKLOG = 2
 """Full batches that may wait for credit before the task is back-pressured."""
@@ -76,16 +76,14 @@ class OutputChannel:
 
     @property
     def is_available(self) -> bool:
-        """Whether the producer may go on."""
+        """Whether the producer may go on; if not, it is back-pressured."""
         return self._batches_queued < MAX_BACKLOG
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything has left."""
         return not self._pending and not self._queue
 
     def add(self, batch: Batch, now_ns: int) -> None:
-        """Take a batch for this consumer."""
         fresh_rows = batch.num_rows >= MANY_ROWS and batch.has_rows and not batch.has_columns
         if fresh_rows and self._remote:
             batch = self._leaving(batch)
@@ -124,7 +122,7 @@ class OutputChannel:
         return event in self._queue
 
     def flush(self) -> None:
-        """Make the pending batches ready to go, cut where one is much larger than a buffer."""
+        """Queue the pending batches as one, cut where it is much larger than a buffer."""
         if not self._pending:
             return
         merged = merge(self._pending)
@@ -151,7 +149,6 @@ class OutputChannel:
         self.send()
 
     def send(self) -> None:
-        """Send while there are credits."""
         queue = self._queue
         while queue:
             element = queue[0]
@@ -179,7 +176,7 @@ def merge(batches: list[Batch]) -> Batch:
 
 
 def _merge_records(batches: list[Batch]) -> Batch:
-    """Rows stay rows where all have them, else columns."""
+    """Rows stay rows if all batches have them, else the result is columns."""
     record_type = batches[0].type
     if any(b.packed is not None for b in batches):
         packed = [p.packed for b in batches if (p := b.pack()) is not None]

@@ -72,7 +72,7 @@ def _to_first(batch: Batch) -> Parts:
 
 
 class _Broadcast:
-    """Every consumer gets columns of its own, so that rows are never shared between subtasks."""
+    """Every consumer gets a batch of its own, so that rows are never shared between subtasks."""
 
     def __init__(self, consumers: int) -> None:
         self._consumers = consumers
@@ -82,10 +82,10 @@ class _Broadcast:
 
 
 class _HashPartitioner:
-    """By key group. Rows that have no columns yet, and batches of a few rows, look their keys up one by one.
+    """By key group. Keys of rows without columns, and of batches of a few rows, are looked up one by one.
 
-    For a few rows the fixed cost of vectorised hashing is that of many look-ups; for rows it saves their conversion,
-    which the records that stay in this slot then never need.
+    For a few rows, vectorised hashing has a fixed cost of many look-ups. For rows, looking up saves the conversion to
+    columns, which records that stay in this slot then never need.
     """
 
     def __init__(self, key: Key, consumers: int, max_parallelism: int, operator: str) -> None:
@@ -118,7 +118,7 @@ class _HashPartitioner:
         return split(batch, self._targets(hash_columns(columns)), self._consumers)
 
     def _targets_by_code(self, column: pa.DictionaryArray) -> pa.Array:
-        """Hash each value of a dictionary once, and not again while it is one of the recent ones."""
+        """Hash each value of a dictionary once; the results of recent dictionaries are kept."""
         targets = self._of_dictionary.find(column.dictionary)
         if targets is None:
             found = self._targets(np.append(hash_column(column.dictionary), np.uint64(NULL_HASH)))
@@ -130,13 +130,13 @@ class _HashPartitioner:
         return channel_for_key_groups(key_groups(hashes, self._max_parallelism), self._table)
 
     def _split_rows(self, batch: Batch, names: tuple[str, ...]) -> Parts:
-        """Cut rows without timestamps, and make no columns of them."""
+        """Split rows without timestamps, without making columns."""
         if not isinstance(batch.type, TupleType):
             return split_rows(batch, self._look_up(batch, key_values(batch, names)), self._consumers)
         position = batch.type.field_index(names[0], "the key")
         try:
             parts = _cut_tuples(batch.rows, position, self._recent, self._consumers)
-        except (KeyError, TypeError):  # a new key, or what is no key at all, which _learn refuses
+        except (KeyError, TypeError):  # a new key, or a value that cannot be one, which _learn refuses
             self._learn(batch, key_values(batch, names))
             parts = _cut_tuples(batch.rows, position, self._recent, self._consumers)
         return _rows_to(batch.type, parts)
@@ -149,7 +149,7 @@ class _HashPartitioner:
         return [recent[k] for k in keys]
 
     def _learn(self, batch: Batch, keys: list[Any]) -> None:
-        """Find the targets of the keys that are not known; one that is not of the key's type is a `SchemaError`."""
+        """Find the targets of new keys; one that is not of the key's type raises `SchemaError`."""
         recent = self._recent
         if len(recent) > _MOST_RECENT:
             recent.clear()
@@ -186,7 +186,7 @@ def _without_large_dictionaries(batch: Batch) -> Batch:
 
 
 class _RoundRobin:
-    """Cuts a batch into contiguous, nearly equal parts; the first consumer moves on with every batch."""
+    """Splits a batch into contiguous, nearly equal parts; the first consumer is another one for every batch."""
 
     def __init__(self, consumers: int, producer: int) -> None:
         self._consumers = consumers
@@ -239,7 +239,7 @@ class _Custom:
 
 
 def split(batch: Batch, target: npt.NDArray[np.uint16] | pa.Array, consumers: int) -> Parts:
-    """Cut a batch by target, order kept within each part: filters of large columns of numbers, else one gather."""
+    """Split a batch by target, in order within each part: filters for large columns of numbers, else one gather."""
     if consumers <= _FEW_CONSUMERS and batch.num_rows >= _MANY_ROWS and batch.has_columns:
         parts = _cut_columns(batch, target, consumers)
         if parts is not None:
@@ -284,7 +284,7 @@ def _cut_columns(batch: Batch, target: npt.NDArray[np.uint16] | pa.Array, consum
 
 
 def split_rows(batch: Batch, targets: list[int], consumers: int) -> Parts:
-    """Cut rows without timestamps by target, and make no columns of them; order kept within each part."""
+    """Split rows without timestamps by target, without making columns; order is kept within each part."""
     parts: list[list[Any]] = [[] for _ in range(consumers)]
     for row, target in zip(batch.rows, targets, strict=True):
         parts[target].append(row)
@@ -292,10 +292,10 @@ def split_rows(batch: Batch, targets: list[int], consumers: int) -> Parts:
 
 
 def _cut_tuples(rows: list[Any], position: int, target_of: dict[Any, int], consumers: int) -> list[list[Any]]:
-    """Cut tuples by the target of their key in one pass; a key without one is a `KeyError`.
+    """Split tuples by the target of their key in one pass; a key without a target raises `KeyError`.
 
-    A plain loop: to the interpreter it is a few instructions per row, and each further pass over the rows, however fast
-    its code, fetches every one of them from memory again.
+    A plain loop: it is a few interpreter instructions per row, while each further pass over the rows, however fast its
+    code, fetches all of them from memory again.
     """
     parts: list[list[Any]] = [[] for _ in range(consumers)]
     if consumers == 2:

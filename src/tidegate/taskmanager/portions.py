@@ -1,7 +1,7 @@
-"""Portions: a large batch enters a chain of per-record Python part by part, one part per step of the mailbox loop.
+"""Portions: a large batch enters a chain of per-record Python in parts, one part per step of the mailbox loop.
 
 Between two parts the slot can answer a cancellation, move data and show its progress, however slow the user's function
-is. Parts of about two thousand rows stay in the processor's caches (65,536 rows at once cost half as much again).
+is. Parts of about two thousand rows stay in the processor's caches (65,536 rows at once cost 1.5 times as much).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _AIM_NS = 10_000_000
 
 
 class Portions:
-    """The batch that a chain is at work on. Mailbox thread only."""
+    """The batch that a chain is processing. Mailbox thread only."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -31,18 +31,17 @@ class Portions:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
         return self._batch is None
 
     @property
     def rest(self) -> Batch | None:
-        """What of the batch was not handed on yet."""
+        """The rows of the batch that were not passed on yet."""
         batch = self._batch
         return None if batch is None else batch.slice(self._start, batch.num_rows - self._start)
 
     def offer(self, batch: Batch, receive: Receiver) -> None:
-        """Hand on what takes about 10 ms of the batch now; the rest waits."""
-        while self._batch is not None:  # offered twice within one step: order before everything
+        """Pass on as much of the batch as takes about 10 ms; the rest waits."""
+        while self._batch is not None:  # offered twice within one step: keep the order
             self.step()
         if not batch.num_rows:
             receive(batch)
@@ -51,7 +50,7 @@ class Portions:
         self.step()
 
     def step(self) -> None:
-        """Hand the next part on, as large as takes about 10 ms."""
+        """Pass on the next part, as large as takes about 10 ms."""
         batch, receive = self._batch, self._receive
         assert batch is not None
         assert receive is not None

@@ -1,7 +1,7 @@
 """A slot: its tasks, the channels between them and to other slots. No thread, no socket, no clock of its own.
 
-The mailbox loop (a real one on Spark, a simulated one in tests) calls `step` until nothing moves, `flush` before it
-waits, `receive_frame` and `receive_message` for what arrives, and looks at `next_wake_ns` for how long it may wait.
+The mailbox loop (a real one on Spark, a simulated one in tests) calls `step` until it returns False, `flush` before it
+waits, `receive_frame` and `receive_message` for what arrives, and `next_wake_ns` for how long it may wait.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Slot:
         self._by_operator: dict[tuple[str, int], Task] = {}
         for subtask in mine:
             self._guarded(subtask, lambda s=subtask: self._make_task(s))  # type: ignore[misc]
-        # Consumers before producers: what is there is worked off before more is made.
+        # Consumers before producers: process what is there before more is produced.
         self.tasks.sort(key=lambda t: -t.id.vertex)
 
     # ---- life cycle ----
@@ -155,7 +155,6 @@ class Slot:
 
     @property
     def is_done(self) -> bool:
-        """Whether every task has finished."""
         return self.failure is None and all(t.is_finished for t in self.tasks)
 
     def close(self) -> None:
@@ -169,14 +168,14 @@ class Slot:
         self._local_directories.remove()
 
     def release(self) -> None:
-        """Give back memory and local files and do nothing else: what the end of a killed process does by itself."""
+        """Release memory and local files and do nothing else, as the end of a killed process would."""
         for task in self.tasks:
             for operator in task.chain.operators:
                 operator.context.states.close()
         self._local_directories.remove()
 
     def fail(self, error: BaseException) -> None:
-        """Something outside the tasks went wrong (a bug, or a peer's nonsense): report it as the current task's."""
+        """Report an error outside the tasks (a bug, or a peer that broke the protocol) as the current task's."""
         task = self.current or self.tasks[0]
         self._fail(task.id, error)
 
@@ -210,7 +209,7 @@ class Slot:
         return moved
 
     def _take_posted(self) -> bool:
-        """What the upload thread wants done."""
+        """Run what the upload thread posted."""
         posted = self._uploads.posted
         if not posted:
             return False
@@ -219,7 +218,7 @@ class Slot:
         return True
 
     def flush(self) -> bool:
-        """Send everything that waits to be gathered; called when there is nothing else to do."""
+        """Send all batches that wait for more; called when there is nothing else to do."""
         if self.failure is not None:
             return False
         flushed = False
@@ -232,7 +231,7 @@ class Slot:
         return flushed
 
     def next_wake_ns(self) -> int | None:
-        """The monotonic time at which a source wants to be polled; None: only when something arrives."""
+        """The monotonic time of the next step even if nothing arrives; None: only when something arrives."""
         times = [t.wake_at_ns for t in self.tasks if not t.is_finished]
         return min((t for t in times if t is not None), default=None)
 
@@ -277,7 +276,7 @@ class Slot:
                 self._guarded(task.id, lambda t=task: action(t))  # type: ignore[misc]
 
     def receive_frame(self, header: DataHeader, body: memoryview | bytes) -> None:
-        """A frame from another slot. What does not fit is a `ProtocolError`."""
+        """Take a frame from another slot. One that does not fit raises `ProtocolError`."""
         channel = header.channel
         if header.kind == CREDIT:
             output = self._outputs.get(channel)
@@ -396,7 +395,7 @@ class Slot:
         made.append(task)
 
     def _put_back(self, task: Task) -> None:
-        """Batches that were in flight when the checkpoint was taken go back to where they were, before all others."""
+        """Put batches that were in flight at the checkpoint back where they were, before all others."""
         for direction, channel, data in self._restore.in_flight(task.id):
             if direction == "in":
                 record_type = self._input_types[channel.edge]
@@ -410,7 +409,7 @@ class Slot:
                 self._outputs[channel].add(batch, self._clock.monotonic_ns())
 
     def _decode_stored(self, data: bytes, record_type: RecordType, task: Task) -> Batch:
-        """A batch of a checkpoint; no pickle is read from there unless the program asks for it by name."""
+        """Decode a batch of a checkpoint; a pickle is read only if the program allows that by name."""
         if record_type.is_object and not self._options.checkpoint_allow_pickle:
             raise StateCompatibilityError(
                 f"the checkpoint holds records without a type that were on their way at {task.name!r}: pickles, and "
@@ -518,7 +517,7 @@ class Slot:
             operator, position, record = error.operator, error.position, error.record
             trace = user_traceback(cause)
         else:
-            # Ours to explain: with our own frames, unless it is a message to the user already.
+            # Our own error: show our frames, unless it is a message to the user already.
             cause, operator, position, record = error, vertex.name, "", ""
             known = isinstance(error, TidegateError)
             trace = user_traceback(error) if known else "".join(traceback.format_exception(error))

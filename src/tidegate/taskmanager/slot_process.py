@@ -1,9 +1,9 @@
-"""SlotProcess: the life of a slot, from its deployment to its last word. A mailbox loop, real or simulated, moves it.
+"""SlotProcess: the life of a slot, from its deployment to its last message. A mailbox loop drives it.
 
 1. `Deploy`: the tasks are made and opened. The loop steps them.
-2. A task fails: the loop closes the process and waits for `Cancel`, so that the JobManager hears of the cause first.
-3. All tasks are done, or `Cancel` has come: uploads that were begun are finished and the tasks are closed. The last
-   heartbeat has the final numbers, and `SlotFinished` is the last word.
+2. A task fails: the loop closes the process and waits for `Cancel`, so that the JobManager learns the cause first.
+3. All tasks are done, or `Cancel` has come: pending uploads are finished and the tasks are closed. The last heartbeat
+   has the final metrics, and `SlotFinished` is the last message.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ class SlotProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has tasks that are not closed."""
+        """Whether it has tasks that are open."""
         return self.slot is not None and not self._is_closed
 
     def receive(self, message: m.MasterMessage) -> None:
-        """A message of the JobManager."""
         match message:
             case m.Deploy():
                 if self.slot is None:
@@ -67,19 +66,19 @@ class SlotProcess:
                 assert_never(message)
 
     def peer_lost(self, peer: SlotId, reason: str, *, is_cut: bool = False) -> None:
-        """A data connection ended; if that loses data, the JobManager is told."""
+        """A data connection ended; if data is lost with it, notify the JobManager."""
         if self.slot is not None and self.is_running and self.slot.needs(peer):
             self._send(m.PeerLost(peer, reason, is_cut))
 
     def close(self) -> None:
-        """Finish the uploads that were begun, then close the tasks."""
+        """Finish pending uploads, then close the tasks."""
         if self.slot is not None and self.is_running:
             self._finish_uploads()
             self._is_closed = True
             self.slot.close()
 
     def say_goodbye(self) -> None:
-        """Close, and say the last words; once."""
+        """Close, and send the last messages; once."""
         if not self._has_said_goodbye:
             self._has_said_goodbye = True
             self.close()
@@ -87,7 +86,7 @@ class SlotProcess:
             self._send(m.SlotFinished())
 
     def release(self) -> None:
-        """The process was killed: give back what its memory held, and do nothing else."""
+        """The process was killed: release what its memory held, and do nothing else."""
         if self.slot is not None and self.is_running:
             self._is_closed = True
             self.slot.release()

@@ -1,4 +1,4 @@
-"""What a deployment brings back from a checkpoint, for the tasks of one slot."""
+"""The part of a deployment that restores the tasks of one slot from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.taskmanager.barriers.in_flight import OvertakenBatch, decode_in_fl
 
 
 class SlotRestore:
-    """Where checkpoints are stored, and what each subtask of the slot restores. Empty where there is nothing."""
+    """The checkpoint storage, and what each subtask of the slot restores; may be empty."""
 
     def __init__(self, deploy: m.Deploy) -> None:
         self.storage: CheckpointStorage | None = decode_storage(deploy.storage) if deploy.storage else None
@@ -23,7 +23,7 @@ class SlotRestore:
             self._subtasks[SubtaskId(restore.vertex, restore.subtask)] = restore
 
     def is_finished(self, subtask: SubtaskId) -> bool:
-        """Whether the subtask had done all its work."""
+        """Whether the subtask had finished its work before the checkpoint."""
         return subtask in self._subtasks and self._subtasks[subtask].finished
 
     def operator(self, subtask: SubtaskId, operator: OperatorId) -> Restored | None:
@@ -36,7 +36,7 @@ class SlotRestore:
         return None
 
     def in_flight(self, subtask: SubtaskId) -> list[OvertakenBatch]:
-        """The batches that were on their way, in order."""
+        """The batches that were in flight, in order."""
         restore = self._subtasks.get(subtask)
         if self.storage is None or restore is None or restore.in_flight is None:
             return []

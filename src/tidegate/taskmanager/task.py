@@ -30,11 +30,11 @@ from tidegate.taskmanager.partitioners import Partitioner
 from tidegate.taskmanager.watermark_valve import Action, AdvanceClock, WatermarkValve
 
 _LOOK_AGAIN_NS = 10_000_000
-"""How long to leave an operator alone that is not ready (a sink that waits for another system)."""
+"""How long to wait before asking again an operator that is not ready (a sink that waits for another system)."""
 
 
 _LOOK_AT_CLOCK_MS = 1_000
-"""How long to trust the wall clock: one that is set forward makes timers due."""
+"""How often to look at the wall clock at least: setting it forward makes timers due."""
 
 
 class ResultPartition:
@@ -57,7 +57,7 @@ class ResultPartition:
         self.records_out = 0
 
     def emit(self, batch: Batch) -> None:
-        """Spread a batch over the channels."""
+        """Partition a batch over the channels."""
         self.records_out += batch.num_rows
         if self._columns is not None:
             if self._type is None:
@@ -70,13 +70,13 @@ class ResultPartition:
                 channel.flush()
 
     def send_event(self, event: Watermark | WatermarkStatus) -> None:
-        """Send an event of time to every consumer, after the records so far."""
+        """Send a watermark or a status to every consumer, after the records so far."""
         for channel in self.channels:
             channel.add_event(event)
 
 
 class Task:
-    """One subtask: takes an element, runs the chain, until its input has ended and its output has left."""
+    """One subtask: takes elements and runs the chain until its input has ended and its output is sent."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Task:
         self._wake_at_ns: int | None = 0
         """When to poll the source again; None: only when woken; 0: at once. Mailbox thread only."""
         self._woken = False
-        """Set by any thread, taken back only before a poll: so no wake is lost, whenever it comes."""
+        """Set by any thread, reset only before a poll: so no wake is lost."""
         self._blocked = False
         """Whether the last step found no credit; the next one comes with a frame."""
         self._blocked_since_ns = 0
         self._look_again_ns: int | None = None
-        """When to ask an operator again that was not ready."""
+        """When to ask again an operator that was not ready."""
 
     @property
     def is_finished(self) -> bool:
@@ -139,7 +139,7 @@ class Task:
         return min((t for t in times if t is not None), default=None)
 
     def _processing_time_ns(self) -> int | None:
-        """When the wall clock is expected to reach what an operator waits for; asked again, as it may jump."""
+        """When the wall clock should reach what an operator waits for; asked again, as the clock may jump."""
         due_ms = self.chain.next_processing_time_ms
         if due_ms is None:
             return None
@@ -164,7 +164,7 @@ class Task:
         """Open the operators. `finished`: the task had done all its work before the checkpoint it is restored from."""
         self.chain.open()
         if finished:
-            # Its producers had finished before it: no barrier comes from there.
+            # Its producers had finished before it: they send no barrier.
             for channel in self.gate.channels():
                 self.gate.end_channel(channel)
                 if self.checkpoints is not None:
@@ -172,7 +172,7 @@ class Task:
             self._end_output()
 
     def start(self) -> None:
-        """Go on at the event time of the checkpoint, before the first record and after what was in flight."""
+        """Set the event time of the checkpoint, before the first record and after the batches that were in flight."""
         if self._draining:
             if self.chain.source is not None:
                 self.chain.source.leave_alignment()
@@ -189,7 +189,7 @@ class Task:
     # ---- messages of the JobManager ----
 
     def order(self, action: Callable[[], None]) -> None:
-        """Do something between two batches: now, or after what waits already."""
+        """Do something between two batches: now, or after the orders that wait already."""
         if self._orders:
             self._orders.append(action)
         else:
@@ -212,7 +212,6 @@ class Task:
             self._may_end = True
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was given up."""
         assert self.checkpoints is not None
         self.checkpoints.aborted(checkpoint_id)
 
@@ -242,7 +241,7 @@ class Task:
                 self._pace.waited_for_credit(now_ns - self._blocked_since_ns)
         for partition in self.partitions:
             partition.now_ns = now_ns
-        # Before the question whether operators are ready: what makes one ready may be in here.
+        # Before asking whether operators are ready: this may make one ready.
         fired = self.chain.keeps_time and self.chain.on_processing_time(self._clock.now_ms())
         ready = self.chain.is_ready()
         if self._pace is not None:
@@ -314,7 +313,7 @@ class Task:
         """Barriers that overtake, then the JobManager's messages; returns whether that was the step."""
         moved = checkpoints.step()
         if self._orders:
-            if self.chain.has_more:  # without asking for credit: a barrier waits, and this is bounded
+            if self.chain.has_more:  # without checking credit: a barrier waits, and the rest is bounded
                 if not self.chain.is_ready():
                     return moved
                 if self._blocked and self._pace is not None:  # so far it has waited; what comes now is work
@@ -330,12 +329,12 @@ class Task:
         return moved
 
     def pause(self, now_ns: int) -> None:
-        """The thread goes to another task of the slot: what it does there is not this one's work."""
+        """The thread goes on to another task of the slot: that time is not this task's."""
         if self._metrics.time.state is TaskState.BUSY:
             self._metrics.time.switch(TaskState.IDLE, now_ns)
 
     def flush(self, before_ns: int | None = None) -> bool:
-        """Send pending batches, all or those that wait since `before_ns`; returns whether there were any."""
+        """Send pending batches: all, or those that have waited since `before_ns`; returns whether there were any."""
         flushed = False
         for channel in self.channels:
             if channel.has_pending and (before_ns is None or channel.pending_since_ns <= before_ns):
@@ -344,12 +343,12 @@ class Task:
         return flushed
 
     def output_type(self, operator: int, tag: str | None) -> RecordType:
-        """The type of what an operator of the chain gives to its main or a side output."""
+        """The record type of an operator's main or side output."""
         found = self.chain.operators[operator]
         return found.output_type if tag is None else found.side_outputs[tag]
 
     def metrics(self, now_ns: int) -> SubtaskMetrics:
-        """The values of this moment; may be called from the control thread (it only reads numbers)."""
+        """The current values; may be called from the control thread (it only reads numbers)."""
         m = self._metrics
         m.records_in = self.chain.records_read or self._received
         m.records_out = self.chain.records_written + sum(p.records_out for p in self.partitions)
@@ -367,7 +366,7 @@ class Task:
         clock_ms = self.chain.clock_ms
         holding = self.valve.holding()
         if clock_ms == MIN_TIMESTAMP and len(holding) == len(self.gate.channels()):
-            return None  # nobody has a watermark
+            return None  # no channel has a watermark
         held_by = None
         if holding and clock_ms != MAX_WATERMARK:
             held_by = (self._producers[holding[0].edge], holding[0].producer)
@@ -397,9 +396,8 @@ class Task:
         return True
 
     def _finish(self) -> None:
-        if (
-            not self._ending and self.chain.clock_ms != MAX_WATERMARK
-        ):  # a source, whose watermarks are its own
+        # True only for a source: other tasks got the last watermark with the end of their channels.
+        if not self._ending and self.chain.clock_ms != MAX_WATERMARK:
             self.chain.process_watermark(MAX_WATERMARK)
         self._ending = not self.chain.finish()
         if self._ending:

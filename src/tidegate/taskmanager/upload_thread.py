@@ -16,7 +16,7 @@ class Uploads(Protocol):
     """Runs the asynchronous parts: one after the other, on another thread (or when a simulation chooses)."""
 
     posted: deque[Callable[[], None]]
-    """What the mailbox thread is to run."""
+    """Calls for the mailbox thread to run."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run `work` soon; it does not raise."""
@@ -37,14 +37,13 @@ class UploadThread:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Run `work` soon, after what was submitted before."""
+        """Run `work` after everything that was submitted before."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tidegate-uploads", daemon=True)
             self._thread.start()
         self._work.put(work)
 
     def post(self, then: Callable[[], None]) -> None:
-        """Let the mailbox thread run `then`."""
         self.posted.append(then)
         self._wake()
 

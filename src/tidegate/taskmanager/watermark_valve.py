@@ -1,8 +1,8 @@
 """The watermark valve: which event time a task has reached, from the watermarks of its channels. Pure.
 
-Each channel has a watermark that never goes back. The task's clock is the minimum over the channels that are active:
-neither idle nor ended. Where all are idle it is the maximum, as nobody is left to wait for. The clock never goes back:
-a channel that wakes up behind it holds it where it is, until it has caught up.
+Each channel has a watermark that never goes back. The task's clock is the minimum over the active channels: those that
+are neither idle nor ended. If all are idle it is the maximum, as there is no channel to wait for. The clock never goes
+back: a channel that becomes active with an earlier watermark stops the clock until it has caught up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Action = AdvanceClock | ChangeStatus
 
 
 class WatermarkValve:
-    """The clock of one task over all its channels, of all its inputs. Mailbox thread only.
+    """The event-time clock of one task, over the channels of all its inputs. Mailbox thread only.
 
     >>> a, b = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
     >>> valve = WatermarkValve([a, b])
@@ -45,7 +45,7 @@ class WatermarkValve:
     """
 
     def __init__(self, channels: Iterable[ChannelId], clock_ms: int = MIN_TIMESTAMP) -> None:
-        """`clock_ms`: where a restored task goes on."""
+        """`clock_ms`: the clock of a restored task."""
         self._marks: dict[ChannelId, int] = dict.fromkeys(channels, MIN_TIMESTAMP)
         self._idle: set[ChannelId] = set()
         self._ended: set[ChannelId] = set()
@@ -53,7 +53,7 @@ class WatermarkValve:
         self.is_idle = False
 
     def watermark_received(self, channel: ChannelId, watermark_ms: int) -> list[Action]:
-        """A watermark came in; one that goes back counts for nothing."""
+        """A watermark arrived; one that goes back is ignored."""
         if watermark_ms > self._marks[channel]:
             self._marks[channel] = watermark_ms
             return self._look()
@@ -68,7 +68,7 @@ class WatermarkValve:
         return self._look()
 
     def channel_ended(self, channel: ChannelId) -> list[Action]:
-        """Nothing more comes from there, so there is nothing to wait for."""
+        """A channel has ended: the clock does not wait for it any more."""
         self._ended.add(channel)
         self._idle.discard(channel)
         return self._look()
@@ -80,7 +80,7 @@ class WatermarkValve:
         return [c for c, mark in marks.items() if mark == least]
 
     def watermark_of(self, channel: ChannelId) -> int:
-        """What a channel has promised."""
+        """The watermark of a channel; for one that has ended, the last possible."""
         return MAX_WATERMARK if channel in self._ended else self._marks[channel]
 
     def _look(self) -> list[Action]:
@@ -94,7 +94,7 @@ class WatermarkValve:
         else:
             clock_ms = MAX_WATERMARK
         idle = not active and bool(self._idle)
-        if self.is_idle and not idle:  # before the clock: it advances because somebody is there
+        if self.is_idle and not idle:  # before the clock: it advances because a channel is active
             actions.append(ChangeStatus(False))
         if clock_ms > self.clock_ms:
             self.clock_ms = clock_ms

@@ -1,4 +1,4 @@
-"""Checkpoints that all subtasks have acknowledged, and those that are complete: values, and their manifests."""
+"""Acknowledged and completed checkpoints, as values, and the manifest of one."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tidegate.snapshot.manifest import Manifest, make_manifest
 
 
 class CompletedCheckpoint(msgspec.Struct, frozen=True):
-    """One whose manifest is durable. What is in it is in the manifest; here is what the JobManager must remember."""
+    """A checkpoint whose manifest is durable: what the JobManager must remember of it. The rest is in the manifest."""
 
     checkpoint_id: int
     attempt: AttemptNumber
     path: str
-    """Of its manifest, as messages write it."""
+    """Path of its manifest, as shown in messages."""
     files: frozenset[str]
     """The paths of all state files that it needs."""
     final: bool = False
     """Whether it was triggered after all tasks had drained."""
     external: bool = False
-    """Whether it is somebody else's (the job was started from its path): never deleted by this job."""
+    """Whether it belongs to another job (this one was started from its path) and is never deleted by this job."""
 
 
 class AcknowledgedCheckpoint(msgspec.Struct, frozen=True):
-    """One consistent cut: the state of every subtask and of every enumerator."""
+    """A checkpoint that all subtasks have acknowledged: the state of every subtask and of every enumerator."""
 
     checkpoint_id: int
     attempt: AttemptNumber
@@ -43,12 +43,12 @@ class AcknowledgedCheckpoint(msgspec.Struct, frozen=True):
     final: bool = False
 
     def completed(self, path: str) -> CompletedCheckpoint:
-        """The same once its manifest is durable."""
+        """This checkpoint after its manifest has become durable."""
         files = frozenset(file.path for subtask in self.subtasks for file in subtask.files())
         return CompletedCheckpoint(self.checkpoint_id, self.attempt, path, files, self.final)
 
     def manifest(self, job_id: JobId, job_graph: JobGraph) -> Manifest:
-        """What is to be made durable; for the driver."""
+        """The manifest to write; for the driver."""
         metrics = zip(self.subtasks, self.metrics, strict=True)
         return make_manifest(
             job_id=job_id,
@@ -66,7 +66,7 @@ class AcknowledgedCheckpoint(msgspec.Struct, frozen=True):
 
 
 def checkpoint_of(manifest: Manifest, path: str, *, external: bool = False) -> CompletedCheckpoint:
-    """A checkpoint of an earlier run, by its manifest; for the driver, when a job is resumed."""
+    """The checkpoint of an earlier run that a manifest describes; for the driver, when a job is resumed."""
     return CompletedCheckpoint(
         manifest.checkpoint_id, AttemptNumber(manifest.attempt), path, manifest.paths, external=external
     )

@@ -1,15 +1,16 @@
 """CheckpointCoordinator: when checkpoints are taken and when one is complete, as a pure state machine.
 
-No socket, thread, clock or file: events and the time in, actions out. One per job: it lives through all attempts, so
-ids never repeat. All calls of `handle` come from one thread; `overview` may be called from any.
+It coordinates Chandy–Lamport snapshots with barriers, as Flink does. No socket, thread, clock or file: events and the
+time in, actions out. One per job: it lives through all attempts, so ids never repeat. All calls of `handle` come from
+one thread; `overview` may be called from any.
 
-1. When one is due: the next id, and `SnapshotEnumerators`.
-2. `EnumeratorsSnapshotted`: `TriggerCheckpoint` goes to every slot.
-3. Each subtask acknowledges once, from its own slot. What is late, repeated or foreign changes nothing.
-4. All have: `WriteManifest`. `ManifestWritten` makes the checkpoint complete: the slots are notified, older pending
-   ones are subsumed, and what is no longer retained is discarded.
-5. A decline, an error, too much time, the end of the attempt: it is aborted, the slots are told, everything that was
-   written for it goes. More than `checkpoint.tolerable_failures` in a row fail the attempt.
+1. When a checkpoint is due, it gets the next id, and `SnapshotEnumerators` is sent.
+2. After `EnumeratorsSnapshotted`, `TriggerCheckpoint` goes to every slot.
+3. Each subtask acknowledges once, from its own slot. Late, repeated or foreign messages change nothing.
+4. After the last acknowledgement, `WriteManifest`. `ManifestWritten` makes the checkpoint complete: the slots are
+   notified, older pending ones are subsumed, and checkpoints that are no longer retained are discarded.
+5. A decline, an error, the timeout or the end of the attempt aborts it: the slots are notified, and everything that
+   was written for it is deleted. More than `checkpoint.tolerable_failures` in a row fail the attempt.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class CheckpointCoordinator:
     """Decides everything about the checkpoints of one job."""
 
     SWEEPS_AFTER_LITTER = 2
-    """Completed checkpoints with a sweep after something was aborted: a slow writer may be late for the first."""
+    """How many completed checkpoints sweep after an abort: a slow writer may leave a file after the first sweep."""
 
     def __init__(self, options: Options, completed: CompletedCheckpoints, first_id: int = 1) -> None:
         """`first_id` must be above every id that was ever used in the job's directory."""
@@ -117,10 +118,10 @@ class CheckpointCoordinator:
         }
         self._next_id = max(first_id, completed.latest_id + 1)
         self._built_on_deleted = 0
-        """Checkpoints since the last complete one that a subtask built on a deleted one."""
+        """Checkpoints, since the last complete one, in which a subtask built on a deleted checkpoint."""
         self._pending: dict[int, _Pending] = {}
         self._given_up_in_writing: set[int] = set()
-        """Aborted while their manifests were being written: one that appears late must go again."""
+        """Aborted while their manifests were being written: a manifest that appears late must be deleted."""
         self._attempt: _Attempt | None = None
         self._ended_ms: int | None = None
         self._failures = 0
@@ -137,7 +138,7 @@ class CheckpointCoordinator:
 
     @property
     def pending_ids(self) -> tuple[int, ...]:
-        """Checkpoints that are under way, oldest first."""
+        """Ids of the pending checkpoints, oldest first."""
         return tuple(self._pending)
 
     @property
@@ -150,7 +151,7 @@ class CheckpointCoordinator:
         return self._history.overview()
 
     def next_deadline_ms(self) -> int | None:
-        """When a `Tick` has something to do at the latest; None: only other events have."""
+        """When a `Tick` has something to do at the latest; None: only other events do."""
         times = [pending.began_ms + self._timeout_ms for pending in self._pending.values()]
         due_ms = self._due_ms()
         return min([*times, due_ms] if due_ms is not None else times, default=None)
@@ -158,7 +159,7 @@ class CheckpointCoordinator:
     # ---- the one way in ----
 
     def handle(self, event: CheckpointEvent, now_ms: int) -> list[CheckpointAction]:
-        """Take an event and say what is to be done, in order. `now_ms` never goes back."""
+        """Take an event and return the actions that it calls for, in order. `now_ms` never goes back."""
         self._actions = []
         match event:
             case ce.AttemptBegan():
@@ -219,7 +220,7 @@ class CheckpointCoordinator:
     # ---- 1, 2: the trigger ----
 
     def _due_ms(self) -> int | None:
-        """When the next checkpoint is to be triggered, as far as time decides; None: not by time."""
+        """When time alone triggers the next checkpoint; None: time alone does not."""
         attempt = self._attempt
         if (
             not self.enabled
@@ -243,9 +244,8 @@ class CheckpointCoordinator:
         attempt = self._attempt
         assert attempt is not None
         attempt.due_ms = max(attempt.due_ms + self._interval_ms, now_ms + 1)
-        if (
-            attempt.due_ms <= now_ms + self._interval_ms // 2
-        ):  # far behind: do not catch up, keep the distance
+        if attempt.due_ms <= now_ms + self._interval_ms // 2:
+            # Too late for the schedule: keep the distance instead.
             attempt.due_ms = now_ms + self._interval_ms
         id, final = self._next_id, attempt.all_drained
         self._next_id += 1
@@ -314,8 +314,8 @@ class CheckpointCoordinator:
             return
         lost = self.completed.lost_files(pending.id, snapshot)
         if lost:
-            # Once it is a race of messages, no trouble: the slot hears of the newer one in a moment. If it happens
-            # again the slot has not heard of it, and without a new attempt never will.
+            # The first time it is a harmless race: the slot is notified of the newer one in a moment. The second time
+            # the notification is lost, and without a new attempt the slot will never get it.
             self._built_on_deleted += 1
             self._abort(
                 pending,
@@ -365,7 +365,7 @@ class CheckpointCoordinator:
         self._given_up_in_writing.discard(id)
         pending = self._pending.get(id)
         if pending is not None and pending.phase == "manifest":
-            pending.phase = "subtasks"  # nothing is being written any more
+            pending.phase = "subtasks"  # the write has ended
             self._abort(pending, f"its manifest could not be written: {reason}", now_ms)
 
     # ---- 5: failures ----
@@ -390,7 +390,7 @@ class CheckpointCoordinator:
     def _abort(
         self, pending: _Pending, reason: str, now_ms: int, *, counts: bool = True, culprit: str = ""
     ) -> None:
-        """Give a checkpoint up. One that did not fail (subsumed, the attempt ended) does not count."""
+        """Abort a checkpoint. One that did not fail (subsumed, the attempt ended) does not count."""
         del self._pending[pending.id]
         self._ended_ms = now_ms
         self._litter = self.SWEEPS_AFTER_LITTER

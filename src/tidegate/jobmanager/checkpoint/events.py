@@ -1,7 +1,7 @@
-"""What happens to checkpoints (events, past tense) and what is to be done about them (actions, imperative).
+"""What happens to checkpoints (events, past tense) and what must be done (actions, imperative).
 
 The driver performs the storage actions of a job (`StoreAttachments`, `WriteManifest`, `DiscardCheckpoint`, `Sweep`,
-`ReleaseStorage`) one after the other, in the order in which they come, away from its control thread.
+`ReleaseStorage`) one after the other, in order, on a thread of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AttemptBegan:
     slots: Mapping[SubtaskId, SlotId]
     names: Mapping[VertexId, str]
     restored_checkpoint: int | None = None
-    """What it begins from; None: nothing."""
+    """The checkpoint that it begins from; None: it begins without state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class TasksStarted:
 
 @dataclass(frozen=True, slots=True)
 class TasksStopped:
-    """The tasks of the attempt run no more, or are being stopped; nothing that its slots say counts."""
+    """The tasks of the attempt have ended or are being stopped; messages of its slots no longer count."""
 
     reason: str
 
@@ -50,7 +50,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMessageReceived:
-    """A living slot of the attempt said something about checkpoints."""
+    """A living slot of the attempt sent a message about checkpoints."""
 
     slot: SlotId
     message: CheckpointMessage
@@ -60,7 +60,7 @@ class CheckpointMessageReceived:
 class EnumeratorsSnapshotted:
     """The answer to `SnapshotEnumerators`: the states as JSON, and the wall clock at which they were taken.
 
-    It comes behind every `SplitsAssigned` of an enumerator that was made before its state was taken.
+    It comes after every `SplitsAssigned` that an enumerator decided before its state was taken.
     """
 
     checkpoint_id: int
@@ -86,7 +86,7 @@ class ManifestWritten:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFailed:
-    """The other answer: it could not be written, or nobody knows whether it was."""
+    """The other answer: it could not be written, or it is not known whether it was."""
 
     checkpoint_id: int
     reason: str
@@ -132,9 +132,9 @@ class WriteManifest:
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Delete a checkpoint: its manifest, what was written for it and is not in `keep`, and the files `delete`.
+    """Delete a checkpoint: its manifest, its own files except those in `keep`, and the files in `delete`.
 
-    `delete` are files of earlier checkpoints that it was the last to refer to.
+    `delete` has the files of earlier checkpoints that only this one still referred to.
     """
 
     checkpoint_id: int
@@ -144,7 +144,7 @@ class DiscardCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Delete what was left behind by earlier checkpoints and attempts and is not in `keep`."""
+    """Delete the files that earlier checkpoints and attempts left, except those in `keep`."""
 
     keep: frozenset[str]
     before_checkpoint: int
@@ -152,7 +152,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStorage:
-    """The job has ended: delete what could not be deleted before, and the job's directory if it has no checkpoint."""
+    """The job has ended: retry the failed deletions, and delete the job's directory if it has no checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class FailAttempt:
 
     reason: str
     culprit: str = ""
-    """Which task's program made the last one fail with which error; empty: nobody's, as far as is known."""
+    """Whose program made the last one fail, and with which error; empty: no program's, as far as is known."""
 
 
 StorageAction = StoreAttachments | WriteManifest | DiscardCheckpoint | Sweep | ReleaseStorage

@@ -1,10 +1,10 @@
-"""CompletedCheckpoints: which checkpoints are retained, and which files nobody needs any more. Pure.
+"""CompletedCheckpoints: which checkpoints are retained, and which files are no longer needed. Pure.
 
-A file is deleted when the last checkpoint that refers to it goes. Two things make that safe while checkpoints are under
-way, which may build on any completed one that their slots know of:
+Files are reference-counted: one is deleted with the last checkpoint that refers to it. Pending checkpoints may build on
+any completed one that their slots know of. Two rules make deletion safe for them:
 
-- what a subtask has acknowledged is held like a file of a completed checkpoint (`hold`);
-- a checkpoint that is no longer retained goes only when every checkpoint that was pending then has ended.
+- files that a subtask has acknowledged count as referenced (`hold`);
+- a checkpoint that is no longer retained is deleted only after every checkpoint that was pending then has ended.
 
 Owned by the CheckpointCoordinator; `retained` may be read from any thread.
 """
@@ -23,7 +23,7 @@ from tidegate.storage.layout import parse_path
 
 @dataclass(eq=False)
 class _Leaving:
-    """A checkpoint that goes when all these have ended."""
+    """A checkpoint that is deleted when all these pending ones have ended."""
 
     checkpoint: CompletedCheckpoint
     awaits: set[int]
@@ -33,7 +33,7 @@ class CompletedCheckpoints:
     """The completed checkpoints of a job, across its attempts."""
 
     def __init__(self, retained: int, found: Iterable[CompletedCheckpoint] = ()) -> None:
-        """`found`: checkpoints of an earlier run, which this job takes over."""
+        """`found`: checkpoints of an earlier run, which this job now owns."""
         self._limit = retained
         self._retained: tuple[CompletedCheckpoint, ...] = ()
         self._leaving: list[_Leaving] = []
@@ -47,27 +47,27 @@ class CompletedCheckpoints:
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
-        """What is kept, oldest first; also those that turned out to be damaged."""
+        """The retained checkpoints, oldest first, including those found to be damaged."""
         return self._retained
 
     @property
     def latest_id(self) -> int:
-        """The highest id of all; 0 if there is none."""
+        """The highest id; 0 if there is no checkpoint."""
         return self._retained[-1].checkpoint_id if self._retained else 0
 
     def usable(self) -> CompletedCheckpoint | None:
-        """The newest that is not known to be damaged."""
+        """The newest checkpoint that is not known to be damaged."""
         sound = [c for c in self._retained if c.checkpoint_id not in self.damaged]
         return sound[-1] if sound else None
 
     def live_paths(self) -> frozenset[str]:
-        """Every file that something refers to."""
+        """Every file that a checkpoint refers to, completed or pending."""
         return frozenset(self._references)
 
     def lost_files(self, checkpoint_id: int, snapshot: SubtaskSnapshot) -> list[str]:
         """Files of earlier checkpoints that a subtask builds on although they are deleted, or about to be.
 
-        A slot may get a barrier before it hears that a newer checkpoint is complete, and build on one that is gone.
+        A slot may get a barrier before the notification of a newer checkpoint, and build on one that is gone.
         """
         return [
             file.path
@@ -78,14 +78,14 @@ class CompletedCheckpoints:
         ]
 
     def hold(self, checkpoint_id: int, snapshot: SubtaskSnapshot) -> None:
-        """A pending checkpoint refers to these files."""
+        """Keep the files that a subtask acknowledged for a pending checkpoint."""
         held = self._held.setdefault(checkpoint_id, set())
         new = {file.path for file in snapshot.files()} - held
         held |= new
         self._references.update(new)
 
     def add(self, checkpoint: CompletedCheckpoint, pending: Iterable[int]) -> list[DiscardCheckpoint]:
-        """A checkpoint is complete; the oldest ones beyond the limit, and damaged ones, go."""
+        """A checkpoint is complete: retain it, and discard damaged ones and the oldest beyond the limit."""
         self._take(checkpoint)
         self._drop_references(self._held.pop(checkpoint.checkpoint_id, set()))
         sound = [c for c in self._retained if c.checkpoint_id not in self.damaged]
@@ -97,17 +97,17 @@ class CompletedCheckpoints:
         return self._ended(checkpoint.checkpoint_id)
 
     def abort(self, checkpoint_id: int) -> list[DiscardCheckpoint]:
-        """A pending checkpoint was given up, and everything that was written for it goes."""
+        """A pending checkpoint was aborted: discard everything that was written for it."""
         unreferenced = self._drop_references(self._held.pop(checkpoint_id, set()))
         own = DiscardCheckpoint(checkpoint_id, self.live_paths(), unreferenced)
         return [own, *self._ended(checkpoint_id)]
 
     def mark_damaged(self, checkpoint_id: int, reasons: tuple[str, ...]) -> None:
-        """Never restore this one; it goes when the next one is complete."""
+        """Never restore this one; it is discarded when the next one is complete."""
         self.damaged[checkpoint_id] = reasons
 
     def clear(self) -> list[DiscardCheckpoint]:
-        """Nothing is needed any more; nothing may be pending."""
+        """Discard all. No checkpoint may be pending."""
         self._leaving += [_Leaving(c, set()) for c in self._retained]
         self._retained = ()
         return self._discard_left()
@@ -136,7 +136,7 @@ class CompletedCheckpoints:
         return actions
 
     def _drop_references(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Give up one reference to each; returns the files of ours to which there is none any more."""
+        """Drop one reference to each; returns our files that have none left."""
         gone = []
         for path in paths:
             self._references[path] -= 1
@@ -148,6 +148,6 @@ class CompletedCheckpoints:
 
 
 def writer_of(path: str) -> int | None:
-    """The checkpoint that a file was written for, by its name; None where the name does not say."""
+    """The checkpoint that a file was written for, by its name; None if the name does not tell."""
     stored = parse_path(path)
     return None if stored is None else stored.checkpoint_id

@@ -1,6 +1,6 @@
-"""What a user may ask about checkpoints: per checkpoint and subtask, the last so many of them.
+"""Statistics of checkpoints for users: per checkpoint and subtask, for the last `checkpoint.history` of them.
 
-Written by the CheckpointCoordinator on the job's thread; `CheckpointHistory.overview` may be called from any.
+The CheckpointCoordinator writes them on the job's thread; `CheckpointHistory.overview` may be called from any.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CheckpointsOverview(msgspec.Struct, frozen=True):
     restored: int = 0
     """How often an attempt began from a checkpoint."""
     restored_checkpoint: int | None = None
-    """The one that the current attempt began from; None: there was none."""
+    """The checkpoint that the current attempt began from; None: it began without state."""
     latest_completed: CheckpointStatistics | None = None
     latest_failed: CheckpointStatistics | None = None
     history: tuple[CheckpointStatistics, ...] = ()
@@ -117,13 +117,12 @@ class CheckpointTracker:
         self._ended: CheckpointStatistics | None = None
 
     def triggered(self, timestamp_ms: int) -> None:
-        """The slots were told."""
+        """The slots were notified."""
         self._triggered_ms = timestamp_ms
 
     def acknowledged(
         self, id: SubtaskId, metrics: SubtaskCheckpointMetrics, finished: bool, now_ms: int
     ) -> None:
-        """A subtask has done its part."""
         name = self._names.get(id.vertex, "")
         took_ms = now_ms - self._began_ms
         self._subtasks.append(
@@ -131,11 +130,11 @@ class CheckpointTracker:
         )
 
     def ended(self, status: CheckpointStatus, now_ms: int, reason: str = "", path: str = "") -> None:
-        """Nothing changes any more."""
+        """The checkpoint is completed or failed: the statistics are final."""
         self._ended = self._statistics(status, now_ms - self._began_ms, reason, path)
 
     def statistics(self) -> CheckpointStatistics:
-        """The numbers, now. Any thread."""
+        """The statistics now. Any thread."""
         if self._ended is not None:
             return self._ended
         last_ms = self._subtasks[-1].end_to_end_ms if self._subtasks else 0
@@ -163,18 +162,16 @@ class CheckpointHistory:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._trackers: tuple[
-            CheckpointTracker, ...
-        ] = ()  # replaced, never changed: readers hold the old one
+        # Replaced, never changed: readers on other threads hold the old tuple.
+        self._trackers: tuple[CheckpointTracker, ...] = ()
         self._counts = CheckpointsOverview()
 
     def began(self, tracker: CheckpointTracker) -> None:
-        """A checkpoint was triggered; the oldest beyond the limit is forgotten."""
+        """A checkpoint was triggered; the oldest beyond the limit is dropped."""
         self._trackers = (*self._trackers, tracker)[-self._limit :]
         self._counts = msgspec.structs.replace(self._counts, triggered=self._counts.triggered + 1)
 
     def completed(self, tracker: CheckpointTracker, now_ms: int, path: str) -> None:
-        """It is complete."""
         tracker.ended("completed", now_ms, path=path)
         count = self._counts.completed + 1
         self._counts = msgspec.structs.replace(
@@ -182,19 +179,18 @@ class CheckpointHistory:
         )
 
     def failed(self, tracker: CheckpointTracker, now_ms: int, reason: str) -> None:
-        """It was given up."""
         tracker.ended("failed", now_ms, reason)
         count = self._counts.failed + 1
         self._counts = msgspec.structs.replace(self._counts, failed=count, latest_failed=tracker.statistics())
 
     def restored(self, checkpoint_id: int | None) -> None:
-        """An attempt begins, from this checkpoint; None: from none."""
+        """An attempt begins from this checkpoint; None: without state."""
         count = self._counts.restored + (checkpoint_id is not None)
         self._counts = msgspec.structs.replace(
             self._counts, restored=count, restored_checkpoint=checkpoint_id
         )
 
     def overview(self) -> CheckpointsOverview:
-        """The numbers, now. Any thread."""
+        """The counts and the last checkpoints now. Any thread."""
         history = tuple(tracker.statistics() for tracker in self._trackers)
         return msgspec.structs.replace(self._counts, history=history)

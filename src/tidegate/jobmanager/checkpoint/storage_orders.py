@@ -1,8 +1,8 @@
 """The I/O of checkpoints in the JobManager: manifests, deletion, verification.
 
-The storage actions of a job are performed one after the other, in the order in which they come, where they may wait. A
-deletion that fails is logged, once, and tried again with the later ones and at the end. Before anything is written or
-deleted the driver's claim on the job is checked; once another driver has claimed it, nothing is done any more.
+The storage actions of a job are performed one after the other, in order, on a thread that may block. A deletion that
+fails is logged once, and retried with later deletions and at the end. Before each write or deletion the driver's claim
+on the job is checked; once another driver has claimed the job, nothing more is done.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StorageOrders:
         allow_non_restored_state: bool = False,
         claim: DriverClaim | None = None,
     ) -> None:
-        """Without a `claim` no other driver can reach the storage, or nothing is written."""
+        """`claim` is None if no other driver can reach the storage, or if nothing is written."""
         self._storage = storage
         self._job_id = job_id
         self._graph = job_graph
@@ -51,16 +51,16 @@ class StorageOrders:
         self._claim = claim
         self._fenced: ev.DriverFenced | None = None
         self.may_be_resumed = storage.outlives_driver
-        """Whether another driver may go on from what is stored. It may, until the release has seen that nothing is: a
-        manifest that was not told to be complete can have been written, and another driver can have found it."""
+        """Whether another driver may resume the job from what is stored. True until the release finds the storage
+        empty: a manifest may have been written without an answer, and another driver may have found it."""
         self._newest = 0
         """The last checkpoint that was completed here."""
         self._undone: dict[int, Deletion] = {}
-        """Deletions that failed, by checkpoint; of several sweeps the last. Nobody refers to these files again, so it
-        is never too late to delete them."""
+        """Deletions that failed, by checkpoint; of several sweeps the last. No checkpoint will refer to these files
+        again, so it is never too late to delete them."""
 
     def perform(self, order: StorageOrder) -> Answer | None:
-        """Do it; returns the answer where there is one."""
+        """Perform an order; returns its answer, if it has one."""
         if self._fenced is not None:
             return self._fenced
         try:
@@ -83,7 +83,7 @@ class StorageOrders:
             case fe.VerifyCheckpoint(checkpoint):
                 answer = self._verify(checkpoint)
                 if not isinstance(answer, fe.CheckpointVerified):
-                    self._refuse_if_fenced()  # then the other driver deleted what is missing
+                    self._refuse_if_fenced()  # if so, the other driver deleted what is missing
                 return answer
             case fe.CheckClaim():
                 self._refuse_if_fenced()
@@ -100,7 +100,7 @@ class StorageOrders:
             self._check_claim()
             path = self._storage.write_manifest(id, checkpoint.attempt, data)
             failpoint("checkpoint.after_manifest")
-            # Who claims the job from here on finds the checkpoint; who did before may not have.
+            # A driver that claims the job from here on finds the checkpoint; one that did earlier may not have.
             self._check_claim()
         except FencedError:
             raise
@@ -145,7 +145,7 @@ class StorageOrders:
         return fe.CheckpointVerified(id, restore)
 
     def _is_empty(self) -> bool:
-        """Whether nothing is left of what was complete: then the whole storage is away, or somebody deleted it all."""
+        """Whether no completed checkpoint is left: the storage is not mounted, or all were deleted."""
         try:
             return not self._storage.completed()
         except StorageError:
@@ -156,7 +156,7 @@ class StorageOrders:
             self._claim.check(to_read=to_read)
 
     def _refuse_if_fenced(self) -> None:
-        """Raise if another driver is seen to have the job; nothing if nobody can know."""
+        """Raise if another driver is known to have the job; an unreadable claim is ignored."""
         try:
             self._check_claim(to_read=True)
         except FencedError:
@@ -167,11 +167,11 @@ class StorageOrders:
     # ---- deletion ----
 
     def _delete(self, order: Deletion) -> None:
-        """Do it, and what could not be done before; what fails is kept for the next time.
+        """Perform a deletion and retry the failed ones; what fails is kept for the next time.
 
-        The newest checkpoint goes last, when the job has finished: an older one that stayed would be resumed from, and
-        what was committed since would be written again. A sweep comes after checkpoints that could not be discarded:
-        it deletes files that those still refer to.
+        The newest checkpoint is deleted last, when the job has finished: if an older one stayed, a later run would
+        resume from it and write again what was committed since. A sweep comes after all discards that failed, because
+        it deletes files that those checkpoints still refer to.
         """
         before, self._undone = self._undone, {}
         error: Exception | None = None
@@ -184,7 +184,7 @@ class StorageOrders:
                     continue
                 except FencedError:
                     raise
-                except Exception as e:  # noqa: BLE001 -- the next one tries again
+                except Exception as e:  # noqa: BLE001 -- the next deletion retries it
                     error = e
             self._undone[_key(deletion)] = deletion
         if error is not None:
@@ -213,7 +213,7 @@ class StorageOrders:
                 assert_never(order)
 
     def _release(self) -> None:
-        """Last of all: nothing comes behind it that could try again."""
+        """The last order: retries the failed deletions once more, then releases the claim."""
         if self._undone:
             _, last = self._undone.popitem()
             self._delete(last)
@@ -247,7 +247,7 @@ def _what(*deletions: Deletion) -> str:
 
 
 def answer_to_crash(order: StorageOrder, error: Exception) -> Answer | None:
-    """What to answer when `perform` itself raised, which is a bug: the job must not wait for ever."""
+    """The answer after `perform` itself raised, which is a bug: the job must not wait for ever."""
     match order:
         case ce.WriteManifest(checkpoint) | ce.StoreAttachments(checkpoint):
             id = checkpoint if isinstance(checkpoint, int) else checkpoint.checkpoint_id

@@ -1,8 +1,8 @@
-"""Whether a job makes up for the time that it lost, as a pure state machine: samples and the time in, a warning out.
+"""Whether a job catches up after a recovery, as a pure state machine: samples and the time in, a warning out.
 
 A job that went on from a checkpoint is behind by what arrived meanwhile. It catches up only if it reads faster than new
-records arrive; if it does not, no later checkpoint helps, and that is said once per recovery. Sources say how many
-records wait in them (`SourceReader.records_behind`); where none can tell nothing is watched.
+records arrive; if it does not, it is warned of once per recovery. Sources report how many records wait in them
+(`SourceReader.records_behind`); if no source can, nothing is watched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.metrics.snapshot import RECORDS_BEHIND, CatchUp, SubtaskMetrics
 
 
 class Sample(NamedTuple):
-    """What the sources of an attempt have said, all together."""
+    """What the sources of an attempt have reported, summed."""
 
     behind: int
     read: int
@@ -25,14 +25,14 @@ class Sample(NamedTuple):
 
 
 def sample_of(reports: Iterable[bytes]) -> Sample | None:
-    """The sum over the encoded `SubtaskMetrics` of an attempt; None if no source can tell what waits in it."""
+    """The sum over the encoded `SubtaskMetrics` of an attempt; None if no source knows how many records wait."""
     behind = read = 0
     known = False
     for raw in reports:
         try:
             metrics = msgspec.msgpack.decode(raw, type=SubtaskMetrics)
         except msgspec.MsgspecError:
-            continue  # what is shown must not fail the job
+            continue  # a display must not fail the job
         if RECORDS_BEHIND in metrics.gauges:
             known = True
             behind += metrics.gauges[RECORDS_BEHIND]
@@ -45,9 +45,9 @@ class CatchUpWatch:
 
     EVERY_MS = 1_000
     WINDOW_MS = 5_000
-    """Rates are those of this time."""
+    """Rates are measured over this time."""
     NEAR_MS = 1_000
-    """A job that is behind by what arrives in this time has caught up."""
+    """A job that is behind by no more than what arrives in this time has caught up."""
 
     def __init__(self) -> None:
         self._watching = False
@@ -56,10 +56,10 @@ class CatchUpWatch:
         self._samples: deque[tuple[int, Sample]] = deque()
         self._warned = False
         self.value: CatchUp | None = None
-        """The last that is known. Any thread."""
+        """The latest result. Any thread."""
 
     def began(self, now_ms: int) -> None:
-        """An attempt goes on from a checkpoint."""
+        """Start watching: an attempt goes on from a checkpoint."""
         self._watching, self._warned = True, False
         self._began_ms = None
         self._due_ms = now_ms
@@ -67,11 +67,11 @@ class CatchUpWatch:
         self.value = None
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether a sample is wanted now."""
+        """Whether `sampled` should be called now."""
         return self._watching and now_ms >= self._due_ms
 
     def sampled(self, sample: Sample | None, now_ms: int) -> str:
-        """Take a sample; returns a warning, or nothing."""
+        """Take a sample; returns a warning, or an empty string."""
         self._due_ms = now_ms + self.EVERY_MS
         if sample is None:
             return ""

@@ -1,6 +1,6 @@
 """Diagnosis: whether a failure is likely to come again after a restart, in words for the user. Pure.
 
-Nobody can know; but the same error at the same record in two attempts is no accident, and neither is a TypeError in the
+It is a guess: the same error at the same record in two attempts is no accident, and neither is a TypeError in the
 program's own code.
 """
 
@@ -17,23 +17,23 @@ from tidegate.jobmanager.failures import Failure, FailureRank
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """An attempt and what it failed of."""
+    """An attempt and its failure."""
 
     attempt: AttemptNumber
     failure: Failure
 
 
 class Diagnosis(NamedTuple):
-    """What can be said about a failure."""
+    """What is likely about a failure."""
 
     words: str = ""
     """One sentence for the user; empty if there is nothing to say."""
     will_come_again: bool = False
-    """Whether restarting is of no use, as far as two attempts can tell."""
+    """Whether restarting is useless, as far as two attempts can tell."""
 
 
 def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> Diagnosis:
-    """What can be said about a failure, given that of the attempt before."""
+    """The diagnosis of a failure, given that of the attempt before."""
     failure = failed.failure
     if before is not None and failure.culprit and failure.culprit == before.failure.culprit:
         if failure.place and failure.place == before.failure.place:
@@ -72,11 +72,11 @@ def diagnose(failed: FailedAttempt, before: FailedAttempt | None) -> Diagnosis:
 
 
 class FailedStarts:
-    """Recognises an environment in which no attempt can start: all end alike, before all tasks have ever run.
+    """Recognises an environment in which no attempt can start: all fail alike before all tasks have ever run.
 
-    Once they have, the environment is known to work, and whatever happens later may pass: one host may lack a module or
-    a port, and the next attempt gets others. What Spark says counts only while no slot has ever come up: later it says
-    what became of the tasks, not why.
+    Once all tasks have run, the environment works, and later failures may pass: one host may lack a module or a port,
+    and the next attempt gets other hosts. Spark's own error counts only while no slot has ever registered: later it
+    tells what happened to the tasks, not why.
     """
 
     MOST = 3
@@ -88,7 +88,7 @@ class FailedStarts:
         self._count = 0
 
     def attempt_ended(self, failure: Failure, *, came_up: bool, ran: bool) -> str | None:
-        """Why the job should be given up; None: it should not. `came_up`: any slot did; `ran`: all tasks did."""
+        """Why to give up the job; None: do not. `came_up`: any slot has registered; `ran`: all tasks have run."""
         self._came_up, self._ran = self._came_up or came_up, self._ran or ran
         has_gang_ended = failure.rank is FailureRank.GANG_ENDED
         if failure.is_environment and not (self._came_up if has_gang_ended else self._ran):

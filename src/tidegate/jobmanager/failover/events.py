@@ -1,8 +1,7 @@
-"""What happens to a job across its attempts (events, past tense), and what is to be done (actions, imperative).
+"""What happens to a job across its attempts (events, past tense), and what must be done (actions, imperative).
 
-What belongs to an attempt and may come late (its gang, its connections, its enumerators) comes inside `OfAttempt`; a
-driver wraps it with the number of the attempt that it was made for. All actions concern the attempt that the last
-`BeginAttempt` began.
+Events of one attempt (from its gang, its connections, its enumerators) may come late, so the ports wrap them in
+`OfAttempt` with the number of their attempt. All actions concern the attempt of the last `BeginAttempt`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from tidegate.snapshot.assignment import Restore
 
 @dataclass(frozen=True, slots=True)
 class OfAttempt:
-    """Something happened to an attempt."""
+    """An event of one attempt."""
 
     attempt: AttemptNumber
     event: Event
@@ -43,7 +42,7 @@ class OfAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointVerified:
-    """The answer to `VerifyCheckpoint`: all its files are sound, and this is what every subtask gets."""
+    """The answer to `VerifyCheckpoint`: all its files are sound; `restore` assigns its state to the subtasks."""
 
     checkpoint_id: int
     restore: Restore
@@ -59,7 +58,7 @@ class CheckpointDamaged:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointUnavailable:
-    """Another answer: the storage cannot be reached now, so nobody knows."""
+    """Another answer: the storage cannot be reached now, so the state of the checkpoint is unknown."""
 
     checkpoint_id: int
     reason: str
@@ -75,7 +74,7 @@ class CheckpointIncompatible:
 
 @dataclass(frozen=True, slots=True)
 class ClaimChecked:
-    """The answer to `CheckClaim`: no driver is seen that has taken the job over."""
+    """The answer to `CheckClaim`: as far as can be read, no other driver has taken over the job."""
 
 
 Verification = CheckpointVerified | CheckpointDamaged | CheckpointUnavailable | CheckpointIncompatible
@@ -96,25 +95,25 @@ JobEvent = (
 
 @dataclass(frozen=True, slots=True)
 class VerifyCheckpoint:
-    """Read the manifest and every file of a checkpoint and deal it out; answered by a `Verification`."""
+    """Read the manifest and all files of a checkpoint, assign its state to subtasks; answered by a `Verification`."""
 
     checkpoint: CompletedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
 class CheckClaim:
-    """See whether another driver has taken the job over; answered by `ClaimChecked` or `DriverFenced`.
+    """Check whether another driver has taken over the job; answered by `ClaimChecked` or `DriverFenced`.
 
-    If the storage is away nobody can see it, and the job goes on: what it writes is preceded by a check of its own.
+    If the storage cannot be read, the job goes on: each write does a check of its own first.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAttempt:
-    """Make what an attempt needs: control connections that take this number alone, and the enumerators.
+    """Prepare an attempt: accept control connections with this number only, and make the enumerators.
 
-    Enumerators begin from `restore`; without it from nothing, or, if `continue_sources`, from where those of the
-    last attempt are now: what was handed out is not handed out again (`checkpoint.mode: at_most_once`).
+    Enumerators begin from `restore`. Without it they begin from nothing or, if `continue_sources`, from the states
+    of the last attempt's: splits that were assigned are not assigned again (`checkpoint.mode: at_most_once`).
     """
 
     attempt: AttemptNumber
@@ -124,21 +123,21 @@ class BeginAttempt:
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """The attempt is over: close its connections and forget it. Its processes may not know that yet."""
+    """The attempt is over: close its connections and its enumerators. Its processes may not know that yet."""
 
     attempt: AttemptNumber
 
 
 @dataclass(frozen=True, slots=True)
 class ShowStatus:
-    """Show the user that the job has come to this state, which is not its last."""
+    """Show the user that the job has reached this state, which is not its last."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job has ended: release everything, then show the last state. The last action of a job, never twice.
+    """The job has ended: release everything, then show the last state. The last action of a job, returned once.
 
     `message` is the whole text for the user, empty when it finished.
     """

@@ -1,19 +1,19 @@
 """Job: the sequence of attempts, as a pure state machine. Events and the time in, actions out.
 
-No socket, thread, clock or file: a driver makes the events and performs the actions, in their order. All calls of
-`handle` come from one thread; the properties may be read from any. It holds the JobMaster of the attempt, the
+No socket, thread, clock or file: a driver makes the events and performs the actions, in order. All calls of `handle`
+come from one thread; the properties may be read from any. It holds the JobMaster of the attempt, the
 CheckpointCoordinator and the restart strategy.
 
-1. The newest completed checkpoint, if there is one, is verified, and that no other driver has taken the job over; then
-   an attempt begins from it.
+1. The job verifies the newest completed checkpoint, if there is one, and checks that no other driver has taken over
+   the job. Then an attempt begins from that checkpoint.
 2. The attempt runs: the JobMaster decides about it, the coordinator about its checkpoints.
-3. It fails: its pending checkpoints are aborted at once, and when it has ended the restart strategy is asked.
-   RESTARTING lasts for the delay; the checkpoint is verified meanwhile. A damaged one is reported and the one before it
-   taken, unless a sink may have committed it (`fallback`); if all are damaged the job fails, because starting from
-   nothing would be a wrong answer.
+3. The attempt fails: its pending checkpoints are aborted at once, and when it has ended the job asks the restart
+   strategy. RESTARTING lasts for the delay; meanwhile the checkpoint is verified. A damaged one is reported and the
+   one before it taken, unless a sink may have committed it (`fallback`). If all are damaged the job fails: starting
+   without state would give wrong results.
 4. FINISHED, FAILED or CANCELED: checkpoints are kept or deleted as the options say, then `EndJob`, once.
 
-What comes of another attempt than the current one changes nothing.
+Events of another attempt than the current one change nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CHECKPOINT_MESSAGES = (m.AcknowledgeCheckpoint, m.DeclineCheckpoint, m.TaskDrai
 
 
 class JobOverview(msgspec.Struct, frozen=True):
-    """How a job fares, for clients and displays."""
+    """The state of a job and its last failure, for clients and displays."""
 
     status: JobStatus
     attempt: int
@@ -63,18 +63,18 @@ class JobOverview(msgspec.Struct, frozen=True):
     """The whole message of the last failure, also while the job runs again; empty if there was none."""
     last_error_attempt: int | None = None
     diagnosis: str = ""
-    """Whether that failure is likely to come again, if something can be said."""
+    """Whether that failure is likely to come again, if that can be told."""
     restored_checkpoint: int | None = None
-    """What the current attempt began from; None: nothing."""
+    """The checkpoint that the current attempt began from; None: it began without state."""
     will_come_again: bool = False
-    """Whether the last failure was that of the attempt before, so that restarting seems of no use."""
+    """Whether the last two attempts failed in the same way, so that restarting seems useless."""
 
 
 class Job:
     """Decides everything about a job, from its submission to its end."""
 
     HISTORY = 1_000
-    """States that are remembered: a job may restart for ever."""
+    """How many states are remembered: a job may restart for ever."""
 
     def __init__(
         self,
@@ -89,15 +89,15 @@ class Job:
         claimed: bool = False,
         seed: int = 0,
     ) -> None:
-        """`found`: the checkpoints of an earlier run to resume from; the newest sound one is taken.
+        """`found`: the checkpoints of an earlier run; the job resumes from the newest sound one.
 
         `first_checkpoint_id` and `first_attempt` must be above all that an earlier run may have used. `claimed`:
-        another driver may take the job over, so the claim is looked at before each attempt and after one that failed.
+        another driver may take over the job, so the claim is checked before each attempt and after a failed one.
         """
         self.job_id = job_id
         self.job_graph = job_graph
         self.message = ""
-        """Why the job ended, for the user; empty while it goes on and when it finished."""
+        """Why the job ended, for the user; empty while it runs and when it finished."""
         self._options = options
         self._describe_storage = describe_storage
         self._strategy: RestartStrategy = strategy_of(options, seed)
@@ -110,13 +110,13 @@ class Job:
         self._attempt = first_attempt
         self._master = self._new_master(None)
         self._phase: Literal["new", "waiting", "attempt", "failed", "ended"] = "new"
-        """`failed`: the attempt has ended, and whether this driver still has the job is being looked at."""
+        """`failed`: the attempt has ended, and the claim on the job is being checked."""
         self._restarts = 0
         self._due_ms = 0
         """When the next attempt may begin."""
         self._verifying: int | None = None
         self._passed_over: dict[int, tuple[str, ...]] = {}
-        """Damaged checkpoints that were found since the last attempt began, and why; newest first."""
+        """Checkpoints found to be damaged since the last attempt began, with the reasons; newest first."""
         self._is_ready = False
         self._restore: Restore | None = None
         self._catch_up = CatchUpWatch()
@@ -132,7 +132,7 @@ class Job:
         """Whether all tasks of an attempt have ever run at the same time."""
         self._last_error = self._failed_text = ""
         self._attempt_error = ""
-        """What the last attempt failed of; `_last_error` may be newer."""
+        """Why the last attempt failed; `_last_error` may be newer."""
         self._error: type[JobFailedError] = JobFailedError
         self._coordinated: Literal["begun", "started", "ended"] = "ended"
         self._actions: list[JobAction] = []
@@ -141,7 +141,6 @@ class Job:
 
     @property
     def status(self) -> JobStatus:
-        """Where the job stands."""
         return self._machine.state
 
     @property
@@ -156,12 +155,10 @@ class Job:
 
     @property
     def master(self) -> JobMaster:
-        """Who decides about that attempt."""
         return self._master
 
     @property
     def restarts(self) -> int:
-        """How often the job was started again."""
         return self._restarts
 
     @property
@@ -178,7 +175,6 @@ class Job:
         return self._master.waiting_for if self.status is _J.WAITING_FOR_SLOTS else ""
 
     def overview(self) -> JobOverview:
-        """How the job fares, now."""
         failed = self._failed
         return JobOverview(
             self.status,
@@ -194,17 +190,16 @@ class Job:
 
     @property
     def catch_up(self) -> CatchUp | None:
-        """How the job makes up for its last failure; None: there was none, or its sources cannot tell."""
+        """How the job catches up after its last recovery; None: there was none, or its sources cannot tell."""
         return self._catch_up.value
 
     def checkpoints(self) -> CheckpointsOverview:
-        """The counts and the last checkpoints."""
         return self.coordinator.overview()
 
     # ---- the one way in ----
 
     def handle(self, event: JobEvent, now_ms: int) -> list[JobAction]:
-        """Take an event and say what is to be done, in order. `now_ms` never goes back."""
+        """Take an event and return the actions that it calls for, in order. `now_ms` never goes back."""
         self._actions = []
         if self._phase == "ended" and not isinstance(event, fe.OfAttempt):
             return self._actions
@@ -260,10 +255,10 @@ class Job:
         self._begin_if_due(now_ms)
         return self._actions
 
-    # ---- 1. from where ----
+    # ---- 1. the checkpoint to begin from ----
 
     def _choose(self, now_ms: int) -> None:
-        """Look for the checkpoint that the next attempt begins from."""
+        """Choose the checkpoint that the next attempt begins from, and have it verified."""
         completed = self.coordinator.completed
         checkpoint = completed.usable()
         if checkpoint is not None:
@@ -283,14 +278,14 @@ class Job:
             )
 
     def _is_asked(self, checkpoint_id: int) -> bool:
-        """Whether this is the answer that the job waits for; then it is not, any more."""
+        """Whether this answers the verification that the job waits for; if so, it waits no longer."""
         if self._phase != "waiting" or self._verifying != checkpoint_id:
             return False
         self._verifying = None
         return True
 
     def _on_damaged(self, id: int, reasons: tuple[str, ...], now_ms: int) -> None:
-        """Look for an older one. What follows is decided when it is known which of them is whole: they share files."""
+        """Try an older one. The decision follows when a whole one is found: they share files."""
         self.coordinator.completed.mark_damaged(id, reasons)
         self._passed_over[id] = reasons
         self._choose(now_ms)
@@ -309,7 +304,7 @@ class Job:
         self._is_ready, self._restore = True, restore
 
     def _damaged_words(self) -> str:
-        """What is wrong with the checkpoints that were passed over since the last attempt; empty if none was."""
+        """What is wrong with the checkpoints passed over since the last attempt; empty if there are none."""
         return ". ".join(
             f"checkpoint {id} of job {self.job_graph.name!r} is damaged and cannot be restored: "
             f"{'; '.join(reasons).rstrip('.')}"
@@ -317,7 +312,7 @@ class Job:
         )
 
     def _on_unavailable(self, id: int, reason: str, now_ms: int) -> None:
-        """The storage is away. That is no reason to take an older checkpoint; it counts as a failure to restart."""
+        """The storage cannot be read: no reason to take an older checkpoint; it counts as a failed restart."""
         damaged = self._damaged_words()
         before = f"{damaged}. Before it, " if damaged else ""
         text = f"{before}checkpoint {id} cannot be read: {reason}"
@@ -343,7 +338,7 @@ class Job:
             elif self._claim == "unknown":
                 self._claim = "asked"
                 self._do(fe.CheckClaim())
-        elif self._verifying is None:  # the storage was away
+        elif self._verifying is None:  # the storage could not be read
             self._choose(now_ms)
 
     # ---- 2. the attempt ----
@@ -401,7 +396,7 @@ class Job:
             self._on_attempt_ended(end, now_ms)
 
     def _coordinate(self, message: m.SlotMessage | None, now_ms: int) -> None:
-        """Let the coordinator know when the tasks have started, and at once when the attempt is being stopped."""
+        """Notify the coordinator when all tasks have started, and at once when the attempt is being stopped."""
         master = self._master
         if (
             self._coordinated == "begun"
@@ -455,13 +450,12 @@ class Job:
         self._attempt_error = self._last_error = f"{end.message}\n{words}" if words else end.message
         self._phase = "failed"
         if self._claimed and not self._fenced:
-            # What another driver deletes looks like damage here: whose job it is comes first.
+            # Files that another driver deleted look like damage: check the claim first.
             self._do(fe.CheckClaim())
         else:
             self._judge(now_ms)
 
     def _judge(self, now_ms: int) -> None:
-        """Decide what follows the attempt that failed."""
         assert self._failed is not None
         failure = self._failed.failure
         if self._fenced:
@@ -478,7 +472,7 @@ class Job:
         else:
             decision = GiveUp("") if failure.permanent else self._strategy.failed(now_ms)
         if isinstance(decision, GiveUp):
-            # Who has not asked for restarts is not told about them.
+            # A user who has not configured restarts reads nothing about them.
             text = self._last_error if decision.reason or self._restarts else self._failed_text
             self._end(_J.FAILED, f"{text}{_because(decision)}", now_ms)
         elif self._cancel_reason is not None:
@@ -505,16 +499,13 @@ class Job:
             self._tell_master(ev.CancelRequested(reason), now_ms)
         elif self._phase == "failed":
             self._cancel_reason = reason
-            self._judge(
-                now_ms
-            )  # whose job it is does not matter any more, and the storage may be slow to say it
+            self._judge(now_ms)  # the claim no longer matters, and the storage may be slow to answer
         else:
             if self.status is _J.CREATED:
                 self._to(_J.CANCELLING)
             self._end(_J.CANCELED, self._cancelled_text(reason), now_ms)
 
     def _fail(self, text: str, now_ms: int, error: type[JobFailedError] = JobFailedError) -> None:
-        """Fail between attempts."""
         if self.status is _J.CREATED:
             self._to(_J.FAILING)
         before = f"\nThe failure before it: {self._attempt_error}" if self._attempt_error else ""

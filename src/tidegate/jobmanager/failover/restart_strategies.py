@@ -1,7 +1,7 @@
 """Restart strategies: whether a failed job runs again, and when. Pure: a failure and the time in, a decision out.
 
-One strategy lives as long as the job. `failed` is called once for each failed attempt, with a time that never goes
-back; chance (the jitter) comes from the seed.
+A strategy lives as long as its job. `failed` is called once for each failed attempt, with a time that never goes back;
+the jitter comes from the seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.core.options import Options
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Run the job again after this delay. `allowance` tells how much is left, for the user."""
+    """Run the job again after this delay. `allowance` tells the user how many restarts are left."""
 
     delay_ms: int
     allowance: str
@@ -25,7 +25,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The job has failed for good. `reason` says which limit was reached; empty if nobody asked for restarts."""
+    """The job has failed for good. `reason` says which limit was reached; empty if restarts are not configured."""
 
     reason: str
 
@@ -36,9 +36,7 @@ Decision = Restart | GiveUp
 class RestartStrategy(Protocol):
     """Decides after each failure."""
 
-    def failed(self, now_ms: int) -> Decision:
-        """An attempt has failed."""
-        ...
+    def failed(self, now_ms: int) -> Decision: ...
 
     def describe(self) -> str:
         """The strategy and its numbers in one line."""
@@ -49,11 +47,9 @@ class NoRestart:
     """The first failure ends the job."""
 
     def failed(self, now_ms: int) -> Decision:
-        """Give up."""
         return GiveUp("")
 
     def describe(self) -> str:
-        """Its name."""
         return "none"
 
 
@@ -66,14 +62,12 @@ class FixedDelay:
         self._restarts = 0
 
     def failed(self, now_ms: int) -> Decision:
-        """Restart while there are attempts left."""
         if self._restarts >= self._attempts:
             return GiveUp(f"all {self._attempts} restarts of the restart strategy fixed-delay are used up")
         self._restarts += 1
         return Restart(self._delay_ms, f"restart {self._restarts} of {self._attempts}")
 
     def describe(self) -> str:
-        """Its name and numbers."""
         return f"fixed-delay ({self._attempts} restarts, {format_duration_ms(self._delay_ms)} apart)"
 
 
@@ -87,7 +81,6 @@ class FailureRate:
         self._failures: deque[int] = deque(maxlen=max_failures + 1)
 
     def failed(self, now_ms: int) -> Decision:
-        """Restart unless this failure is one too many."""
         self._failures.append(now_ms)
         recent = sum(now_ms - at_ms < self._interval_ms for at_ms in self._failures)
         interval = format_duration_ms(self._interval_ms)
@@ -99,15 +92,14 @@ class FailureRate:
         return Restart(self._delay_ms, f"failure {recent} of {self._max} allowed within {interval}")
 
     def describe(self) -> str:
-        """Its name and numbers."""
         interval, delay = format_duration_ms(self._interval_ms), format_duration_ms(self._delay_ms)
         return f"failure-rate (at most {self._max} failures within {interval}, delay {delay})"
 
 
 class ExponentialDelay:
-    """Delays that grow from failure to failure, with a jitter; a quiet time makes them start small again.
+    """Delays that grow with every failure, with a jitter, and start small again when `reset_ms` pass without one.
 
-    The quiet time counts from the moment at which the last restart was due.
+    That time counts from the moment at which the last restart was due.
     """
 
     def __init__(
@@ -132,7 +124,6 @@ class ExponentialDelay:
         self._restarted_ms: int | None = None
 
     def failed(self, now_ms: int) -> Decision:
-        """Restart, later each time."""
         if self._restarted_ms is not None and now_ms - self._restarted_ms >= self._reset_ms:
             self._backoff_ms, self._restarts = self._initial_ms, 0
         if self._max_attempts and self._restarts >= self._max_attempts:
@@ -159,7 +150,6 @@ class ExponentialDelay:
         )
 
     def describe(self) -> str:
-        """Its name and numbers."""
         limit = f"{self._max_attempts} restarts" if self._max_attempts else "for ever"
         initial, longest = format_duration_ms(self._initial_ms), format_duration_ms(self._max_ms)
         return f"exponential-delay ({limit}, from {initial} to {longest}, times {self._multiplier:g})"
@@ -168,7 +158,7 @@ class ExponentialDelay:
 def strategy_of(options: Options, seed: int = 0) -> RestartStrategy:
     """The strategy that the options ask for.
 
-    `auto` is exponential-delay for jobs with checkpoints and none for others, which would begin from nothing again.
+    `auto` is exponential-delay for jobs with checkpoints and none for others, which would begin without state again.
     """
     chosen = options.restart_strategy
     if chosen == "auto":

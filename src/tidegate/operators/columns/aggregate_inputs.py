@@ -1,4 +1,4 @@
-"""Reads what aggregates need from batches: columns as they are, expressions by one query of polars for all of them."""
+"""Reads the inputs of aggregates from batches: columns as they are, expressions by one polars query for all of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AggregateInputs:
         self._frames = Inputs(tuple(self._expressions), record_type.schema) if fields else None
 
     def columns(self, batch: pa.RecordBatch) -> Arrays:
-        """The inputs of each aggregate; null where a condition leaves the record out."""
+        """The inputs of each aggregate; null where its condition excludes the record."""
         if self._frames is None:
             return [[batch.column(position) for position in own] for own in self._positions]
         made = self._evaluate(self._frames, batch)
@@ -64,7 +64,7 @@ class AggregateInputs:
         return found
 
     def rows(self, batch: Batch) -> list[list[Any]]:
-        """For each aggregate the value of each record, as `Kernel.add` takes it; None where it is left out."""
+        """For each aggregate the value of each record, as `Kernel.add` takes it; None where it is excluded."""
         count = batch.num_rows
         arrays: Arrays = [()] * len(self._inputs) if self.is_empty else self.columns(batch.columns)
         return [input_rows(own, count) for own in arrays]
@@ -77,7 +77,7 @@ class AggregateInputs:
         return made[self._made.get((i, j), self._wheres.get(i, 0))]
 
     def _evaluate(self, frames: Inputs, batch: pa.RecordBatch) -> list[pa.Array]:
-        # Not `select`: beside columns of all rows literals get their length, and polars refuses any other length.
+        # Not `select`: beside existing columns a literal gets their length, and polars refuses any other length.
         try:
             frame = frames.frame(batch).with_columns(*self._expressions)
         except pl.exceptions.PolarsError as e:

@@ -1,7 +1,7 @@
 """Operators on columns: the user's functions on Arrow batches, and polars expressions.
 
-Expressions see the declared types. Columns that an expression only passes on, or that a filter only thins out, are
-not shown to polars at all, so that a dictionary-encoded text column stays encoded.
+Expressions see the declared types. Columns that an expression only passes on, or that a filter only filters, are not
+given to polars at all, so that a dictionary-encoded text column stays encoded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class BatchFunctionOperator(Operator):
     """Calls the user's function with each batch as an Arrow record batch of exactly the declared types."""
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call the function; emit what it returns, cast to the declared types where nothing is lost."""
-        columns = batch.plain_columns  # if this fails, whoever made the records is to blame
+        """Call the function; emit its result, cast to the declared types if nothing is lost."""
+        columns = batch.plain_columns  # if this fails, the operator that made the records is blamed
         try:
             result = conform(_as_record_batch(self.operation.function(columns)), self.output_type.schema)
             result = in_canonical_form(result, self.output_type.canonical)
@@ -45,8 +45,8 @@ class BatchFunctionOperator(Operator):
 class ExpressionOperator(Operator):
     """`select` and `with_columns`: new columns from polars expressions.
 
-    The first operator of a query evaluates for all of it. Where that fails they run one by one, so that the error has
-    the name of the operator that it belongs to.
+    The first operator of a query evaluates for all of it. If that fails they run one by one, so that the error names
+    the right operator.
     """
 
     _followers: Sequence[ExpressionOperator] = ()
@@ -72,7 +72,7 @@ class ExpressionOperator(Operator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Evaluate the expressions on the columns that they read: those of the whole query, or its own."""
-        columns = batch.columns  # if this fails, whoever made the records is to blame
+        columns = batch.columns  # if this fails, the operator that made the records is blamed
         if self._fused is None:
             self._process_alone(batch, columns)
             return
@@ -80,7 +80,7 @@ class ExpressionOperator(Operator):
             result = self._fused.evaluate(columns)
         except BaseException:  # noqa: BLE001 - whatever it is, its operator raises it again
             self._process_alone(batch, columns)
-            self._fused = None  # one by one they can
+            self._fused = None  # one by one they succeed
             return
         self._count(batch.num_rows)
         last = self._followers[-1]
@@ -97,7 +97,7 @@ class ExpressionOperator(Operator):
         schema = self.output_type.schema
         computed: dict[str, pa.Array] = {}
         if self._expressions:
-            # Not `select`: beside columns of all rows literals get their length, and polars refuses any other length.
+            # Not `select`: beside existing columns a literal gets their length, and polars refuses any other length.
             frame = self._inputs.frame(columns).with_columns(*self._expressions)
             names = set(schema.names) - self._passed.keys()
             computed = {s.name: to_arrow(s) for s in frame.get_columns() if s.name in names}
@@ -109,7 +109,7 @@ class ExpressionOperator(Operator):
 
 
 class ExpressionFilterOperator(Operator):
-    """`filter` with polars expressions: the mask is computed from the columns that it reads, and put on all."""
+    """`filter` with polars expressions: computes the mask from the columns that they read, and applies it to all."""
 
     def open(self) -> None:
         """Find the columns that the predicates read."""
@@ -117,8 +117,8 @@ class ExpressionFilterOperator(Operator):
         self._predicate = pl.all_horizontal(*self.operation.expressions).fill_null(False).alias(_MASK)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Pass on the records where every predicate is true (null is not true)."""
-        columns = batch.columns  # if this fails, whoever made the records is to blame
+        """Emit the records where every predicate is true (null is not true)."""
+        columns = batch.columns  # if this fails, the operator that made the records is blamed
         try:
             frame = self._inputs.frame(columns).with_columns(self._predicate)
             mask = frame.get_column(_MASK)

@@ -1,4 +1,4 @@
-"""Batches as polars frames and back: the columns that expressions read, of their declared types."""
+"""Batches as polars frames and back: the columns that expressions read, in their declared types."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pyarrow as pa
 from tidegate.program.expressions import polars_has
 
 ROWS = "__tidegate_rows__"
-"""A column of a frame that has just its length: beside it, literals get that length too."""
+"""A column that only gives a frame its length: beside it, literals get that length too."""
 
 
 class Inputs:
     """The part of a batch that expressions read, as a polars frame of the declared types (dictionaries decoded)."""
 
     def __init__(self, expressions: tuple[pl.Expr, ...], declared: pa.Schema) -> None:
-        """A selector sees all columns that polars can hold: one that would take another was refused."""
+        """A selector sees all columns that polars can hold: one that would select others was refused before."""
         roots = {name for e in expressions for name in e.meta.root_names()}
         self._selects = has_selector(expressions)
         self._fields = [
@@ -25,7 +25,7 @@ class Inputs:
         ]
 
     def frame(self, columns: pa.RecordBatch) -> pl.DataFrame:
-        """Convert a batch. Unless a selector would take it for data, a column is added that has just its length."""
+        """Convert a batch, with the column `ROWS`, except where a selector would select it."""
         return frame_of(columns, self._fields, with_rows=not self._selects)
 
 
@@ -47,5 +47,5 @@ def to_arrow(series: pl.Series) -> pa.Array:
 
 
 def has_selector(expressions: tuple[pl.Expr, ...]) -> bool:
-    """Whether one of them stands for columns by a pattern or a type, so that only polars knows which it reads."""
+    """Whether one of them selects columns by a pattern or a type, so that only polars knows which it reads."""
     return any(e.meta.has_multiple_outputs() for e in expressions)

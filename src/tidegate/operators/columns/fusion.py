@@ -18,12 +18,12 @@ from tidegate.program.operations import ApplyExpressions
 
 
 class FusedExpressions:
-    """Several operations as one query. Columns that all of them only pass on are not shown to polars."""
+    """Several operations as one query. Columns that all of them only pass on are not given to polars."""
 
     def __init__(
         self, declared: pa.Schema, operations: Sequence[ApplyExpressions], output: pa.Schema
     ) -> None:
-        """Of input columns of `declared` types the query makes columns of `output` types."""
+        """The query computes columns of `output` types from input columns of `declared` types."""
         read, self._passed = _follow(declared, operations)
         self._fields = [(i, declared.field(i)) for i in sorted(read)]
         self._output = output
@@ -41,7 +41,7 @@ class FusedExpressions:
             self._queries.append((operation.form, [*rows, *kept]))
 
     def evaluate(self, columns: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns after the last operation, as many rows as there are; raises what polars raises."""
+        """The columns after the last operation, with the same number of rows; raises what polars raises."""
         computed: dict[str, pa.Array] = {}
         if self._computes:
             frame = self.run(frame_of(columns, self._fields))
@@ -54,7 +54,7 @@ class FusedExpressions:
         return conform(pa.RecordBatch.from_arrays(arrays, names=self._output.names), self._output)
 
     def run(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """All operations on a frame, as they are written: an expression whose result nobody reads may still fail."""
+        """Run all operations without optimizations: an expression whose result is not read may still fail."""
         query = frame.lazy()
         for form, expressions in self._queries:
             query = query.select(expressions) if form == "select" else query.with_columns(expressions)
@@ -62,7 +62,7 @@ class FusedExpressions:
 
 
 def _follow(declared: pa.Schema, operations: Sequence[ApplyExpressions]) -> tuple[set[int], dict[str, int]]:
-    """Which input columns are read, and which columns of the result are input columns, by their positions."""
+    """Which input columns are read, and which columns of the result are input columns, by position."""
     passed = {name: i for i, name in enumerate(declared.names)}
     read: set[int] = set()
     for operation in operations:

@@ -1,4 +1,4 @@
-"""Make columns fit a declared schema where nothing is lost, and refuse them with both schemas where it would be."""
+"""Convert columns to a declared schema if nothing is lost; otherwise refuse them with a message that shows both."""
 
 from __future__ import annotations
 

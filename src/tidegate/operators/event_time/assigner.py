@@ -11,30 +11,29 @@ from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 
 
 class AssignTimestampsOperator(Operator):
-    """Gives records new timestamps and the stream new watermarks; those from before end here, but for the last."""
+    """Gives records new timestamps and the stream new watermarks; of the earlier ones only the last is passed on."""
 
     def open(self) -> None:
-        """Restore how far the stream was."""
+        """Restore the watermarks of the checkpoint."""
         self._times = EventTimes(self.operation.strategy, self.context, self._advance)
 
     def start(self) -> None:
-        """Say the restored watermark again."""
+        """Emit the restored watermark."""
         self._times.tell(self.context.clock.now_ms())
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Assign, and pass on."""
         with blame(self.context.operator_name):
             stamped = self._times.assign(batch, None)
         if stamped is not None:
             self.context.emit(stamped)
 
     def process_watermark(self, watermark_ms: int) -> None:
-        """Watermarks from before mean other timestamps; the end of input is the end all the same."""
+        """Ignore earlier watermarks, which mean other timestamps, except the end of input."""
         if watermark_ms == MAX_WATERMARK:
             self._advance(watermark_ms)
 
     def process_status(self, idle: bool) -> None:
-        """Whether this stream is idle is the strategy's to say."""
+        """Ignored: the strategy decides whether this stream is idle."""
 
     @property
     def next_processing_time_ms(self) -> int | None:
@@ -42,7 +41,6 @@ class AssignTimestampsOperator(Operator):
         return None if self.clock_ms == MAX_WATERMARK else self._times.next_ms
 
     def on_processing_time(self, now_ms: int) -> None:
-        """Send it."""
         with blame(self.context.operator_name):
             self._times.tell(now_ms)
 
@@ -52,7 +50,6 @@ class AssignTimestampsOperator(Operator):
         return None if times is None else times.describe(self.clock_ms)
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Keep how far the stream is."""
         self._times.snapshot()
 
     def _advance(self, watermark_ms: int) -> None:

@@ -1,7 +1,7 @@
-"""`EventTimes`: what a source and `assign_timestamps_and_watermarks` share: timestamps in, watermarks out, in time.
+"""`EventTimes`: timestamps in, watermarks out, for sources and for `assign_timestamps_and_watermarks`.
 
-A watermark is sent every `watermark.interval`, first so long behind the first record, or behind every batch where that
-is 0, and never in front of a record that it was made from: the operator calls `tell` between batches.
+A watermark is sent every `watermark.interval` (after every batch if 0), starting one interval after the first record,
+and never before a record it was derived from: the operator calls `tell` between batches.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EventTimes:
         self._has_begun = False
         self._refused = 0
         alignment = strategy.alignment
-        # Until its group is heard of, some other source of it has no watermark yet.
+        # Until the group's watermark arrives, some other source of it has no watermark yet.
         self._limit_ms = None if alignment is None else MIN_TIMESTAMP + alignment.max_drift_ms
         self.watermarks.restore(context.states.entries(GENERATORS), self._told_ms)
 
@@ -69,16 +69,16 @@ class EventTimes:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether this source must wait for the others of its group; what it has read counts, sent or not."""
+        """Whether this source must wait for the others of its group; records that it has read count, emitted or not."""
         return self._limit_ms is not None and self.watermarks.reached_ms > self._limit_ms
 
     def report(self, watermark_ms: int | None) -> None:
-        """Tell the group how far this source is; None: it is idle."""
+        """Report to the group how far this source is; None: it is idle."""
         if self._strategy.alignment is not None:
             self._context.report_watermark(self._strategy.alignment.group, watermark_ms)
 
     def align(self, group: str, watermark_ms: int) -> bool:
-        """The slowest of a group is so far; returns whether this source may go on now, and could not before."""
+        """Take the watermark of the slowest of a group; returns whether this source was waiting and may go on now."""
         alignment = self._strategy.alignment
         if alignment is None or alignment.group != group:
             return False
@@ -93,18 +93,18 @@ class EventTimes:
 
     @property
     def next_ms(self) -> int | None:
-        """When `tell` has something to do."""
+        """When `tell` has something to do; None: never."""
         times = []
         now_ms = self._context.clock.now_ms()
-        if now_ms < self._told_ms:  # the wall clock was set back: do not wait until it is there again
+        if now_ms < self._told_ms:  # the wall clock was set back: do not wait until it has caught up
             self._told_ms = now_ms
             self.watermarks.touch(now_ms)
-        if self.is_ahead:  # the others may wait for its word, so that does not wait for the interval
+        if self.is_ahead:  # the others may wait for its watermark, so do not wait for the interval
             return self._told_ms if self.watermarks.changed else None
         if self.watermarks.changed:
             at_once = not self._interval_ms or self.watermarks.punctuated
             times.append(self._told_ms if at_once else self._told_ms + self._interval_ms)
-        elif self._strategy.kind == "generator":  # one that goes with the wall clock
+        elif self._strategy.kind == "generator":  # it may follow the wall clock
             times.append(self._told_ms + max(1, self._interval_ms))
         idle_ms = self.watermarks.next_idle_ms()
         if idle_ms is not None:
@@ -112,7 +112,7 @@ class EventTimes:
         return min(times, default=None)
 
     def tell(self, now_ms: int, splits: Iterable[str] | None = None, waiting: Iterable[str] = ()) -> None:
-        """Send what has changed; `splits` are those that a reader reads now, `waiting` such as must not be late."""
+        """Send what has changed. A reader reads `splits` now and those `waiting` later, which must not become late."""
         if splits is not None:
             self.watermarks.keep(splits, now_ms, waiting)
         self._told_ms = now_ms
@@ -136,5 +136,5 @@ class EventTimes:
         return event_time_of(clock_ms, now_ms, idle=self.watermarks.is_idle, split=split, quiet_ms=quiet_ms)
 
     def snapshot(self) -> None:
-        """Keep how far each split is. All subtasks are given all entries: a split may be read elsewhere then."""
+        """Store how far each split is. All subtasks get all entries: a split may be read elsewhere later."""
         self._context.states.put_entries(GENERATORS, self.watermarks.snapshot(), "union")

@@ -1,6 +1,6 @@
-"""Late records are counted, always; those that no side output takes are dropped, and the JobManager is told.
+"""Late records are always counted; without a side output they are dropped, which is reported to the JobManager.
 
-The one place where operators leave records out because they are late: windows, joins and deduplication.
+All operators that leave out late records (windows, joins, deduplication) do so here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class LateRecords:
-    """Those of one operator subtask."""
+    """The late records of one operator subtask."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
@@ -30,7 +30,7 @@ class LateRecords:
         self._next_report = 1
 
     def leave_out(self, batch: Batch, late: Mask, tag: str | None) -> None:
-        """These records of a batch are late; those of the side output `tag` go there, without one they are dropped."""
+        """Send the late records of a batch to the side output `tag`; without a tag, drop them."""
         count = int(np.count_nonzero(late))
         if not count:
             return
@@ -42,7 +42,7 @@ class LateRecords:
             self._operator.context.emit_side(tag, batch.filter(late))
 
     def drop(self, records: int, earliest_ms: int) -> None:
-        """So many records, the earliest of this time, are late and go nowhere."""
+        """Drop this many late records, the earliest with this timestamp."""
         self._late.inc(records)
         self._dropped.inc(records)
         self._count += records

@@ -1,14 +1,14 @@
-"""The event times of an operator's subtasks in a checkpoint, and where a restored subtask goes on. Pure.
+"""The event times of an operator's subtasks in a checkpoint, and the clock of a restored subtask. Pure.
 
-Each subtask stores its clock. With an unchanged parallelism each goes on at its own. Otherwise key groups of several
-old subtasks meet in a new one, and their clocks may differ: an unaligned barrier overtakes watermarks that wait, and of
-two subtasks one may have seen the end, or the idleness, of a channel before a barrier. So a window may have been given
-out for some key groups and not for others.
+Each subtask stores its clock. With an unchanged parallelism each restores its own. Otherwise key groups of several old
+subtasks meet in a new one, and their clocks may differ: an unaligned barrier overtakes watermarks that wait, and of two
+subtasks only one may have seen the end, or the idleness, of a channel before a barrier. So a window may have been
+emitted for some key groups and not for others.
 
-What one subtask of a keyed operator has heard was said to all of them, before the barrier. Batches that were overtaken
-forbid another parallelism; so all that the others have still to do is to advance their clocks. A restored subtask goes
-on at the smallest clock, then advances to the largest, and leaves out what `by_key_group` says was given out. Not so
-after a checkpoint that is at least once: there a clock may be ahead of records that are read again.
+A watermark that reached one subtask of a keyed operator was sent to all of them before the barrier. Overtaken batches
+forbid another parallelism, so the others only have to advance their clocks. A restored subtask starts at the smallest
+clock, then advances to the largest, and leaves out what was emitted according to `by_key_group`. After an at-least-once
+checkpoint it does not advance: there a clock may be ahead of records that are read again.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ class StoredClock(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RestoredClocks:
-    """Where a subtask goes on."""
+    """The clock at which a restored subtask starts."""
 
     all_reached_ms: int = MIN_TIMESTAMP
-    """What every old subtask had reached: all that is due by then was given out."""
+    """What every old subtask had reached: everything due by then was emitted."""
     some_reached_ms: int = MIN_TIMESTAMP
     """To where the subtask may advance at once; not before `all_reached_ms`."""
     by_key_group: Longs | None = None
-    """What was given out for each key group; None: all the same."""
+    """Up to which time results were emitted, for each key group; None: the same for all."""
     repeats: bool = False
-    """Whether records may be in state that are read again."""
+    """Whether records that are in state may be read again."""
 
 
 def restored_clocks(
     stored: Sequence[StoredClock], subtask: int, parallelism: int, max_parallelism: int, *, keyed: bool
 ) -> RestoredClocks:
-    """For one subtask. `keyed`: every subtask hears the same watermarks, and has key groups of its own.
+    """The clocks of one subtask. `keyed`: every subtask gets the same watermarks, and has key groups of its own.
 
-    An old subtask of which nothing is stored had no event time yet, whatever the others had: they may have finished.
+    An old subtask without a stored clock had no event time yet, whatever the others had: they may have finished.
     """
     if not stored:
         return RestoredClocks()
     if stored[0].parallelism == parallelism:
-        # Not further: batches that were overtaken may be in front of what others have heard.
+        # Not further: overtaken batches may come before watermarks that other subtasks have got.
         own = next((c.watermark_ms for c in stored if c.subtask == subtask), MIN_TIMESTAMP)
         return RestoredClocks(own, own)
     is_whole = len(stored) == stored[0].parallelism
     smallest = min(c.watermark_ms for c in stored) if is_whole else MIN_TIMESTAMP
-    # The end of input is no time to go on at: what is still open there is closed when the others end, too.
+    # Do not start at the end of input: what is still open is closed when the other channels end, too.
     largest = max((c.watermark_ms for c in stored if c.watermark_ms != MAX_WATERMARK), default=smallest)
     if not keyed or largest <= smallest:
         return RestoredClocks(smallest, smallest)

@@ -1,7 +1,7 @@
-"""Watermarks of a source (or of any stream): one generator per split, the minimum over the splits that are active.
+"""Watermarks of a source (or of any stream): one generator per split, the minimum over the active splits.
 
-Pure but for the user's generators: records and the time go in, watermarks and changes of the status come out. The
-result never goes back. A generator that goes back is refused, and counted.
+Pure except for the user's generators: records and the time in, watermarks and changes of the status out. The result
+never goes back. A watermark with which a generator goes back is ignored and counted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidegate.records.batch import Batch
 from tidegate.records.elements import MAX_WATERMARK, MIN_TIMESTAMP
 
 _WHOLE: Final = "#"
-"""In front of a subtask's number: the split of a stream that has none, or whose reader does not say which it reads."""
+"""Before a subtask's number: stands for the split of a stream without splits, or whose reader does not name them."""
 
 
 class GeneratorFailure(Exception):
-    """What a generator of the user raised at a row of a batch; the cause says why."""
+    """A generator of the user raised at a row of a batch; the cause is its exception."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -38,7 +38,7 @@ class StoredSplit(msgspec.Struct, frozen=True):
 
 
 class _Split:
-    """One split: its generator's state, and since when it is quiet."""
+    """One split: its generator, its watermark, and since when it has been quiet."""
 
     __slots__ = ("generator", "idle", "observed", "quiet_since_ms", "watermark_ms")
 
@@ -48,7 +48,7 @@ class _Split:
         self.quiet_since_ms = now_ms
         self.idle = False
         self.observed = False
-        """Whether records came here; if not, it may be one of another subtask, from a checkpoint."""
+        """Whether records came to this subtask; if not, it may be a restored split that another subtask reads."""
 
 
 class SplitWatermarks:
@@ -61,18 +61,18 @@ class SplitWatermarks:
         self._splits: dict[str, _Split] = {}
         self._empty_since_ms = now_ms
         self._finished_ms = MIN_TIMESTAMP
-        """How far the splits were that are finished, while no other is read."""
+        """The watermark of finished splits, while no other split is read."""
         self.refused = 0
-        """Watermarks that a generator of the user took back."""
+        """Watermarks with which a generator of the user went back."""
         self.emitted_ms = MIN_TIMESTAMP
         self.is_idle = False
         self.changed = False
-        """Whether records came since `advance` was last asked."""
+        """Whether records came since the last `advance`."""
         self.punctuated = False
-        """Whether a record among them brought a watermark, which is not to wait."""
+        """Whether one of these records made a watermark, which must not wait for the interval."""
 
     def observe(self, split: str | None, batch: Batch, now_ms: int) -> None:
-        """Records of a split (None: of the stream), with timestamps, have come, and not been emitted yet."""
+        """Take records of a split (None: of the stream), with timestamps, before they are emitted."""
         state = self._state(self._whole if split is None else split, now_ms)
         state.quiet_since_ms = now_ms
         state.idle = False
@@ -94,9 +94,9 @@ class SplitWatermarks:
             self.punctuated = self.punctuated or state.watermark_ms > before_ms
 
     def keep(self, splits: Iterable[str], now_ms: int, waiting: Iterable[str] = ()) -> None:
-        """These are the splits that are read now, and those that wait for their turn; others hold nothing back.
+        """Set the splits that are read now and those that wait for their turn; others no longer hold the watermark.
 
-        One that waits is not quiet: it would be idle, and late when its turn comes.
+        One that waits is not quiet: it would become idle, and be late when its turn comes.
         """
         queued = set(waiting)
         current = queued.union(splits)
@@ -113,9 +113,9 @@ class SplitWatermarks:
                 state.quiet_since_ms = now_ms
 
     def advance(self, now_ms: int) -> tuple[bool | None, int | None]:
-        """(a change of the status: idle or not, or None; the new watermark, or None).
+        """Ask the generators, find idle splits, and combine. Returns (the new idle status, the new watermark).
 
-        Ask the generators, find what is idle, and combine. A status False comes before the watermark, True behind it.
+        Each is None if it has not changed. Emit the status False before the watermark, True after it.
         """
         self.changed = self.punctuated = False
         for state in self._splits.values():
@@ -131,7 +131,7 @@ class SplitWatermarks:
         if self._strategy.kind != "none":
             if active:
                 combined = min(active)
-            else:  # of finished splits nothing follows: they hold nothing back, and what they promised holds
+            else:  # finished splits hold nothing back, and their watermarks stay true
                 combined = max((s.watermark_ms for s in self._splits.values()), default=self._finished_ms)
             if combined > self.emitted_ms:
                 watermark_ms = self.emitted_ms = combined
@@ -141,18 +141,18 @@ class SplitWatermarks:
 
     @property
     def reached_ms(self) -> int:
-        """How far the records are that have come; a generator that is asked from time to time may not know it yet."""
+        """How far the records are that have come; a generator that is asked periodically may not know yet."""
         active = [s.watermark_ms for s in self._splits.values() if not s.idle]
         return max(self.emitted_ms, min(active, default=MIN_TIMESTAMP))
 
     def touch(self, now_ms: int) -> None:
-        """Nobody was quiet up to now."""
+        """Treat all splits as active up to now."""
         self._empty_since_ms = now_ms
         for state in self._splits.values():
             state.quiet_since_ms = now_ms
 
     def next_idle_ms(self) -> int | None:
-        """When the next split will have been quiet for too long, if nothing comes."""
+        """When the next split becomes idle if no record comes; None: never."""
         idleness = self._strategy.idleness_ms
         if idleness is None:
             return None
@@ -162,7 +162,7 @@ class SplitWatermarks:
         return min(quiet) + idleness if quiet else None
 
     def holder(self, now_ms: int) -> tuple[str, int]:
-        """The split that the watermark waits for, empty if there are none, and how long it is quiet; any thread."""
+        """The split that the watermark waits for (empty: none), and how long it has been quiet; any thread."""
         active = [(s.watermark_ms, name, s) for name, s in list(self._splits.items()) if not s.idle]
         if not active:
             return "", 0
@@ -170,20 +170,20 @@ class SplitWatermarks:
         return "" if name == self._whole else name, max(0, now_ms - state.quiet_since_ms)
 
     def snapshot(self) -> list[bytes]:
-        """What a checkpoint keeps: how far each split is, also one that has no watermark yet and holds all others."""
+        """The entries of a checkpoint: how far each split is, also one without a watermark, which holds all others."""
         marks = {name: s.watermark_ms for name, s in self._splits.items()} or {self._whole: MIN_TIMESTAMP}
         return [msgspec.json.encode(StoredSplit(name, mark)) for name, mark in marks.items()]
 
     def restore(self, entries: Iterable[bytes], now_ms: int) -> None:
-        """Go on where a checkpoint was, given the entries of all subtasks.
+        """Restore from a checkpoint, given the entries of all subtasks.
 
-        Splits that others read now are dropped by the next `keep`. A stream without splits goes on from its own entry,
-        or, where the subtasks have become more or fewer, from the smallest: records of any may come here now.
+        The next `keep` drops splits that other subtasks read now. A stream without splits restores its own entry or,
+        after a rescale, the smallest: records of any old subtask may come here now.
         """
         marks = {s.split: s.watermark_ms for s in (msgspec.json.decode(e, type=StoredSplit) for e in entries)}
         whole = {split: mark for split, mark in marks.items() if split.startswith(_WHOLE)}
         named = marks.keys() - whole.keys()
-        own = whole.get(self._whole)  # beside named ones: of a reader that had read nothing
+        own = whole.get(self._whole)  # besides named ones: of a reader that had read nothing
         if not named and (own is None or len(whole) != self._parallelism):
             own = min(whole.values(), default=None)
         if own is not None:
@@ -193,7 +193,7 @@ class SplitWatermarks:
         self.changed = bool(marks)
 
     def resume(self, watermark_ms: int) -> None:
-        """This was sent before the checkpoint, if only for splits that are finished since: nothing less follows."""
+        """Send no watermark below this one, which was sent before the checkpoint, perhaps for splits now finished."""
         self.emitted_ms = max(self.emitted_ms, watermark_ms)
 
     def _state(self, split: str, now_ms: int) -> _Split:

@@ -1,7 +1,7 @@
-"""Timestamps of a batch, as its `WatermarkStrategy` says; vectorised for columns and expressions.
+"""Timestamps of a batch, as its `WatermarkStrategy` defines them; vectorised for columns and expressions.
 
-Values that are probably a mistake (seconds where milliseconds are meant, times before 1970 or after 9999) are warned of
-once per subtask, with the first one. A value so large that adding a window to it would overflow is an error.
+Values that are probably a mistake (seconds instead of milliseconds, times before 1970 or after 9999) cause one warning
+per subtask, which shows the first one. A value so large that adding a window to it would overflow is an error.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class TimestampAssigner:
         self._operator = operator
         self._warned = False
         self._inputs: Inputs | None = None
-        """What an expression reads of a batch; known with the first one."""
+        """The columns that an expression reads; known with the first batch."""
 
     def assign(self, batch: Batch) -> tuple[Batch | None, Batch | None]:
-        """The records with their timestamps, and those that have none; None where there are no such records.
+        """The records with their timestamps, and the records without one; None where there are no such records.
 
-        Raises `OperatorError` for a missing timestamp that no side output takes.
+        Raises `OperatorError` for a missing timestamp if there is no side output for it.
         """
         stamps = self._timestamps(batch)
         if not stamps.null_count:

@@ -1,12 +1,12 @@
-"""Async I/O: requests run on an event loop in a thread of their own, results come back in the mailbox thread.
+"""Async I/O: requests run on an event loop in a thread of their own, results are emitted by the mailbox thread.
 
-    waiting   rows of the input that are not asked for yet (more than `capacity` at a time are not)
-    queue     what was asked for, and the watermarks between, in the order of the input
-    done      answers that the loop's thread has put down (a deque: no lock)
+    waiting   rows of the input that are not requested yet (at most `capacity` requests run at a time)
+    queue     requested rows, and the watermarks between them, in the order of the input
+    done      requests that the loop's thread has answered (a deque: no lock)
 
-In order, what is emitted is the answered head of the queue. Unordered, it is whatever is answered in front of the
-first watermark: so no record passes a watermark, in either direction. A snapshot has the rows of the queue and those
-that wait; the answers are not in it, so after a restore the requests are made again.
+In order, the operator emits the answered head of the queue. Unordered, it emits whatever is answered before the first
+watermark. So no record passes a watermark, in either direction. A snapshot has the rows of the queue and those that
+wait, without answers, so after a restore the requests are made again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMES: Final = "in_flight_times"
 
 
 class _Request:
-    """A record that was asked for. The loop's thread writes `answer` or `failure`, then puts it on `done`."""
+    """A requested record. The loop's thread writes `answer` or `failure`, then puts it on `done`."""
 
     __slots__ = ("answer", "answered", "at", "failure", "row", "timestamp_ms")
 
@@ -47,14 +47,14 @@ class _Request:
 
 
 class AsyncOperator(RowOperator):
-    """Asks for every record and emits the answers. Mailbox thread, but for what runs on the loop."""
+    """Makes a request for every record and emits the answers. Mailbox thread, except for what runs on the loop."""
 
     operation: ApplyAsync
     _loop: asyncio.AbstractEventLoop | None = None
     _thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Open the function, start the loop, and ask again for what was in flight."""
+        """Open the function, start the loop, and restore the records that were in flight."""
         super().open()
         function = self.operation.function
         self._many = isinstance(function, AsyncFunction)
@@ -66,7 +66,7 @@ class AsyncOperator(RowOperator):
         self._done: deque[_Request] = deque()
         self._last_watermark: int | None = None
         self._is_idle_soon = False
-        """Whether the input is idle, which those behind hear when nothing is on its way any more."""
+        """Whether the input is idle; this is passed on when no request is left."""
         self._lists: tuple[OperatorListState[Any], OperatorListState[Any]] | None = None
         self._pending = self.context.gauge("async_requests")
         self._loop = asyncio.new_event_loop()
@@ -90,17 +90,17 @@ class AsyncOperator(RowOperator):
             self._waiting.append(_Request(row, timestamp_ms, ""))
 
     def start(self) -> None:
-        """Ask for what was in flight."""
+        """Make the requests for restored records."""
         self._ask()
 
     # ---- input ----
 
     def is_ready(self) -> bool:
-        """Whether everything that came was asked for; else the input waits."""
+        """Whether all records are requested; else the input waits."""
         return not self._waiting
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Take the records; ask for as many as may be on their way."""
+        """Take the records; make as many requests as `capacity` allows."""
         times: Iterable[int | None]
         times = [None] * batch.num_rows if batch.timestamps is None else batch.timestamps.to_pylist()
         for i, (row, timestamp_ms) in enumerate(zip(self.rows(batch), times, strict=True)):
@@ -108,7 +108,7 @@ class AsyncOperator(RowOperator):
         self._ask()
 
     def process_watermark(self, watermark_ms: int) -> None:
-        """It waits for the records in front of it."""
+        """Queue the watermark after the records before it."""
         if self._last_watermark is not None and watermark_ms <= self._last_watermark:
             return
         self._last_watermark = watermark_ms
@@ -119,7 +119,7 @@ class AsyncOperator(RowOperator):
         self._emit_answered()
 
     def process_status(self, idle: bool) -> None:
-        """Say idle when the last answer is out: before that the clock of those behind must wait for it."""
+        """Pass idleness on when the last answer is emitted: before that the clock downstream must wait for it."""
         if idle and not self.is_settled:
             self._is_idle_soon = True
         elif self._is_idle_soon:
@@ -129,7 +129,7 @@ class AsyncOperator(RowOperator):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits for an answer."""
+        """Whether no record waits for an answer."""
         return not self._waiting and not self._queue
 
     def _ask(self) -> None:
@@ -154,7 +154,7 @@ class AsyncOperator(RowOperator):
     async def _answer(self, request: _Request) -> None:
         try:
             request.answer = await self._in_time(request.row)
-        except BaseException as e:  # noqa: BLE001 - it is the mailbox thread's to raise
+        except BaseException as e:  # noqa: BLE001 - the mailbox thread raises it
             request.failure = e
         self._done.append(request)
         self.context.wake()
@@ -170,7 +170,7 @@ class AsyncOperator(RowOperator):
             raise  # the user's own: the timeout of a request, say
 
     async def _attempts(self, row: Any) -> list[Any]:
-        """What the function says of a record. An answer of the wrong kind would be so in the next attempt, too."""
+        """The function's answer for a record. One of the wrong kind is not retried: it would come again."""
         answer = await self._answer_of(row)
         return list(records_of(answer)) if self._many else [answer]
 
@@ -180,7 +180,8 @@ class AsyncOperator(RowOperator):
         while True:
             made: Any = None
             try:
-                made = self._invoke(copy_row(row))  # ours is in checkpoints and for the next attempt
+                # A copy: checkpoints and the next attempt need the row unchanged.
+                made = self._invoke(copy_row(row))
                 if isinstance(made, Coroutine):
                     return await made
             except Exception as e:
@@ -206,11 +207,11 @@ class AsyncOperator(RowOperator):
 
     @property
     def next_processing_time_ms(self) -> int | None:
-        """At once, if there are answers."""
+        """At once, if requests are answered."""
         return 0 if self._done else None
 
     def on_processing_time(self, now_ms: int) -> None:
-        """Emit what is answered, and ask on."""
+        """Emit what is answered, and make more requests."""
         while self._done:
             request = self._done.popleft()
             request.answered = True
@@ -219,7 +220,7 @@ class AsyncOperator(RowOperator):
                 raise OperatorError(self.name, request.at, brief(request.row)) from request.failure
         self._emit_answered()
         self._ask()
-        self._emit_answered()  # a watermark behind the last of them
+        self._emit_answered()  # a watermark after the last of them
         if self._is_idle_soon and self.is_settled:
             self._is_idle_soon = False
             self.context.emit_status(True)
@@ -273,7 +274,7 @@ class AsyncOperator(RowOperator):
     # ---- checkpoints, end ----
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Keep the records that have no answer in the output yet."""
+        """Store the records whose answers are not emitted yet."""
         if self._lists is None:
             raise self._untyped()
         requests = [r for r in (*self._queue, *self._waiting) if isinstance(r, _Request)]
@@ -288,7 +289,7 @@ class AsyncOperator(RowOperator):
         )
 
     def close(self) -> None:
-        """Cancel what is on its way, stop the loop, close the function."""
+        """Cancel pending requests, stop the loop, close the function."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is not None and thread is not None:
@@ -303,7 +304,7 @@ class AsyncOperator(RowOperator):
 
 _STOP_S: Final = 5.0
 _WATERMARK: Final = object()
-"""In the place of a row: a watermark that waits behind rows."""
+"""Stands for a row: a watermark that waits after rows."""
 
 
 def _take(request: _Request, out: list[Any], times: list[int | None]) -> None:

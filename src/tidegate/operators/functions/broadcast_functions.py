@@ -1,4 +1,4 @@
-"""A stream, keyed or not, beside one that every subtask gets all of: broadcast state, and rules applied to all keys."""
+"""A stream, keyed or not, connected with a broadcast stream: broadcast state, and rules applied to all keys."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from tidegate.state.backend import NO_KEY, KeyedStateBackend
 class BroadcastProcessOperator(RowOperator):
     """Calls `process` for records of the first input, `process_broadcast` for those of the second.
 
-    Broadcast state can be written while a broadcast record is processed, and at no other time.
+    Broadcast state can be written only while a broadcast record is processed.
     """
 
     def open(self) -> None:
-        """Open the function."""
         super().open()
         self._process = self.method("process")
         self._process_broadcast = self.method("process_broadcast")
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call the function for each record."""
         if input_index == 0:
             self.run_process(batch, self._process, self.operation.key)
             return
@@ -54,14 +52,14 @@ class BroadcastSide(SideOutputs):
 
     @property
     def current_key(self) -> Any:
-        """Refused: a broadcast record has none."""
+        """Raises `ProgramError`: a broadcast record has no key."""
         raise ProgramError(
             f"operator {self._operator!r}: context.current_key: a broadcast record has no key. Use "
             f"context.apply_to_keyed_state to reach the state of every key"
         )
 
     def apply_to_keyed_state(self, state: KeyedState | str, function: Callable[[Any, Any], object]) -> None:
-        """Call `function(key, state)` for every key that has something in the state."""
+        """Call `function(key, state)` for every key that has a value in the state."""
         name = state if isinstance(state, str) else getattr(state, "name", None)
         keyed = {
             s.name: getattr(self._function, attribute)

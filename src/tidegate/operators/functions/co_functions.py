@@ -1,4 +1,4 @@
-"""Functions over two connected streams: the same loops, with the method of the input that a batch came on."""
+"""Functions over two connected streams: the loops of `RowOperator`, with one method per input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class CoOperator(RowOperator):
     """Finds the two methods of the user's function, `<form>1` and `<form>2`."""
 
     def open(self) -> None:
-        """Open the function."""
         super().open()
         form = self.operation.form
         self._methods: tuple[Callable[..., Any], Callable[..., Any]] = (
@@ -24,7 +23,7 @@ class CoOperator(RowOperator):
         )
 
     def key(self, input_index: int) -> Key | None:
-        """How the stream of an input is keyed, if it is."""
+        """The key of an input's stream; None if it is not keyed."""
         keys = self.operation.keys
         return None if keys is None else keys[input_index]
 
@@ -33,7 +32,6 @@ class CoMapOperator(CoOperator):
     """One record out for each one in, of either input."""
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call `map1` or `map2` for each record."""
         self.run_map(batch, self._methods[input_index], self.key(input_index))
 
 
@@ -41,7 +39,6 @@ class CoFlatMapOperator(CoOperator):
     """Any number of records out for each one in, of either input."""
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call `flat_map1` or `flat_map2` for each record."""
         self.run_flat_map(batch, self._methods[input_index], self.key(input_index))
 
 
@@ -49,7 +46,6 @@ class CoProcessOperator(CoOperator):
     """Any number of records out for each one in, of either input, to the main and to side outputs."""
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call `process1` or `process2` for each record."""
         self.run_process(batch, self._methods[input_index], self.key(input_index))
 
 

@@ -1,4 +1,4 @@
-"""The `TimerService` of functions without timers: it knows the time, and refuses timers with the way to have them."""
+"""The `TimerService` of functions without timers: it knows the time, and refuses timers with advice how to get them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,22 @@ class NoTimers:
 
     @property
     def current_watermark(self) -> int:
-        """The operator's event time."""
         return self._operator.clock_ms
 
     @property
     def current_processing_time(self) -> int:
-        """The wall clock."""
         return self._operator.context.clock.now_ms()
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:
-        """Refused."""
         self._refuse("register_event_time_timer", timestamp_ms)
 
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        """Refused."""
         self._refuse("delete_event_time_timer", timestamp_ms)
 
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Refused."""
         self._refuse("register_processing_time_timer", timestamp_ms)
 
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Refused."""
         self._refuse("delete_processing_time_timer", timestamp_ms)
 
     def _refuse(self, call: str, timestamp_ms: int) -> NoReturn:
@@ -52,7 +46,7 @@ class NoTimers:
             reason = f"{name} has no timers"
             advice = "Derive it from KeyedProcessFunction (KeyedCoProcessFunction for two streams)"
         elif not has_timers(function):
-            reason = f"{name} would not hear of it"
+            reason = f"{name} has no on_timer method that it would call"
             advice = "Define on_timer(timestamp, context)"
         else:
             reason = "a broadcast record has no key, and a timer belongs to a key"

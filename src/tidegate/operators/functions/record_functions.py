@@ -13,12 +13,10 @@ class MapOperator(RowOperator):
     """One record out for each one in; positions in the source stay known."""
 
     def open(self) -> None:
-        """Open the function."""
         super().open()
         self._function = self.method("map")
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call the function for each record."""
         self.run_map(batch, self._function, self.operation.key)
 
 
@@ -26,12 +24,10 @@ class FlatMapOperator(RowOperator):
     """Any number of records out for each one in."""
 
     def open(self) -> None:
-        """Open the function."""
         super().open()
         self._function = self.method("flat_map")
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call the function for each record."""
         self.run_flat_map(batch, self._function, self.operation.key)
 
 
@@ -39,28 +35,24 @@ class ProcessOperator(RowOperator):
     """Any number of records out for each one in, to the main and to side outputs."""
 
     def open(self) -> None:
-        """Open the function."""
         super().open()
         self._function = self.method("process")
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call the function for each record."""
         self.run_process(batch, self._function, self.operation.key)
 
 
 class FilterOperator(RowOperator):
     """Passes on the records for which the function is true in Python's sense.
 
-    A batch that loses nothing goes on untouched. One that has columns keeps them, filtered, beside its rows.
+    A batch that loses no record is passed on as it is. One that has columns keeps them, filtered, beside its rows.
     """
 
     def open(self) -> None:
-        """Open the function."""
         super().open()
         self._function = self.method("filter")
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Call the function for each record."""
         rows = self.rows(batch)
         function = self._function
         keys = self.state_keys(batch, self.operation.key)

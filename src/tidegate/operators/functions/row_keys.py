@@ -28,10 +28,11 @@ def key_values(batch: Batch, columns: tuple[str, ...]) -> list[Any]:
     ([1, 2], [('a', 1), ('b', 2)])
     """
     types = [batch.type.schema.field(_position(batch, name)).type for name in columns]
-    if not batch.type.coded.isdisjoint(columns):  # a key is what the column holds, wherever it is taken from
+    # A coded field has another value in rows; the key is the value in the column.
+    if not batch.type.coded.isdisjoint(columns):
         in_rows = False
     elif batch.has_columns:
-        in_rows = batch.has_rows and PLAIN_KEYS.issuperset(types)  # do not convert them once more
+        in_rows = batch.has_rows and PLAIN_KEYS.issuperset(types)  # do not convert them again
     else:
         in_rows = not any(map(pa.types.is_floating, types))  # every NaN in rows may be an object of its own
     if in_rows:
@@ -87,9 +88,9 @@ def keys_to_columns(keys: list[Any], key: Key) -> list[pa.Array]:
 
 
 def key_position(key: Key, record_type: RecordType) -> int | None:
-    """Where in a tuple its key is, just as it is looked up; None if it is not simply there.
+    """The position of the key in a tuple; None if the field is not the key exactly as it is looked up.
 
-    A loop that takes the key itself needs no list of all keys: 5 ns per record instead of 40.
+    A loop that reads the key itself needs no list of all keys: 5 ns per record instead of 40.
     """
     if key.function is not None or len(key.columns) != 1 or not isinstance(record_type, TupleType):
         return None
@@ -100,10 +101,10 @@ def key_position(key: Key, record_type: RecordType) -> int | None:
 
 
 def canonical_keys(keys: list[Any], record_type: RecordType) -> list[Any]:
-    """What a key function returned, with one Python value for each key: where it is hashed and where it is looked up.
+    """The results of a key function, with one Python value for each key, for hashing and for looking up.
 
-    A whole number where a float is declared is that float (it would hash as an int), and every NaN is the same object
-    (a dict finds it by identity).
+    A whole number where a float is declared becomes that float (it would hash as an int), and every NaN becomes the
+    same object (a dict finds it by identity).
 
     >>> from tidegate.records.types import record_type_of
     >>> canonical_keys([1, 2.5], record_type_of(float)), canonical_keys([("a", 1)], record_type_of(tuple[str, float]))

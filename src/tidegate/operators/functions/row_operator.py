@@ -1,12 +1,12 @@
-"""What all operators that run the user's Python per record share: life cycle, the three loops, results, blame.
+"""The base of operators that run the user's Python per record: life cycle, the three loops, results, blame.
 
-The loops carry no bookkeeping, but for the current key where the function has keyed state. When the user's function
-raises, the index of its record is read from the iterator that the loop was driven by, and the error gets the operator's
-name, the record and its position.
+The loops do no bookkeeping, except for the current key if the function has keyed state. When the user's function
+raises, the index of its record is read from the iterator of the loop, and the error gets the operator's name, the
+record and its position.
 
-A record whose fields do not fit its type is found only when somebody asks for columns: behind `emit`, perhaps three
-operators later. So a bare `SchemaError` that comes out of `emit` belongs to the operator that made the records, and
-operators that only pass records on let it through.
+A record whose fields do not fit its type is found only when columns are needed: after `emit`, perhaps three operators
+later. So a bare `SchemaError` out of `emit` belongs to the operator that made the records, and operators that only pass
+records on do not catch it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RowOperator(Operator):
     _bound: tuple[BoundStates, ...] = ()
 
     def open(self) -> None:
-        """Give the user's function its states and open it, and know the types of its results."""
+        """Give the user's function its states, open it, and prepare the types of its results."""
         self.results = ResultType(self.output_type)
         self._side_results = {tag: ResultType(t) for tag, t in self.side_outputs.items()}
         function = self.user_function()
@@ -64,7 +64,7 @@ class RowOperator(Operator):
             self.open_function(function)
 
     def give_states(self, function: Function) -> KeyedStateBackend | None:
-        """Put the live states on a function, and watch that they stay there; the backend if any of them is keyed."""
+        """Put the live states on a function, to be checked later; returns the backend if any of them is keyed."""
         with blame(self.name):
             bound = bind_states(function, self.name, self.context.states, self.operation.state_key())
         if bound.live:
@@ -80,7 +80,7 @@ class RowOperator(Operator):
                 self.check_states()
 
     def on_event_time(self, watermark_ms: int) -> None:
-        """State with a time to live in event time goes by the watermark; the end of input is no time that passes."""
+        """Set the time for state with an event-time TTL; the end of input does not count as time."""
         if self.backend is not None and watermark_ms != MAX_WATERMARK:
             self.backend.current_watermark_ms = watermark_ms
 
@@ -89,7 +89,7 @@ class RowOperator(Operator):
         self._finished = True
 
     def close(self) -> None:
-        """Close the user's function if `open` was tried. After an earlier failure its own is only logged."""
+        """Close the user's function if `open` was called; after an earlier failure an error here is only logged."""
         if not self._opened:
             return
         self._opened = False
@@ -107,7 +107,7 @@ class RowOperator(Operator):
 
     @property
     def timer_service(self) -> TimerService:
-        """What the function sees of time: here no timers."""
+        """The `TimerService` of the function; here without timers."""
         return NoTimers(self)
 
     # ---- the loops ----
@@ -158,7 +158,7 @@ class RowOperator(Operator):
         rows = self.rows(batch)
         position = None if key is None or batch.timestamps is not None else self._position_in(key, batch.type)
         keys = rows if key is None or position is not None else self.keys(batch, key)
-        holder: Any  # whoever is told the current key
+        holder: Any  # has the attribute `current_key`, which the loop sets
         if key is None:
             context = context or UnkeyedContext(self.side_outputs)
             holder = _Nobody()
@@ -177,7 +177,7 @@ class RowOperator(Operator):
             if position is not None:
                 _process_tuples(records, position, holder, function, context, extend)
             else:
-                # The keys come second: zip then has taken the record when it finds the key.
+                # The keys come second: zip has then taken the record before it sets the key.
                 for r, holder.current_key in zip(records, keys, strict=True):
                     part = function(r, context)
                     if part is not None:
@@ -200,7 +200,7 @@ class RowOperator(Operator):
     # ---- keys for state ----
 
     def _position_in(self, key: Key, record_type: RecordType) -> int | None:
-        """Where in a tuple its key is; asked once for the type that nearly all batches have."""
+        """The position of the key in a tuple; cached for the type that nearly all batches have."""
         if self._known_position is None or self._known_position[0] is not record_type:
             self._known_position = record_type, key_position(key, record_type)
         return self._known_position[1]
@@ -210,17 +210,17 @@ class RowOperator(Operator):
         return None if self.backend is None or key is None else self.keys(batch, key)
 
     def with_keys(self, records: Iterator[Any], keys: list[Any] | None) -> Iterator[Any]:
-        """The records; before each is taken its key becomes the current one."""
+        """The records; taking one makes its key the current one."""
         return records if keys is None or self.backend is None else _keyed(records, keys, self.backend)
 
     def leave_keys(self) -> None:
-        """Behind the last record of a batch there is no key. Called before anything of it is emitted."""
+        """Unset the key after the last record of a batch. Called before anything of it is emitted."""
         if self.backend is not None:
             self.backend.current_key = NO_KEY
         self.check_states()
 
     def check_states(self) -> None:
-        """Refuse that the function assigned to a state; what it failed with then is only what came of that."""
+        """Raise if the function has assigned to a state; another error of it is then only a consequence."""
         for bound in self._bound:
             try:
                 bound.check()
@@ -230,11 +230,9 @@ class RowOperator(Operator):
     # ---- in and out ----
 
     def rows(self, batch: Batch) -> list[Any]:
-        """The batch's records."""
         return rows_of(batch, self.name)
 
     def keys(self, batch: Batch, key: Key) -> list[Any]:
-        """The key of every record."""
         return record_keys(batch, key, self.name)
 
     def emit_results(
@@ -244,7 +242,7 @@ class RowOperator(Operator):
         timestamps: Any = None,
         inputs: list[Any] | None = None,
     ) -> None:
-        """Check and send what the user's function made; `inputs` where it made one result for each of them."""
+        """Check and emit the results of the user's function; `inputs` if it made one result for each of them."""
         try:
             out = self.results.adopt(out)
         except SchemaError as e:
@@ -255,7 +253,7 @@ class RowOperator(Operator):
     def emit_checked(
         self, out: list[Any], origin: Origin | None, timestamps: Any, inputs: list[Any] | None
     ) -> None:
-        """Send records of the right class. If their fields turn out wrong later, this operator is to blame."""
+        """Emit records of the right class. If their fields turn out wrong later, this operator is blamed."""
         emit_checked(self, out, origin, timestamps, inputs)
 
     def _emit_many(self, batch: Batch, out: list[Any], ends: list[int] | None) -> None:
@@ -264,7 +262,7 @@ class RowOperator(Operator):
         self.emit_results(out, timestamps=_repeat(batch.timestamps, ends))
 
     def emit_side(self, tag: str, values: list[Any], timestamps: Any) -> None:
-        """Check and send what the user's function gave to a side output."""
+        """Check and emit what the user's function sent to a side output."""
         record_type = self.side_outputs[tag]
         where = f"the function gave side output {tag!r} the wrong type"
         try:
@@ -281,12 +279,12 @@ class RowOperator(Operator):
     # ---- blame ----
 
     def failure(self, batch: Batch, rows: list[Any], records: Iterator[Any]) -> OperatorError:
-        """Blame the record that the loop over `records` (an iterator of `rows`) had taken last."""
+        """Blame the record that the loop over `records` (an iterator of `rows`) took last."""
         return record_failure(self.name, batch, rows, records)
 
 
 class SideOutputs:
-    """What a `ProcessContext` has on any stream; one per batch."""
+    """The part of a `ProcessContext` that every stream has; one per batch."""
 
     __slots__ = ("_batch", "_owner", "_records", "_times", "buffers")
 
@@ -294,7 +292,7 @@ class SideOutputs:
         self.buffers: dict[str, list[Any]] = {tag: [] for tag in tags}
 
     def enter(self, operator: RowOperator, batch: Batch, records: Iterator[Any]) -> None:
-        """The loop over a batch begins; the iterator of its rows tells at any time which record is the current one."""
+        """Begin the loop over a batch; the iterator of its rows tells which record is the current one."""
         self._owner = operator
         self._batch = batch
         self._records = records
@@ -302,7 +300,7 @@ class SideOutputs:
 
     @property
     def timestamp(self) -> int | None:
-        """The event time of the current record, found when it is asked for."""
+        """The event time of the current record, found on demand."""
         if self._times is None:
             if self._batch.timestamps is None:
                 return None
@@ -311,11 +309,11 @@ class SideOutputs:
 
     @property
     def timer_service(self) -> TimerService:
-        """The time; timers where the function has them."""
+        """The time, and timers if the function has them."""
         return self._owner.timer_service
 
     def output(self, tag: OutputTag[Any], value: Any) -> None:
-        """Keep a value for a side output; it leaves when the batch is done."""
+        """Keep a value for a side output; it is emitted after the batch."""
         try:
             self.buffers[tag.id].append(value)
         except (KeyError, AttributeError):
@@ -338,7 +336,7 @@ class UnkeyedContext(SideOutputs):
 
     @property
     def current_key(self) -> Any:
-        """Refused: there is no key."""
+        """Raises `ProgramError`: there is no key."""
         raise ProgramError("context.current_key: the stream has no key. Call key_by before process")
 
 
@@ -350,7 +348,7 @@ class KeyedContext(SideOutputs):
 
 
 class StatefulContext(SideOutputs):
-    """The `ProcessContext` of a keyed stream whose function has keyed state: the backend knows the key."""
+    """The `ProcessContext` of a keyed stream whose function has keyed state: the backend has the key."""
 
     __slots__ = ("_backend",)
 
@@ -360,12 +358,11 @@ class StatefulContext(SideOutputs):
 
     @property
     def current_key(self) -> Any:
-        """The record's key."""
         return self._backend.current_key
 
 
 class _Nobody:
-    """Whoever is told the current key where there is none."""
+    """Null object that accepts `current_key` on unkeyed streams."""
 
     __slots__ = ("current_key",)
 
@@ -378,7 +375,7 @@ def _process_tuples(
     context: Any,
     extend: Callable[[Iterable[Any]], None],
 ) -> None:
-    """The loop of `run_process` over tuples without timestamps: it takes the key out of the record by itself."""
+    """The loop of `run_process` over tuples without timestamps: it reads the key from the record."""
     for r in records:
         holder.current_key = r[position]
         part = function(r, context)
@@ -389,7 +386,7 @@ def _process_tuples(
 
 
 def _keyed(records: Iterator[Any], keys: list[Any], backend: KeyedStateBackend) -> Iterator[Any]:
-    # The record comes first: zip has then taken it when it finds the key.
+    # The record comes first: zip has then taken it before it sets the key.
     for r, backend.current_key in zip(records, keys, strict=True):
         yield r
 
@@ -403,7 +400,7 @@ def _repeat(timestamps: Any, ends: list[int] | None) -> Any:
 
 
 def records_of(result: Any) -> Iterable[Any]:
-    """The records that a flat_map or process function returned; what is surely a mistake is refused."""
+    """The records that a flat_map or process function returned; an obvious mistake raises `SchemaError`."""
     if isinstance(result, (str, bytes, dict)) or hasattr(result, "_fields"):
         raise SchemaError(
             f"the function must return an iterable of records, but returned {kind_of(result)}: "

@@ -1,4 +1,4 @@
-"""Results that have times of their own: gathered with them, checked and emitted a few thousand at a time.
+"""Results with timestamps of their own: gathered, checked and emitted a few thousand at a time.
 
 For operators whose results do not follow one input batch: timers that fire, pairs of a join.
 """
@@ -17,7 +17,7 @@ MOST_ROWS: Final = 4096
 
 
 def stamps(times: Sequence[int | None]) -> pa.Array | None:
-    """Timestamps of records, null for those that have none; None if no record has one."""
+    """Timestamps of records, null for a record without one; None if no record has one."""
     return None if all(map(_is_none, times)) else pa.array(times, pa.int64())
 
 
@@ -26,7 +26,7 @@ def _is_none(time: int | None) -> bool:
 
 
 class StampedResults:
-    """What a function gave so far, to the main output and (in the context's buffers) to side outputs."""
+    """The results so far, for the main output and (in the context's buffers) for side outputs."""
 
     def __init__(self, operator: RowOperator, context: SideOutputs, *, has_times: bool = True) -> None:
         self.waiting = 0
@@ -39,7 +39,7 @@ class StampedResults:
         self._side_times: dict[str, list[int]] = {tag: [] for tag in context.buffers}
 
     def add(self, timestamp_ms: int, part: Any) -> None:
-        """Take what one call of the function returned (and gave to side outputs)."""
+        """Take what one call of the function returned, and what it sent to side outputs."""
         rows = self._rows
         if part is not None:
             rows.extend(part if part.__class__ is list else records_of(part))
@@ -52,13 +52,13 @@ class StampedResults:
         self.waiting = waiting
 
     def add_rows(self, timestamps_ms: list[int], rows: list[Any]) -> None:
-        """Take records that have nothing to do with side outputs."""
+        """Take records of the main output only."""
         self._rows.extend(rows)
         self._times.extend(timestamps_ms)
         self.waiting += len(rows)
 
     def emit(self) -> None:
-        """Send what is there."""
+        """Emit everything gathered."""
         self._operator.check_states()
         self.waiting = 0
         operator, buffers = self._operator, self._context.buffers

@@ -1,7 +1,7 @@
-"""From declared states to live ones: before a function is opened, what its class declares is put on the instance.
+"""State binding: before a function is opened, the states that its class declares become live states of the instance.
 
-A function that assigns to a state (`self.last = 5`) has an attribute in its place, which all keys share. Python cannot
-refuse that without a cost for every record, so whoever runs the function asks `BoundStates.check` behind each batch.
+A function that assigns to a state (`self.last = 5`) replaces it by an attribute, which all keys share. Python cannot
+refuse that without a cost for every record, so the operator calls `BoundStates.check` after each batch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class BoundStates(NamedTuple):
     live: tuple[tuple[str, StateDeclaration], ...]
     """Each with its attribute."""
     backend: KeyedStateBackend | None
-    """Where those that are keyed are; None if none is."""
+    """The backend of the keyed ones; None if none is keyed."""
 
     def check(self) -> None:
-        """Refuse that the function has put anything in the place of a state."""
+        """Raise if the function has replaced a state by something else."""
         for attribute, live in self.live:
             if getattr(self.function, attribute, None) is not live:
                 raise ProgramError(
@@ -37,8 +37,8 @@ class BoundStates(NamedTuple):
 def bind_states(function: Any, operator: str, states: OperatorStates, key: Key | None) -> BoundStates:
     """Put the live states, restored ones included, on the function.
 
-    Called once in the slot, on the mailbox thread, before the function's `open`. Whoever runs the function sets the
-    backend's `current_key` for each record, and `NO_KEY` behind the last.
+    Called once in the slot, on the mailbox thread, before the function's `open`. The operator sets the backend's
+    `current_key` for each record, and `NO_KEY` after the last.
     """
     backend: KeyedStateBackend | None = None
     bound: list[tuple[str, StateDeclaration]] = []

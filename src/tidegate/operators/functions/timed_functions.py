@@ -1,8 +1,8 @@
-"""Process functions with timers: the operators that keep them, fire them in order, and put them into checkpoints.
+"""Process functions with timers: these operators keep timers, fire them in order, and store them in checkpoints.
 
-Event-time timers fire when the watermark arrives, before anyone behind hears of it (S3-19). A timer that fires may
-register others, which fire in the same pass if they are due. Only functions that define `on_timer` come here; all
-others run in the plain operators, which know nothing of timers.
+Event-time timers fire when the watermark arrives, before it is passed on (S3-19). A timer that fires may register
+others, which fire in the same pass if they are due. Only functions that define `on_timer` run here; all others run in
+the plain operators, which have no timers.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _INT64: Final = 1 << 63
 
 
 class TimedOperator(RowOperator):
-    """What operators with timers add to those without. Mailbox thread only."""
+    """Mixin that adds timers to an operator. Mailbox thread only."""
 
     backend: KeyedStateBackend
 
     def open(self) -> None:
-        """Open the function, and take up the timers that a checkpoint had."""
+        """Open the function, and restore the timers."""
         super().open()
         key = self.operation.state_key()
         self.backend = self.context.states.keyed(key.record_type)
@@ -52,11 +52,10 @@ class TimedOperator(RowOperator):
 
     @property
     def timer_service(self) -> UserTimers:
-        """The timers of the current key."""
         return self._service
 
     def leave_keys(self) -> None:
-        """Behind the last record of a batch, and the last timer of a pass."""
+        """After the last record of a batch, and after the last timer of a pass."""
         super().leave_keys()
         self._pending.set(self._timers.pending)
 
@@ -69,7 +68,7 @@ class TimedOperator(RowOperator):
 
     @property
     def next_processing_time_ms(self) -> int | None:
-        """When the first processing-time timer is due; one of the time when the job was down is due at once."""
+        """When the first processing-time timer is due; one that was missed while the job was down is due at once."""
         return self._timers.next_processing_time_ms
 
     def on_processing_time(self, now_ms: int) -> None:
@@ -77,12 +76,11 @@ class TimedOperator(RowOperator):
         self._fire(self._timers.due_processing_time(now_ms), "processing")
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Put the timers into the backend."""
         super().snapshot(checkpoint_id)
         self._timers.snapshot()
 
     def _fire(self, due: Iterable[Timer], domain: TimeDomain) -> None:
-        """Call `on_timer` for each, and emit what it gives a few thousand records at a time."""
+        """Call `on_timer` for each, and emit the results a few thousand records at a time."""
         backend, function = self.backend, self._on_timer
         context = TimerContext(self.side_outputs, backend, self._service, domain)
         fired = StampedResults(self, context, has_times=domain == "event")
@@ -130,7 +128,6 @@ class TimerContext(StatefulContext):
 
     @property
     def timer_service(self) -> UserTimers:
-        """The timers of the current key."""
         return self._service
 
 
@@ -144,12 +141,10 @@ class KeyTimers:
 
     @property
     def current_watermark(self) -> int:
-        """The operator's event time."""
         return self._operator.clock_ms
 
     @property
     def current_processing_time(self) -> int:
-        """The wall clock."""
         return self._operator.context.clock.now_ms()
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:
@@ -157,7 +152,6 @@ class KeyTimers:
         self._timers.register_event_time(self._key("register_event_time_timer", timestamp_ms), timestamp_ms)
 
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        """Do not fire."""
         self._timers.delete_event_time(self._key("delete_event_time_timer", timestamp_ms), timestamp_ms)
 
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
@@ -166,7 +160,6 @@ class KeyTimers:
         self._timers.register_processing_time(key, timestamp_ms)
 
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Do not fire."""
         key = self._key("delete_processing_time_timer", timestamp_ms)
         self._timers.delete_processing_time(key, timestamp_ms)
 
@@ -210,5 +203,5 @@ _TIMED: Final[dict[type[Operator], type[Operator]]] = {
 
 
 def with_timers(operator: type[Operator], function: Any) -> type[Operator]:
-    """The operator for a function: the one with timers if it has any."""
+    """The operator for a function: with timers if the function has any."""
     return _TIMED[operator] if operator in _TIMED and has_timers(function) else operator

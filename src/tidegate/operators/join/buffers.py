@@ -2,14 +2,14 @@
 
     found = buffer.between(key, from_ms, to_ms)     entries, earliest first
     buffer.add(key, timestamp_ms, row)
-    alone = buffer.advance(clock_ms)                what waits no longer and has met nobody, if that is asked for
+    alone = buffer.advance(clock_ms)                of an outer side: removed entries that met no partner
     buffer.snapshot()                               in `Operator.snapshot`
 
-A record waits for partners up to `reach_ms` after it. A partner at the very time of the clock is not late, so an entry
-goes when the clock is past `timestamp + reach_ms`, not when it gets there: whether two records meet depends on their
-times and on neither being late, never on the order of arrival. Like timers, records are in memory; a snapshot gives the
-backend what has changed since the last, so one that came and went between two checkpoints is never written. Mailbox
-thread only.
+A record waits for partners up to `reach_ms` after it. A partner at exactly the time of the clock is not late, so an
+entry is removed when the clock is past `timestamp + reach_ms`, not when it reaches it. So whether two records meet
+depends on their times and on neither being late, never on the order of arrival. Like timers, records are in memory. A
+snapshot writes what has changed since the last one, so a record that came and went between two checkpoints is never
+written. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Entry:
 
 
 class JoinBuffer:
-    """One side. Of an outer side, each record goes at its own time; of others in portions, as nobody waits for it."""
+    """One side. Records of an outer side are removed at their own time, others in portions, as that has no effect."""
 
     def __init__(self, reach_ms: int, *, is_outer: bool, store: StoredEntries | None) -> None:
         self.size = 0
@@ -57,15 +57,15 @@ class JoinBuffer:
         self._keys: dict[Any, tuple[list[int], list[Entry]]] = {}
         """The times and the entries of each key, by time."""
         self._due: dict[int, set[Any]] = {}
-        """The keys that have something to go, by the portion in which it goes."""
+        """The keys that have entries to remove, by the portion in which they are removed."""
         self._portions: list[int] = []
         self._next_number = 0
         self._store = store
         self._arrived: list[tuple[Any, Entry]] = []
-        """What came since the last snapshot; some of it is gone."""
+        """Entries that came since the last snapshot; some of them may be removed."""
         self._met: dict[int, tuple[Any, Entry]] = {}
-        """What has met somebody, but the backend does not know it. Numbers are not enough: after a rescale two keys may
-        share one."""
+        """Stored entries that have met their first partner since the last snapshot, by `id`. Their numbers would not
+        do: after a rescale two keys may share one."""
         self._removed: list[tuple[Any, Entry]] = []
         self._stored_below = 0
         if store is not None:
@@ -78,7 +78,7 @@ class JoinBuffer:
     def between(self, key: Any, from_ms: int, to_ms: int) -> list[Entry]:
         """The entries of a key with these times, both included; earliest first.
 
-        Asked for a record that is not late, this gives no entry whose time is over, be it still here.
+        For a record that is not late, this returns no entry whose time is over, even if it is not removed yet.
         """
         mine = self._keys.get(key)
         if mine is None:
@@ -89,7 +89,6 @@ class JoinBuffer:
         return entries[bisect_left(times, from_ms) : bisect_right(times, to_ms)]
 
     def add(self, key: Any, timestamp_ms: int, row: Any, is_matched: bool) -> None:
-        """Let a record wait."""
         number = self._next_number
         self._next_number = number + 1
         entry = Entry(timestamp_ms, number, row, is_matched)
@@ -104,13 +103,13 @@ class JoinBuffer:
             self._met[id(entry)] = (key, entry)
 
     def advance(self, clock_ms: int) -> list[tuple[Entry, Any]]:
-        """Forget what has waited long enough; of an outer side: those that met nobody, with keys, earliest first."""
+        """Remove entries that have waited long enough; an outer side returns the unmatched ones, earliest first."""
         alone: list[tuple[Entry, Any]] = []
         keys, kept_from_ms = self._keys, clock_ms - self._reach_ms
         while self._portions and self._portions[0] * self._width_ms <= clock_ms:
             for key in self._due.pop(heappop(self._portions)):
                 mine = keys.get(key)
-                if mine is None:  # all went with an earlier portion
+                if mine is None:  # all were removed with an earlier portion
                     continue
                 times, gone = mine
                 cut = bisect_left(times, kept_from_ms)
@@ -130,7 +129,7 @@ class JoinBuffer:
         return alone
 
     def snapshot(self) -> None:
-        """Give what has changed to the backend."""
+        """Write what has changed to the backend."""
         if self._store is not None:
             changed = [one for one in self._arrived if not one[1].is_gone]
             changed += self._met.values()
@@ -165,7 +164,7 @@ class JoinBuffer:
             due.add(key)
 
     def _forget(self, key: Any, gone: list[Entry]) -> None:
-        """Remember to remove what the backend has."""
+        """Note what the backend must remove."""
         for entry in gone:
             entry.is_gone = True
             if entry.number < self._stored_below:
@@ -182,7 +181,7 @@ class StoredEntries:
         self._table = backend.panes(name, pa.schema([*_TIMES, *_renamed(record_type.schema)]))
 
     def read(self) -> Iterator[tuple[Any, Entry]]:
-        """What the checkpoint had, in any order."""
+        """The entries of the checkpoint, in any order."""
         for rows in self._table.restored():
             times, is_matched, *columns = rows.values
             records = self._type.to_rows(pa.RecordBatch.from_arrays(columns, schema=self._type.schema))
@@ -195,7 +194,7 @@ class StoredEntries:
         removed: list[tuple[Any, Entry]],
         everything: Callable[[], list[tuple[Any, Entry]]],
     ) -> None:
-        """Take over the changes since the last call."""
+        """Write the changes since the last call."""
         self._table.write(self._rows(changed), self._removed(removed), lambda: self._rows(everything()))
 
     def _rows(self, found: list[tuple[Any, Entry]]) -> PaneRows:
@@ -212,7 +211,7 @@ class StoredEntries:
 
 
 def _renamed(schema: pa.Schema) -> list[pa.Field]:
-    """Names of their own, whatever the record's fields are called; what they are is in the types."""
+    """The fields under fixed names, whatever the record's fields are called; the types tell them apart."""
     return [f.with_name(f"field {i}") for i, f in enumerate(schema)]
 
 

@@ -1,8 +1,8 @@
 """The interval join: records of two keyed streams whose times are near, in pairs; outer joins emit the others too.
 
-Each record looks for partners among those of the other side that wait, and then waits itself until the watermark shows
-that no more can come. A record with a time before the watermark is late: counted, sent to its side output, and not
-joined. One with the very time of the watermark is not (as in Flink), and meets everybody whom it would have met before.
+Each record looks for partners among the waiting records of the other side, and then waits itself until the watermark
+shows that no more can come. A record with a time before the watermark is late: it is counted, sent to its side output,
+and not joined. One at exactly the time of the watermark is not late (as in Flink) and meets all its partners.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class IntervalJoinOperator(RowOperator):
     backend: KeyedStateBackend
 
     def open(self) -> None:
-        """Open the function, and take up the records that waited."""
+        """Open the function, and restore the records that waited."""
         super().open()
         operation = self.operation
         key = operation.keys[0]
@@ -61,7 +61,7 @@ class IntervalJoinOperator(RowOperator):
             )
             for side in (0, 1)
         )
-        # One that met nobody is emitted when the clock is past its reach: the watermark must then still be before it.
+        # A record without a partner is emitted after its reach: until then the watermark must stay before its time.
         self._delay_ms = max(
             (reach + 1 for reach, is_outer in zip(operation.reach_ms, outer, strict=True) if is_outer),
             default=0,
@@ -95,7 +95,7 @@ class IntervalJoinOperator(RowOperator):
         try:
             for row, key, time in zip(records, keys, times, strict=True):
                 found = between(key, time + first, time + last)
-                # It waits before the function sees it, and as a copy if it can change.
+                # Add it before the function sees it, and as a copy if the function could change it.
                 add(key, time, row if copy_row is None else copy_row(row), bool(found))
                 if not found:
                     continue
@@ -116,7 +116,7 @@ class IntervalJoinOperator(RowOperator):
         results.emit()
 
     def process_watermark(self, watermark_ms: int) -> None:
-        """An outer join holds watermarks back: what it emits when they come is as old as the time that records wait."""
+        """Emit the watermark; an outer join delays it, because it emits a record without a partner after its reach."""
         self.clock_ms = watermark_ms
         self.on_event_time(watermark_ms)
         if watermark_ms != MAX_WATERMARK:
@@ -124,7 +124,7 @@ class IntervalJoinOperator(RowOperator):
         self.context.emit_watermark(watermark_ms)
 
     def on_event_time(self, watermark_ms: int) -> None:
-        """Forget records that can meet nobody any more; an outer join emits those that never did, in order of time."""
+        """Remove records that can meet no partner any more; an outer join emits those without one, in order of time."""
         super().on_event_time(watermark_ms)
         alone: list[tuple[int, int, Any, Any]] = []
         for side, buffer in enumerate(self._buffers):
@@ -136,7 +136,7 @@ class IntervalJoinOperator(RowOperator):
         self._show_buffered()
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Put the records that wait into the backend."""
+        """Write the records that wait to the backend."""
         self._check_storable()
         for buffer in self._buffers:
             buffer.snapshot()

@@ -1,7 +1,7 @@
-"""Window joins and co-groups: the windows of `WindowOperator`, which hold the records of two streams apart.
+"""Window joins and co-groups: the windows of `WindowOperator`, with the records of two streams kept apart.
 
-When a window is computed, the function sees each pair of a left and a right record (a join; an outer one sees records
-without a partner with None), or all records of both sides at once (a co-group).
+When a window is computed, the function of a join gets each pair of a left and a right record (an outer join also gets
+records without a partner, with None); the function of a co-group gets all records of both sides at once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class WindowJoinOperator(WindowOperator):
 
 
 class JoinComputation(WindowComputation):
-    """What the windows of a join hold, and what becomes of it."""
+    """What the windows of a join hold, and how one is computed."""
 
     contents: SidedContents
 
@@ -79,11 +79,9 @@ class JoinComputation(WindowComputation):
         self._function_of_two = function
 
     def values(self, batch: Batch) -> list[Any]:
-        """The records."""
         return batch.rows
 
     def add(self, place: TimeWindow, value: Any, timestamp_ms: int) -> bool:
-        """Take a record into a window; whether the window is new."""
         return self.contents.add(place, value, timestamp_ms)
 
     def fire(self, window: TimeWindow, place: TimeWindow, timestamp_ms: int | None) -> None:
@@ -94,11 +92,9 @@ class JoinComputation(WindowComputation):
             self.results.add(key, window, self._compute(held), timestamp_ms)
 
     def clear(self, window: TimeWindow, place: TimeWindow) -> None:
-        """The window is over."""
         self.contents.clear(place)
 
     def flush(self) -> None:
-        """Put everything into the state. Changes the current key."""
         self.contents.flush()
 
     def _co_group(self, held: Sides) -> Any:
@@ -121,7 +117,7 @@ class JoinComputation(WindowComputation):
 
 
 class SidedContents(Contents):
-    """The elements of each window, of two sides; `side` is that of what is added."""
+    """The elements of each window, of two sides; `side` is the side that `add` adds to."""
 
     side = 0
 
@@ -153,7 +149,6 @@ class SidedContents(Contents):
         return tuple([] if side is NOTHING else side for side in held)
 
     def clear(self, window: TimeWindow) -> None:
-        """Forget the records of both."""
         held = sum(side.count(window) for side in self._sides)
         for side in self._sides:
             side.clear(window)
@@ -162,27 +157,22 @@ class SidedContents(Contents):
             self.open_windows -= 1
 
     def merge(self, window: TimeWindow, others: Sequence[TimeWindow]) -> None:
-        """Append what the others hold."""
         held = {w for w in (window, *others) if any(side.count(w) for side in self._sides)}
         for side in self._sides:
             side.merge(window, others)
         self.open_windows -= max(0, len(held) - 1)
 
     def flush(self) -> None:
-        """Put everything into the state."""
         for side in self._sides:
             side.flush()
 
     def windows(self) -> list[TimeWindow]:
-        """The windows that hold something."""
         return list(dict.fromkeys(w for side in self._sides for w in side.windows()))
 
     def all_keys(self) -> list[Any]:
-        """The keys that have windows."""
         return list(dict.fromkeys(key for side in self._sides for key in side.all_keys()))
 
     def count_restored(self) -> None:
-        """Count what a checkpoint had."""
         super().count_restored()
         backend = self._backend
         before = backend.current_key

@@ -1,8 +1,8 @@
 """Deduplication within a time, by columns: which keys were seen, when, and when they can be forgotten.
 
-A record passes if it is the first of its key, or if its time is at least `within` after that of the last one that
-passed. It passes at once. A record that is not after the watermark is late: counted, and dropped (or sent to the side
-output), as its key may have been forgotten. So a key is remembered until the watermark is `within` after it.
+A record passes, at once, if it is the first of its key, or if its time is at least `within` after that of the last one
+that passed. A record that is not after the watermark is late: it is counted and dropped (or sent to the side output),
+as its key may have been forgotten. So a key is remembered until the watermark is `within` after it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,16 @@ def deduplicate_operator(operation: Deduplicate) -> type[Operator]:
 
 
 class TimedFilter(Operator):
-    """What both share: late records, and what passes. Mailbox thread only."""
+    """Leaves out late records and duplicates; the base of both operators. Mailbox thread only."""
 
     operation: Deduplicate
 
     def open(self) -> None:
-        """Find the metrics."""
         self._late = LateRecords(self)
         self._remembered = self.context.gauge("remembered_keys")
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Pass the records that are no duplicates."""
+        """Emit the records that are not duplicates."""
         stamps = batch.timestamps
         if stamps is None or stamps.null_count:
             cause = ProgramError(
@@ -79,10 +78,10 @@ class TimedFilter(Operator):
 
 
 class DeduplicateOperator(TimedFilter):
-    """Keys have columns. A key's id is its place in arrays; ids are given anew when most are of forgotten keys."""
+    """Keys have columns. A key's id is its place in arrays; keys are renumbered when most of them are forgotten."""
 
     def open(self) -> None:
-        """Find what a checkpoint had."""
+        """Find the state: empty, or as a checkpoint has it."""
         super().open()
         self._index = KeyIndex()
         self._kept: Longs = np.full(_FEW, _NEVER, np.int64)
@@ -99,7 +98,7 @@ class DeduplicateOperator(TimedFilter):
             self._kept[ids] = rows.values[0].to_numpy()
             self._stored[ids] = True
         self._live = int(np.count_nonzero(self._kept != _NEVER))
-        """How many keys are remembered; counted as they come and go, since there may be many to look at."""
+        """How many keys are remembered; counted as they come and go, since there may be too many to scan."""
         self._remembered.set(self._live)
 
     def passes(self, batch: Batch, times: Longs) -> Mask:
@@ -119,7 +118,7 @@ class DeduplicateOperator(TimedFilter):
             kept[mine] = times[rows]
             self._changed[mine] = True
             candidates = candidates[_is_after(times[candidates], kept[ids[candidates]], within_ms)]
-        for row in candidates.tolist():  # a key that passes often in one batch: one by one is faster then
+        for row in candidates.tolist():  # keys that pass often in one batch: one by one is faster
             if times[row] >= kept[ids[row]] + within_ms:
                 passes[row] = True
                 kept[ids[row]] = times[row]
@@ -127,7 +126,7 @@ class DeduplicateOperator(TimedFilter):
         return passes
 
     def on_event_time(self, watermark_ms: int) -> None:
-        """Forget keys whose duplicates would be late; not at every watermark, as it looks at all."""
+        """Forget keys whose duplicates would be late; not at every watermark, as it scans all keys."""
         if watermark_ms < self._sweep_ms:
             return
         within_ms = self.operation.within_ms
@@ -140,7 +139,6 @@ class DeduplicateOperator(TimedFilter):
         self._forget()
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Give the backend what has changed."""
         is_live = self._kept != _NEVER
         changed, removed = np.flatnonzero(self._changed & is_live), np.flatnonzero(self._stored & ~is_live)
         self._table.write(
@@ -172,7 +170,7 @@ class DeduplicateOperator(TimedFilter):
         return PaneRows(self._keys_of(ids), np.zeros(len(ids), np.int64), [pa.array(self._kept[ids])])
 
     def _forget(self) -> None:
-        """Give ids anew if most keys are forgotten; those that the backend has to hear of stay until it has."""
+        """Renumber the keys if most are forgotten; keys that the backend must still remove stay."""
         needed = np.flatnonzero((self._kept != _NEVER) | self._stored)
         if len(self._index) < _FEW or len(needed) > len(self._index) // 2:
             return
@@ -191,14 +189,13 @@ class ObjectDeduplicateOperator(TimedFilter):
     """Keys are any hashable Python objects, in a dict; for jobs without checkpoints."""
 
     def open(self) -> None:
-        """Start without keys; refuse to with checkpoints on, which could not have them."""
+        """Start without keys; raise if checkpoints are on, which cannot store them."""
         super().open()
         self._kept: dict[Any, int] = {}
         if self.context.options.checkpoint_interval:
             self._refuse()
 
     def passes(self, batch: Batch, times: Longs) -> Mask:
-        """One by one."""
         kept, within_ms = self._kept, self.operation.within_ms
         out = []
         for key, time in zip(record_keys(batch, self.operation.key, self.name), times.tolist(), strict=True):
@@ -218,7 +215,7 @@ class ObjectDeduplicateOperator(TimedFilter):
         self._remembered.set(len(self._kept))
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Objects cannot be in a checkpoint."""
+        """Raise: objects cannot be stored in a checkpoint."""
         self._refuse()
 
     def _refuse(self) -> None:

@@ -1,4 +1,4 @@
-"""One value per key for operators that loop over rows: a dict while a batch is processed, a state backend behind it.
+"""One value per key for operators that loop over rows: a dict while a batch is processed, backed by a state backend.
 
     values = latest.begin()             per batch: the dict that the loop reads and writes
     try:
@@ -8,8 +8,8 @@
     values[key] = result
     latest.commit()                     when the batch is done
 
-So a known key costs no more than a dict, on every backend. `load` may be another after each `begin`. Mailbox thread;
-after a failure in between they are not used any more. `latest_values` chooses the form.
+So a known key costs no more than a dict, on every backend. `load` may change with each `begin`. Mailbox thread only;
+must not be used after a failure between `begin` and `commit`. `latest_values` chooses the form.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from tidegate.state.serializers import KeySerializer
 def latest_values(
     context: OperatorContext, key: Key, value_type: RecordType, state_name: str, *, by_state: bool = False
 ) -> LatestValues:
-    """The values of an operator, restored. What no checkpoint can hold is refused if checkpoints are on.
+    """The values of an operator, restored. Raises if checkpoints are on and cannot store them.
 
-    `by_state`: each value passes through the state, which looks into it; for values that users make.
+    `by_state`: each value passes through the state, which checks it; for values that users make.
     """
     if key.record_type.is_object or value_type.is_object:
         return MemoryValues(context, key, value_type)
     backend = context.states.keyed(key.record_type)
     if isinstance(value_type, ScalarType) and value_type.schema.field(0).nullable:
-        boxed = TupleType(
-            [(value_type._codec, True)]
-        )  # None is a value here, but in a state it is the absence of one
+        # None is a value here, but in a state it means no value.
+        boxed = TupleType([(value_type._codec, True)])
         return StateValues(backend, key, ValueState(boxed, name=state_name), is_boxed=True)
     declaration: ValueState[Any] = ValueState(value_type, name=state_name)
     table = None if by_state else backend.table(declaration)
@@ -55,7 +54,7 @@ class LatestValues(ABC):
     """The latest value of each key."""
 
     load: Callable[[Any], Any]
-    """The value of a key that is not in the dict, or `REMOVED`, which the dict never has. It is the caller's own."""
+    """The value of a key that is not in the dict, or `REMOVED`, which is never in it. The caller may change it."""
 
     @abstractmethod
     def begin(self) -> dict[Any, Any]:
@@ -63,14 +62,14 @@ class LatestValues(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """Keep what is in the dict."""
+        """Store what is in the dict."""
 
     def check_snapshot(self) -> None:
-        """Raise if the values cannot be in a checkpoint."""
+        """Raise if the values cannot be stored in a checkpoint."""
 
 
 class TableValues(LatestValues):
-    """Where the backend keeps the values themselves: the dict is the table's own."""
+    """For a backend that keeps the values themselves: the dict is the table's own."""
 
     def __init__(self, table: ValueGenerations, value_type: RecordType) -> None:
         self._table = table
@@ -78,14 +77,14 @@ class TableValues(LatestValues):
         self.load = _nothing
 
     def begin(self) -> dict[Any, Any]:
-        """What has changed since the last snapshot: all there is, without checkpoints."""
+        """The values that changed since the last snapshot; without checkpoints, all."""
         table = self._table
         if table.has_older:
             self.load = table.load if self._copy is None else self._load_copy
         return table.changed
 
     def _load_copy(self, key: Any) -> Any:
-        """A copy: a snapshot may be reading the older value just now, and the user's function may change it."""
+        """A copy: a snapshot may be reading the older value now, and the user's function may change it."""
         found = self._table.load(key)
         return found if found is REMOVED or self._copy is None else self._copy(found)
 
@@ -109,12 +108,11 @@ class StateValues(LatestValues):
         self.load = self._read
 
     def begin(self) -> dict[Any, Any]:
-        """An empty dict."""
         self._batch = {}
         return self._batch
 
     def _read(self, key: Any) -> Any:
-        """Read the key's state; the current key may be that of the user's own states."""
+        """Read the key's state; keeps the current key, which may be set for the user's own states."""
         backend = self._backend
         current = backend.current_key
         backend.current_key = self._stored_key(key)
@@ -133,7 +131,7 @@ class StateValues(LatestValues):
         backend.current_key = NO_KEY
 
     def _stored_key(self, key: Any) -> Any:
-        """The key as its type has it: a function may return an int for a float, which is another key in bytes."""
+        """The key in its declared type: a function may return an int for a float, which is another key in bytes."""
         keys = self._keys
         return key if keys is None or key.__class__ is keys.exact_class else keys.adopt(key)
 
@@ -149,14 +147,12 @@ class MemoryValues(LatestValues):
             self.check_snapshot()
 
     def begin(self) -> dict[Any, Any]:
-        """All values."""
         return self._values
 
     def commit(self) -> None:
         """They are in the dict."""
 
     def check_snapshot(self) -> None:
-        """Always refused."""
         raise ProgramError(self._refusal)
 
 

@@ -9,7 +9,7 @@
 | untyped function  | any              | whole            | `ObjectAggregateOperator` | a dict, no checkpoints    |
 
 With `emit="each"` there is one result per record, in order. With `emit="batch"` there is one per key of the batch, the
-latest; their order means nothing, and may be another after a restore.
+latest; their order is undefined and may change after a restore.
 """
 
 from __future__ import annotations
@@ -44,12 +44,11 @@ from tidegate.state.backend import ColumnArray
 from tidegate.state.generations import REMOVED
 
 STATE_NAME: Final = "total"
-"""The name in checkpoints, of all aggregates: one that has become another is refused by its type."""
+"""The name in checkpoints, of all aggregates: if the program changes one into another, its type is refused."""
 _NOTHING: Final = (None,)
 
 
 def aggregate_operator(operation: RollingAggregate) -> type[Operator]:
-    """The operator for a running aggregate."""
     if operation.stage == "local":
         return LocalAggregateOperator
     if operation.key.record_type.is_object:
@@ -58,12 +57,11 @@ def aggregate_operator(operation: RollingAggregate) -> type[Operator]:
 
 
 class AggregateOperator(Operator):
-    """What the aggregates share: what they read, and how results become batches."""
+    """The base of these operators: what they read, and how results become batches."""
 
     operation: RollingAggregate
 
     def open(self) -> None:
-        """Find the columns."""
         operation = self.operation
         self.keys = KeyColumns(operation.key, self.input_types[0], self.name)
         aggregated: RecordType = operation.aggregated_type or self.input_types[0]
@@ -72,7 +70,7 @@ class AggregateOperator(Operator):
         self._schema: pa.Schema | None = None
 
     def emit_columns(self, batch: Batch, keys: list[pa.Array], results: list[pa.Array]) -> None:
-        """Send key columns and results as the output type has them, text encoded or plain as it came."""
+        """Emit key columns and results in the output type, text dictionary-encoded or plain as it came."""
         arrays = [*keys, *results]
         types = [a.type for a in arrays]
         if self._schema is None or self._schema.types != types:
@@ -96,7 +94,6 @@ class TotalsOperator(AggregateOperator):
     """Keys and values are columns; every step is vectorised."""
 
     def open(self) -> None:
-        """Find the totals."""
         super().open()
         self.running: list[_Running] = []
         self.columns: list[TotalColumn] = []
@@ -124,7 +121,7 @@ class TotalsOperator(AggregateOperator):
         return [own or _NOTHING for own in arrays]
 
     def refusal(self, of: _Running, error: OverflowError, keys: list[pa.Array], ids: Ids) -> OverflowError:
-        """Say which sum of which key does not fit its type, and what to do."""
+        """The error that says which sum of which key does not fit its type, and what to do."""
         what = of.aggregate.label()
         if isinstance(error, SumOverflow):
             row = int(np.flatnonzero(ids == error.id)[0])
@@ -143,7 +140,7 @@ class ColumnAggregateOperator(TotalsOperator):
         self._table = backend.columns(STATE_NAME, [ColumnArray(*c) for c in self.columns])
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Bring the batch into the totals and emit results."""
+        """Add the batch to the totals and emit results."""
         each = self.emits_each
         keys = self.keys.of(batch)
         with blame(self.name, batch_position(batch)):
@@ -167,7 +164,7 @@ class ColumnAggregateOperator(TotalsOperator):
                 raise OperatorError(self.name, batch_position(batch)) from reason
             results.append(running.kernel.of_totals(made))
         self._table.commit(touched)
-        del rows  # what is large is free before others go on
+        del rows  # free large arrays before the next operators run
         if not each:
             keys = [k.take(pa.array(chosen)) for k in keys]
         self.emit_columns(batch, keys, results)
@@ -177,7 +174,7 @@ class LocalAggregateOperator(TotalsOperator):
     """Aggregates each batch by itself, so that the exchange carries one record per key and batch."""
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Emit one partial result per key of the batch. Nothing is kept."""
+        """Emit one partial result per key of the batch; keep nothing."""
         keys = self.keys.of(batch)
         with blame(self.name, batch_position(batch)):
             values = self.values(batch)
@@ -205,11 +202,10 @@ class RowAggregateOperator(AggregateOperator):
     """Any aggregates, record by record: what is kept is a row of the state."""
 
     def open(self) -> None:
-        """Find the state."""
         super().open()
         outputs = [output for output, _ in self.operation.aggregates]
         self._rows = RowAggregates(list(zip(outputs, self.inputs.kernels, strict=True)))
-        # What the user's own keeps is brought to the form that it has after a restore.
+        # What a user's aggregate keeps gets the form that it has after a restore.
         by_state = any(a.runs_user_code for _, a in self.operation.aggregates)
         stored_type = self._rows.stored_type
         self._latest = latest_values(
@@ -217,7 +213,7 @@ class RowAggregateOperator(AggregateOperator):
         )
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Bring each record into what is kept of its key, in order."""
+        """Add each record to what is kept of its key, in order."""
         each = self.emits_each
         with blame(self.name, batch_position(batch)):
             values = zip(*self.inputs.rows(batch), strict=True)
@@ -258,7 +254,6 @@ class RowAggregateOperator(AggregateOperator):
         self.emit_columns(batch, columns, arrays)
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """The state is in the backend."""
         self._latest.check_snapshot()
 
 
@@ -266,12 +261,12 @@ class ObjectAggregateOperator(AggregateOperator):
     """Keys are any hashable Python objects; results are tuples of the key and the results."""
 
     def open(self) -> None:
-        """Start without keys; refuse to with checkpoints on, which could not have them."""
+        """Start without keys; raise if checkpoints are on, which cannot store them."""
         super().open()
         self._latest = MemoryValues(self.context, self.operation.key, self.output_type)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Bring each record into what is kept of its key, in order."""
+        """Add each record to what is kept of its key, in order."""
         with blame(self.name, batch_position(batch)):
             values = self.inputs.rows(batch)
         keys = record_keys(batch, self.operation.key, self.name)
@@ -321,7 +316,7 @@ class ObjectAggregateOperator(AggregateOperator):
         return out
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Objects cannot be in a checkpoint."""
+        """Raise: objects cannot be stored in a checkpoint."""
         self._latest.check_snapshot()
 
 

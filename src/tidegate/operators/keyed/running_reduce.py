@@ -1,4 +1,4 @@
-"""The running reduce: per record the user's function of what the key had so far and the record."""
+"""The running reduce: for each record, the user's function of the key's latest result and the record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.state.copies import Copier, itself, row_copier
 from tidegate.state.generations import REMOVED
 
 STATE_NAME: Final = "reduce-result"
-"""The name in checkpoints; no attribute's name, so a state of the user's function has it only if he says so."""
+"""The name in checkpoints. No attribute can have it, so a state of the user's function has it only if named so."""
 
 
 class ReduceOperator(RowOperator):
@@ -32,7 +32,7 @@ class ReduceOperator(RowOperator):
         self._function = self.method("reduce")
         self._latest = latest_values(self.context, self.operation.key, self.output_type, STATE_NAME)
         self._key_position = key_position(self.operation.key, self.input_types[0])
-        copier = row_copier(self.output_type)  # what the key has must not change with what is emitted
+        copier = row_copier(self.output_type)  # the key's result must not change with the emitted one
         self._copy_row: Copier = copier or itself
         self._loop = _write_loop(None, self.results, copied=copier is not None)
         self._keyed_loop = _write_loop(self._key_position, self.results, copied=copier is not None)
@@ -65,7 +65,7 @@ class ReduceOperator(RowOperator):
             emit(out, None, None, None)
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """The state is in the backend, or nowhere that a checkpoint could have it from."""
+        """Raise if the results cannot be stored; otherwise they are in the backend already."""
         self._latest.check_snapshot()
 
     def _commit(self, batch: Batch) -> None:
@@ -82,10 +82,10 @@ class ReduceOperator(RowOperator):
 
 
 def _write_loop(position: int | None, results: ResultType, *, copied: bool) -> Callable[..., None]:
-    """The loop over a batch, written for just this type.
+    """The loop over a batch, generated for exactly this type.
 
-    The key is taken from the record if it is a field (a list of all keys costs ten times as much). A result is checked
-    while it is in the cache; one of another class is adopted, so that the function never sees it as it is.
+    The key is read from the record if it is a field (a list of all keys costs ten times as much). A result is checked
+    while it is in the cache; one of another class is converted, so that the function always gets the declared class.
     """
     cls, length = results.exact_class, results.exact_length
     wrong = "" if cls is None else "type(r) is not cls"  # the interpreter has an instruction for this call
@@ -109,6 +109,7 @@ def loop(state, load, keys, records, function, out, adopt, copy):
         out.append(r)
 """
     made: dict[str, Any] = {"cls": cls, "REMOVED": REMOVED}
-    exec(compile(text, __file__, "exec"), made)  # in this file's name: no user wants to see it in a traceback
+    # Under this file's name, so that user tracebacks leave it out.
+    exec(compile(text, __file__, "exec"), made)
     found: Callable[..., None] = made["loop"]
     return found

@@ -1,1 +1,1 @@
-"""Windows: rows gathered by key and time, given out when event time has passed their end."""
+"""Windows: records gathered by key and time, and emitted when event time has passed their end."""

@@ -7,9 +7,9 @@
 | the same                       | local | `LocalWindowOperator`    | none           |
 | sessions                       | whole | `SessionColumnsOperator` | `SessionState` |
 
-The live state is in memory; a snapshot gives what has changed since the last one to the backend's `PaneTable`. Results
-leave in order of their windows' ends, and have the timestamp `end - 1`. A window that changes after it was given out
-(allowed lateness) is given out again at the end of the batch, once for each key.
+The live state is in memory; a snapshot writes what has changed since the last one to the backend's `PaneTable`. Results
+are emitted in order of their windows' ends, with the timestamp `end - 1`. A window that changes after it was emitted
+(allowed lateness) is emitted again at the end of the batch, once for each key.
 """
 
 from __future__ import annotations
@@ -45,24 +45,23 @@ Mask = npt.NDArray[np.bool_]
 STATE_NAME: Final = "windows"
 """The name in checkpoints."""
 MOST_ROWS: Final = 1 << 16
-"""How many results are sent together."""
+"""How many results are emitted together."""
 
 
 class ColumnWindowOperator(Operator):
-    """Reads keys, times and values of a batch by columns, and sends results."""
+    """Reads keys, times and values of a batch by columns, and emits results."""
 
     operation: AggregateWindow
-    given_out_ms: Longs | None = None
+    emitted_ms: Longs | None = None
     """By key group, the event time up to which a checkpoint of another parallelism had emitted; None: all the same."""
     records_repeat = False
-    """Whether that checkpoint was at least once: records in state may come again."""
+    """Whether that checkpoint was at least once: records that are in state may be read again."""
 
     def clocks_restored(self, clocks: RestoredClocks) -> None:
-        """Leave out what was emitted."""
-        self.given_out_ms, self.records_repeat = clocks.by_key_group, clocks.repeats
+        """Remember what was emitted before the checkpoint, to leave it out."""
+        self.emitted_ms, self.records_repeat = clocks.by_key_group, clocks.repeats
 
     def open(self) -> None:
-        """Find the columns."""
         operation = self.operation
         key = operation.key
         self._keys = None if key is None else KeyColumns(key, self.input_types[0], self.name)
@@ -83,7 +82,7 @@ class ColumnWindowOperator(Operator):
     # ---- in ----
 
     def timestamps(self, batch: Batch) -> Longs:
-        """The event times of a batch."""
+        """The event times of a batch; raises `OperatorError` if a record has none."""
         if batch.timestamps is None or batch.timestamps.null_count:
             whose = "those" if batch.timestamps is None else "some (as of processing-time timers)"
             raise OperatorError(self.name, batch_position(batch)) from ProgramError(
@@ -94,26 +93,25 @@ class ColumnWindowOperator(Operator):
         return times
 
     def without_late(self, batch: Batch, late: Mask | None) -> Batch | None:
-        """Count late records, send them to the side output if there is one, and give the others."""
+        """Count late records, send them to the side output if there is one, and return the others."""
         if late is None or not late.any():
             return batch
         self._late.leave_out(batch, late, self.operation.late_tag)
         return None if late.all() else batch.filter(~late)
 
     def key_columns(self, batch: Batch) -> list[pa.Array]:
-        """The key of every record."""
         if self._keys is None:
             return [pa.array(np.zeros(batch.num_rows, np.int64))]
         return self._keys.of(batch)
 
     def inputs(self, batch: Batch) -> Inputs:
-        """What each aggregate reads."""
+        """The columns that each aggregate reads."""
         if self._inputs.is_empty:
             return [()] * len(self.aggregates.kernels)
         return self._inputs.columns(batch.columns)
 
     def refusal(self, error: Exception) -> Exception:
-        """What went wrong in words: for a sum that does not fit also what to do."""
+        """The error for the user; for a sum that does not fit, with what to do."""
         if not isinstance(error, OverflowError):
             return error
         kernels = zip(self.operation.aggregates, self.aggregates.kernels, strict=True)
@@ -124,12 +122,12 @@ class ColumnWindowOperator(Operator):
     # ---- out ----
 
     def emit_windows(self, index: KeyIndex, ids: Longs, starts: Longs, ends: Longs, columns: Columns) -> None:
-        """Send results, one for each row, but those that a restored key group has given out."""
-        # Where late records make a window anew, records that come again may: then twice is better than never.
+        """Emit results, one for each row, except those that a restored key group has emitted before."""
+        # If late records can emit a window again, so can records that are read again: better twice than never.
         changes_again = self.records_repeat and self.operation.allowed_lateness_ms > 0
-        if self.given_out_ms is not None and not changes_again and len(ids):
+        if self.emitted_ms is not None and not changes_again and len(ids):
             groups = key_groups(hash_columns(index.keys(ids)), self.context.subtask.max_parallelism)
-            news = np.flatnonzero(self.given_out_ms[groups] < ends - 1)
+            news = np.flatnonzero(self.emitted_ms[groups] < ends - 1)
             ids, starts, ends, columns = ids[news], starts[news], ends[news], take(columns, news)
         if not len(ids):
             return
@@ -148,7 +146,7 @@ class ColumnWindowOperator(Operator):
         self.context.emit(Batch(self.output_type, columns=out, timestamps=pa.array(ends - 1)))
 
     def _keys_of(self, index: KeyIndex, ids: Longs) -> list[pa.Array]:
-        """The keys of ids; one column of text stays encoded, which is cheap here and for whoever comes next."""
+        """The keys of ids; one column of text stays dictionary-encoded, which is cheap here and downstream."""
         kind = self.output_type.schema.types[0]
         keys = len(index)
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -164,7 +162,7 @@ class ColumnWindowOperator(Operator):
 
 
 class KeepingWindowOperator(ColumnWindowOperator):
-    """What keeps windows: the clock, snapshots and the restore."""
+    """An operator that keeps windows: the clock, snapshots and the restore."""
 
     _recovering = False
 
@@ -180,23 +178,22 @@ class KeepingWindowOperator(ColumnWindowOperator):
                 self.restore(rows)
 
     def start(self) -> None:
-        """From now on the clock's advances are news."""
+        """From now on an advance of the clock emits windows."""
         self._recovering = False
 
     def on_event_time(self, watermark_ms: int) -> None:
-        """Send the windows that end by now. Before the start it is the clock of the checkpoint: they were sent then."""
+        """Emit the windows that end by now; before `start` only set the clock, as the checkpoint had emitted them."""
         try:
             if self._recovering:
                 self.recover_clock(watermark_ms)
             else:
                 self.fire(watermark_ms)
-                if self.given_out_ms is not None and watermark_ms >= int(self.given_out_ms.max()):
-                    self.given_out_ms = None
+                if self.emitted_ms is not None and watermark_ms >= int(self.emitted_ms.max()):
+                    self.emitted_ms = None
         except (OverflowError, ValueError) as e:
             raise OperatorError(self.name) from self.refusal(e)
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Write what has changed."""
         self._panes.write(self.changed_rows(), self.removed_rows(), self.all_rows)
 
     @abstractmethod
@@ -205,15 +202,15 @@ class KeepingWindowOperator(ColumnWindowOperator):
 
     @abstractmethod
     def restore(self, rows: PaneRows) -> None:
-        """Take rows of a checkpoint."""
+        """Add rows of a checkpoint."""
 
     @abstractmethod
     def recover_clock(self, clock_ms: int) -> None:
-        """Go on at the clock of the checkpoint."""
+        """Set the clock of the checkpoint."""
 
     @abstractmethod
     def fire(self, clock_ms: int) -> None:
-        """Send the windows that end by now."""
+        """Emit the windows that end by now."""
 
     @abstractmethod
     def changed_rows(self) -> PaneRows:
@@ -221,14 +218,14 @@ class KeepingWindowOperator(ColumnWindowOperator):
 
     @abstractmethod
     def removed_rows(self) -> PaneRows:
-        """What is gone since the last snapshot."""
+        """What was removed since the last snapshot."""
 
     @abstractmethod
     def all_rows(self) -> PaneRows:
-        """All that is live."""
+        """Everything."""
 
     def rows_of_keys(self, keys: Sequence[list[pa.Array]], panes: Sequence[Longs]) -> PaneRows:
-        """Rows without values."""
+        """Keys and panes as rows without values."""
         key = self.operation.state_key()
         assert key is not None
         if not keys:

@@ -1,7 +1,7 @@
-"""`WindowComputation`: what windows hold, and what becomes of it when one is computed.
+"""`WindowComputation`: what windows hold, and how one is computed.
 
-The operator says which window of the current key, and when; here are the accumulators or elements, the evictor, the
-user's functions and their states, and the results that wait to be sent. Mailbox thread only.
+The operator decides which window of the current key is computed, and when. This part has the accumulators or elements,
+the evictor, the user's functions and their states, and the results that wait to be emitted. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ GLOBAL_STATE: Final = "$global_state"
 
 
 class WindowComputation:
-    """All windows of one subtask; `place` is where the contents of a window are: for most, the window itself.
+    """All windows of one subtask, computed by the user's functions.
 
-    This one runs the user's functions.
+    `place` is where the contents of a window are: usually the window itself.
     """
 
     results: Results
-    """What waits to be sent."""
+    """The results that wait to be emitted."""
 
     def __init__(
         self, operator: RowOperator, operation: ApplyWindow | AggregateWindow, backend: KeyedStateBackend
@@ -58,7 +58,7 @@ class WindowComputation:
         self.contents.count_restored()
 
     def _make_accumulators(self, operation: Any) -> Accumulators | None:
-        """What adds records up; None: every element is kept."""
+        """What accumulates records; None: every element is kept."""
         if operation.form == "reduce":
             function = operation.function
             reduce: Callable[[Any, Any], Any] = getattr(function, "reduce", function)
@@ -91,11 +91,11 @@ class WindowComputation:
     # ---- records in ----
 
     def values(self, batch: Batch) -> list[Any]:
-        """What `add` takes of each record."""
+        """What `add` takes, for each record of a batch."""
         return batch.rows
 
     def add(self, place: TimeWindow, value: Any, timestamp_ms: int) -> bool:
-        """Take a record into a window; whether the window is new. Without event time, first and last are by arrival."""
+        """Add a record to a window; returns whether it is new. Without event time, first and last are by arrival."""
         if not self._is_event_time and self._evictor is None:
             timestamp_ms = 0
         return self.contents.add(place, value, timestamp_ms)
@@ -124,7 +124,7 @@ class WindowComputation:
             self.contents.replace(place, elements, left)
 
     def clear(self, window: TimeWindow, place: TimeWindow) -> None:
-        """The window is over: forget everything of it."""
+        """The window is over: remove everything of it."""
         self.contents.clear(place)
         if self._function is None:
             return
@@ -136,7 +136,7 @@ class WindowComputation:
             self._window_state.remove(window)
 
     def flush(self) -> None:
-        """Put everything into the state. Changes the current key."""
+        """Write everything to the state. Changes the current key."""
         self.contents.flush()
         for part in (self._window_state, self._global_state):
             if part is not None:
@@ -156,12 +156,12 @@ class WindowComputation:
         return accumulators.result(accumulators.of_all(zip(values, stamps, strict=True)))
 
     def _accumulated(self, elements: list[Any]) -> list[Any]:
-        """What the accumulators take of elements that were kept."""
+        """What the accumulators take, for each element that was kept."""
         return elements
 
 
 class AggregateComputation(WindowComputation):
-    """Windows of built-in aggregates; nothing of the user's but an evictor."""
+    """Windows of built-in aggregates; the only code of the user's is an evictor."""
 
     _built_in: AggregateAccumulators
 
@@ -173,7 +173,7 @@ class AggregateComputation(WindowComputation):
         self.results = AggregateResults(operator, operation.key, not operation.assigner.is_global)
 
     def values(self, batch: Batch) -> list[Any]:
-        """The values of the aggregated columns; with an evictor, which sees records, those."""
+        """The values of the aggregated columns; with an evictor, which sees records, the records."""
         return self._built_in.values(batch) if self._evictor is None else batch.rows
 
     def _accumulated(self, elements: list[Any]) -> list[Any]:

@@ -1,8 +1,8 @@
-"""What open windows hold, in the keyed state: an accumulator each, or all their elements.
+"""The contents of open windows, in the keyed state: an accumulator per window, or all its elements.
 
-All calls are about the windows of the backend's current key. Accumulators are Python objects while a batch (or a pass
-of timers) is worked on, and go into the state in `flush`; elements go there at once, each as an entry of its own, so
-that one more costs the same however many there are. Mailbox thread only.
+All calls concern the windows of the backend's current key. Accumulators are Python objects while a batch (or a pass of
+timers) is processed, and `flush` writes them to the state. Elements are written at once, each as an entry of its own,
+so that adding one costs the same however many there are. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate.records.types import RecordType, ScalarType, TupleType
 from tidegate.state.backend import KeyedStateBackend
 
 NOTHING: Final = object()
-"""What a window holds that does not exist."""
+"""The contents of a window that does not exist."""
 
 CONTENTS: Final = "$windows"
 ELEMENTS: Final = "$elements"
@@ -41,7 +41,7 @@ class Contents(ABC):
 
     @abstractmethod
     def add(self, window: TimeWindow, value: Any, timestamp_ms: int) -> bool:
-        """Take a value into a window; whether the window is new."""
+        """Add a value to a window; returns whether the window is new."""
 
     @abstractmethod
     def get(self, window: TimeWindow) -> Any:
@@ -53,11 +53,11 @@ class Contents(ABC):
 
     @abstractmethod
     def merge(self, window: TimeWindow, others: Sequence[TimeWindow]) -> None:
-        """Bring what others hold into a window; the others are then empty."""
+        """Move the contents of others into a window; the others are then empty."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Put everything into the state. Changes the current key."""
+        """Write everything to the state. Changes the current key."""
 
     @abstractmethod
     def windows(self) -> list[TimeWindow]:
@@ -68,7 +68,6 @@ class Contents(ABC):
         return list(self._backend.keys(self.name))
 
     def count_restored(self) -> None:
-        """Count what a checkpoint had."""
         backend = self._backend
         before = backend.current_key
         for key in self.all_keys():
@@ -88,7 +87,6 @@ class AccumulatedContents(Contents):
         self._live: dict[tuple[Any, TimeWindow], Any] = {}
 
     def add(self, window: TimeWindow, value: Any, timestamp_ms: int) -> bool:
-        """Bring a value into the accumulator."""
         place = (self._backend.current_key, window)
         accumulator = self._live.get(place, NOTHING)
         if accumulator is NOTHING:
@@ -103,12 +101,10 @@ class AccumulatedContents(Contents):
         return is_new
 
     def get(self, window: TimeWindow) -> Any:
-        """The accumulator."""
         found = self._live.get((self._backend.current_key, window), NOTHING)
         return self._load(window) if found is NOTHING else found
 
     def clear(self, window: TimeWindow) -> None:
-        """Forget the accumulator."""
         found = self._live.pop((self._backend.current_key, window), NOTHING)
         stored = self._state.contains(window)
         if stored:
@@ -117,7 +113,6 @@ class AccumulatedContents(Contents):
             self.open_windows -= 1
 
     def merge(self, window: TimeWindow, others: Sequence[TimeWindow]) -> None:
-        """Merge the accumulators."""
         merged = self.get(window)
         for other in others:
             found = self.get(other)
@@ -133,7 +128,6 @@ class AccumulatedContents(Contents):
             self._live[(self._backend.current_key, window)] = merged
 
     def flush(self) -> None:
-        """Put the accumulators into the state."""
         backend, put, dump = self._backend, self._state.put, self._accumulators.dump
         box = self._store.box
         for (backend.current_key, window), accumulator in self._live.items():
@@ -141,7 +135,6 @@ class AccumulatedContents(Contents):
         self._live.clear()
 
     def windows(self) -> list[TimeWindow]:
-        """The windows that have an accumulator."""
         return [TimeWindow(*w) for w, _ in self._state.items()]
 
     def _load(self, window: TimeWindow) -> Any:
@@ -162,10 +155,10 @@ Runs = list[int]
 
 
 class ListedContents(Contents):
-    """All elements of each window, in the order in which they came; with timestamps for evictors.
+    """All elements of each window, in order of arrival; with timestamps for evictors.
 
-    Where windows merge, the elements of a key are numbered over all its windows, so that those of several windows that
-    become one come in the order of arrival too.
+    If windows merge, the elements of a key are numbered over all its windows, so that a merged window also has them in
+    order of arrival.
     """
 
     def __init__(
@@ -177,7 +170,7 @@ class ListedContents(Contents):
         merging: bool,
         side: str = "",
     ) -> None:
-        """`side` tells the two sides of a join apart, in the names of their states."""
+        """`side` distinguishes the two sides of a join in the names of their states."""
         super().__init__(backend)
         self._store = _Store(element_type)
         self.name = CONTENTS + side
@@ -191,7 +184,6 @@ class ListedContents(Contents):
         """By key, the number of the next element; None: each window counts for itself."""
 
     def add(self, window: TimeWindow, value: Any, timestamp_ms: int) -> bool:
-        """Append an element."""
         runs = self._runs_of(window)
         is_new = runs is None
         if runs is None:
@@ -213,7 +205,6 @@ class ListedContents(Contents):
         return is_new
 
     def get(self, window: TimeWindow) -> Any:
-        """The elements."""
         runs = self._runs_of(window)
         if runs is None:
             return NOTHING
@@ -221,7 +212,6 @@ class ListedContents(Contents):
         return [unbox(get(ElementPlace(*window, i))) for i in _numbers(runs)]
 
     def timestamped(self, window: TimeWindow) -> list[TimestampedValue]:
-        """The elements with their timestamps."""
         runs = self._runs_of(window)
         if runs is None:
             return []
@@ -229,14 +219,13 @@ class ListedContents(Contents):
         return list(map(TimestampedValue, self.get(window), times))
 
     def count(self, window: TimeWindow) -> int:
-        """How many elements a window holds."""
         runs = self._runs_of(window)
         return 0 if runs is None else sum(runs[1::2]) - sum(runs[::2])
 
     def replace(
         self, window: TimeWindow, held: Sequence[TimestampedValue], left: Sequence[TimestampedValue]
     ) -> None:
-        """Hold what is left of `held`, which `timestamped` gave; if it has others, or another order, as it is."""
+        """Replace the elements `held`, which `timestamped` returned, by `left`: usually some of them, in order."""
         runs = self._runs_of(window)
         assert runs is not None
         numbers = {id(element): number for element, number in zip(held, _numbers(runs), strict=True)}
@@ -251,7 +240,6 @@ class ListedContents(Contents):
         self._live[(self._backend.current_key, window)] = _joined((n, n + 1) for n in stays)
 
     def clear(self, window: TimeWindow) -> None:
-        """Forget the elements."""
         runs = self._runs_of(window)
         if runs is None:
             return
@@ -263,7 +251,7 @@ class ListedContents(Contents):
         self.open_windows -= 1
 
     def merge(self, window: TimeWindow, others: Sequence[TimeWindow]) -> None:
-        """Put what the others hold among the elements of a window, by arrival."""
+        """Move the elements of others into a window, in order of arrival."""
         assert self._next is not None
         held = [(other, runs) for other in others if (runs := self._runs_of(other)) is not None]
         if not held:  # a record has made its session longer
@@ -280,7 +268,6 @@ class ListedContents(Contents):
         self._live[(self._backend.current_key, window)] = _joined(sorted(united))
 
     def flush(self) -> None:
-        """Put the numbers of the elements into the state."""
         backend, put = self._backend, self._runs.put
         for (backend.current_key, window), runs in self._live.items():
             put(window, runs)
@@ -289,11 +276,10 @@ class ListedContents(Contents):
             self._next.clear()
 
     def windows(self) -> list[TimeWindow]:
-        """The windows that have elements."""
         return [TimeWindow(*w) for w, _ in self._runs.items()]
 
     def _runs_of(self, window: TimeWindow) -> Runs | None:
-        """The numbers of a window's elements, to be changed in place; None: it has none."""
+        """The numbers of a window's elements, to be changed in place; None: the window does not exist."""
         place = (self._backend.current_key, window)
         found = self._live.get(place)
         if found is None:
@@ -303,7 +289,7 @@ class ListedContents(Contents):
         return found
 
     def _next_number(self, following: dict[Any, int]) -> int:
-        """The number of the key's next element; looked for once between two flushes."""
+        """The number of the key's next element; searched once between two flushes."""
         key = self._backend.current_key
         number = following.get(key)
         if number is None:
@@ -330,7 +316,7 @@ def _pairs(runs: Runs) -> Iterable[tuple[int, int]]:
 
 
 def _joined(pairs: Iterable[tuple[int, int]]) -> Runs:
-    """Runs that go up, as few as they can be.
+    """Ascending pairs as the fewest possible runs.
 
     >>> _joined([(3, 4), (4, 5), (7, 8), (9, 11)])
     [3, 5, 7, 8, 9, 11]
@@ -345,7 +331,7 @@ def _joined(pairs: Iterable[tuple[int, int]]) -> Runs:
 
 
 class _Store:
-    """How values of a record type are kept in a map state, where None would be the absence of one."""
+    """Stores values of a record type in a map state, where None would mean that there is no value."""
 
     def __init__(self, record_type: RecordType) -> None:
         self._type: Any = record_type
@@ -356,14 +342,11 @@ class _Store:
             self._type = TupleType([(record_type._codec, True)])
 
     def state(self, backend: KeyedStateBackend, key_type: Any, name: str) -> Any:
-        """The live map state."""
         declaration: KeyedState = MapState(key_type, self._type, name=name, serializer=self._serializer)
         return backend.state(declaration)
 
     def box(self, value: Any) -> Any:
-        """What is put."""
         return (value,) if self._is_boxed else value
 
     def unbox(self, kept: Any) -> Any:
-        """The value of what was got."""
         return kept[0] if self._is_boxed else kept

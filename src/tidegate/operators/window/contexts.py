@@ -1,4 +1,4 @@
-"""What triggers, evictors and window functions see: one object each per operator, which is told the window."""
+"""The contexts of triggers, evictors and window functions: one of each per operator, which sets the window."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ _INT64: Final = 1 << 63
 
 
 class TimeContext:
-    """The time; all that an `EvictorContext` has."""
+    """The times of the operator: the `EvictorContext`."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
 
     @property
     def current_watermark(self) -> int:
-        """The operator's event time."""
         return self._operator.clock_ms
 
     @property
     def current_processing_time(self) -> int:
-        """The wall clock."""
         return self._operator.context.clock.now_ms()
 
 
@@ -60,19 +58,15 @@ class LiveTriggerContext(TimeContext):
         return self._remembered.of(self.window)
 
     def register_event_time_timer(self, time_ms: int) -> None:
-        """Fire when the watermark reaches this."""
         self._timers.register_event_time(self._backend.current_key, _checked(time_ms), self.window)
 
     def register_processing_time_timer(self, time_ms: int) -> None:
-        """Fire when the wall clock reaches this."""
         self._timers.register_processing_time(self._backend.current_key, _checked(time_ms), self.window)
 
     def delete_event_time_timer(self, time_ms: int) -> None:
-        """Do not fire."""
         self._timers.delete_event_time(self._backend.current_key, time_ms, self.window)
 
     def delete_processing_time_timer(self, time_ms: int) -> None:
-        """Do not fire."""
         self._timers.delete_processing_time(self._backend.current_key, time_ms, self.window)
 
 
@@ -110,7 +104,6 @@ class LiveWindowContext(TimeContext):
         return self._by_key.of_key()
 
     def output(self, tag: OutputTag[Any], value: Any) -> None:
-        """Emit to a side output."""
         if self.is_clearing:
             raise ProgramError("context.output: a window that is cleared can emit nothing. Emit in process")
         self._put(tag, value)

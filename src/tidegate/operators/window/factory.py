@@ -19,7 +19,7 @@ _OF_SLICES: Final = {"whole": SliceWindowOperator, "local": LocalWindowOperator,
 
 
 def aggregate_window_operator(operation: AggregateWindow) -> type[Operator]:
-    """By columns where the windows are cut so."""
+    """By columns if the windows have a column cut, else record by record."""
     match operation.column_cut:
         case Slices():
             return _OF_SLICES[operation.stage]

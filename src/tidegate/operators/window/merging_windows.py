@@ -1,7 +1,7 @@
 """`MergingWindowSet`: the session windows of each key, and where the contents of each are.
 
-When windows merge, the new one keeps the contents where those of one of the old ones are (its state window), so that a
-session that grows moves nothing. All calls are about the backend's current key. Mailbox thread only.
+When windows merge, the new one keeps its contents where those of one of the old ones are (its state window), so that a
+session that grows moves nothing. All calls concern the backend's current key. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tidegate.state.backend import KeyedStateBackend
 SESSIONS: Final = "$sessions"
 
 OnMerge = Callable[[TimeWindow, Sequence[TimeWindow], TimeWindow, Sequence[TimeWindow]], None]
-"""Called with the new window, those that it replaces, its state window, and the state windows to bring into that."""
+"""Called with the new window, those that it replaces, its state window, and the state windows to merge into that."""
 
 
 class MergingWindowSet:
-    """Windows of a key never overlap or touch: those that would are one."""
+    """The windows of a key never overlap or touch: those that would are merged."""
 
     def __init__(self, backend: KeyedStateBackend) -> None:
         self._backend = backend
@@ -30,7 +30,7 @@ class MergingWindowSet:
         self._stored: dict[Any, dict[TimeWindow, TimeWindow]] = {}
 
     def add(self, new: TimeWindow, on_merge: OnMerge) -> TimeWindow:
-        """Add a window; the one that it is now part of."""
+        """Add a window; returns the one that it is now part of."""
         windows = self._of_key()
         if new in windows:
             return new
@@ -39,7 +39,7 @@ class MergingWindowSet:
             windows[new] = new
             return new
         merged = reduce(TimeWindow.cover, touching, new)
-        if merged in windows:  # the only one that it touches; were there others, they would be part of it
+        if merged in windows:  # it touches no other: those would be part of it already
             return merged
         state_window, *others = [windows.pop(w) for w in touching]
         windows[merged] = state_window
@@ -47,19 +47,17 @@ class MergingWindowSet:
         return merged
 
     def state_window(self, window: TimeWindow) -> TimeWindow | None:
-        """Where the contents of a window are; None if there is no such window (any more)."""
+        """Where the contents of a window are; None if there is no such window."""
         return self._of_key().get(window)
 
     def retire(self, window: TimeWindow) -> None:
-        """Forget a window."""
         self._of_key().pop(window, None)
 
     def windows(self) -> list[TimeWindow]:
-        """The windows of the current key."""
         return list(self._of_key())
 
     def flush(self) -> None:
-        """Put what has changed into the state. Changes the current key."""
+        """Write what has changed to the state. Changes the current key."""
         backend, state = self._backend, self._state
         for backend.current_key, windows in self._live.items():
             stored = self._stored[backend.current_key]
@@ -78,7 +76,6 @@ class MergingWindowSet:
         if found is None:
             stored = {TimeWindow(*w): TimeWindow(*s) for w, s in self._state.items()}
             self._stored[key] = stored
-            found = self._live[key] = dict(
-                sorted(stored.items())
-            )  # by start, for the same order on every backend
+            # By start, for the same order on every backend.
+            found = self._live[key] = dict(sorted(stored.items()))
         return found

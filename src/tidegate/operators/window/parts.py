@@ -1,7 +1,7 @@
-"""The aggregates of a window side by side, and `Part`: their partial results for some keys, which merge.
+"""The aggregates of a window side by side, and `Part`: their partial results for some keys, which can be merged.
 
-A part has its rows either by key (`ids` in order, one row each) or dense: row i is key i, and keys without records have
-0 of them. Dense parts merge at the speed of memory, but only numbers can be dense, and only where most keys occur.
+A part is either sparse (`ids` in order, one row each) or dense: row i is key i, and keys without records have 0 of
+them. Dense parts merge at the speed of memory, but only numbers can be dense, and only if most keys occur.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WindowAggregates:
     """The kernels of one operator. The first column of every partial result is the number of records."""
 
     def __init__(self, kernels: Sequence[Kernel], windows: str = "windows") -> None:
-        """`windows` is their identity: it is in checkpoints, so that slices of others are not taken for these."""
+        """`windows` is their identity: it is in checkpoints, so that slices of other windows are not restored here."""
         self.kernels = list(kernels)
         fields = [pa.field(f"records in {windows}", pa.int64(), False)]
         for i, k in enumerate(self.kernels):
@@ -61,7 +61,7 @@ class WindowAggregates:
         return merged
 
     def results(self, columns: Columns) -> list[pa.Array]:
-        """What is given out, aggregate by aggregate."""
+        """The results to emit, aggregate by aggregate."""
         records = columns[0]
         return [k.finish(own, records) for k, own in zip(self.kernels, self._split(columns), strict=True)]
 
@@ -70,7 +70,7 @@ class WindowAggregates:
         return [_arrow(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
 
     def from_arrow(self, arrays: Sequence[pa.Array]) -> Columns:
-        """The way back."""
+        """The inverse of `to_arrow`."""
         columns: Columns = [_numpy(arrays[0])]
         at = 1
         for kernel in self.kernels:
@@ -96,7 +96,7 @@ class WindowAggregates:
         return Part(ids, columns)
 
     def merged(self, parts: Sequence[Part], keys: int) -> Part:
-        """One part of several, earlier first; ids are below `keys`."""
+        """Merge several parts, earlier first; ids are below `keys`."""
         if len(parts) == 1:
             return parts[0]
         if all(p.ids is None for p in parts):
@@ -113,7 +113,7 @@ class WindowAggregates:
         return self.grouped(ids, columns, keys)
 
     def grouped(self, ids: Longs, columns: Columns, keys: int) -> Part:
-        """A part of rows in order of arrival, in which ids may be repeated."""
+        """A part of rows in order of arrival, in which ids may repeat."""
         groups, found = grouped(ids, keys)
         return self.part_of(found, self.merge(groups, columns))
 
@@ -131,7 +131,6 @@ class WindowAggregates:
             whole[ids] = merge_numbers(ufunc, whole[ids], column, may_overflow=may_overflow)
 
     def empty_dense(self, keys: int) -> Part:
-        """A dense part without records."""
         return Part(None, [np.full(keys, x, d) for x, d in zip(self.initial, self.dtypes, strict=True)])
 
     def widened(self, columns: Columns, keys: int) -> Columns:
@@ -152,14 +151,14 @@ class Part:
         self.columns = columns
 
     def rows(self) -> tuple[Longs, Columns]:
-        """Ids in order, and their rows, which nobody changes any more."""
+        """Ids in order, and their rows, which do not change later."""
         if self.ids is not None:
             return self.ids, self.columns
         ids = np.flatnonzero(self.columns[0])
         return ids, [c[ids] for c in self.columns]
 
     def only(self, ids: Longs) -> Part:
-        """The rows of these ids (in order), as far as there are any."""
+        """The rows of these ids (in order), as far as they exist."""
         if self.ids is None:
             some = ids[ids < len(self.columns[0])]
             some = some[self.columns[0][some] > 0]
@@ -173,12 +172,10 @@ class Part:
 
 
 def take(columns: Columns, rows: Longs) -> Columns:
-    """These rows of all columns."""
     return [c.take(pa.array(rows)) if isinstance(c, pa.Array) else c[rows] for c in columns]
 
 
 def concat(columns: Sequence[Column]) -> Column:
-    """One column behind the other."""
     if len(columns) == 1:
         return columns[0]
     if isinstance(columns[0], pa.Array):

@@ -1,4 +1,4 @@
-"""What windows gave so far in a batch or a pass of timers: gathered, and sent a few thousand at a time.
+"""The results of windows in a batch or a pass of timers: gathered, and emitted a few thousand at a time.
 
 `FunctionResults` has the records of the user's functions, `AggregateResults` those of built-in aggregates, which become
 columns.
@@ -25,7 +25,7 @@ MOST_ROWS: Final = 4096
 
 
 class Results(ABC):
-    """Results, each with a timestamp but those of windows without end that a record without one made fire."""
+    """Results with timestamps; one has none if a record without a timestamp fired a global window."""
 
     def __init__(self, operator: RowOperator) -> None:
         self._operator = operator
@@ -33,15 +33,13 @@ class Results(ABC):
 
     @property
     def waiting(self) -> int:
-        """How many there are."""
         return len(self._times)
 
     @abstractmethod
     def add(self, key: Any, window: TimeWindow, result: Any, timestamp_ms: int | None) -> None:
-        """Take what a window gave."""
+        """Take the result of a window."""
 
     def send(self) -> None:
-        """Emit what there is."""
         if self._times:
             self._operator.check_states()
             times, self._times = self._times, []
@@ -49,11 +47,11 @@ class Results(ABC):
 
     @abstractmethod
     def _emit(self, timestamps: Any) -> None:
-        """Emit what there is, with these timestamps."""
+        """Emit the gathered results, with these timestamps."""
 
 
 class FunctionResults(Results):
-    """Records that the user's functions made; what went to side outputs is sent with them."""
+    """Records of the user's functions, and of their side outputs."""
 
     def __init__(self, operator: RowOperator, side_outputs: SideOutputs, many: bool) -> None:
         super().__init__(operator)
@@ -64,11 +62,10 @@ class FunctionResults(Results):
 
     @property
     def waiting(self) -> int:
-        """How many there are."""
         return len(self._times) + sum(map(len, self._side.buffers.values()))
 
     def add(self, key: Any, window: TimeWindow, result: Any, timestamp_ms: int | None) -> None:
-        """Take one record, or all that a process function gave."""
+        """Take one record, or all records of a process function."""
         rows, times = self._rows, self._times
         if not self._many:
             rows.append(result)
@@ -96,7 +93,7 @@ class FunctionResults(Results):
 
 
 class AggregateResults(Results):
-    """Results of built-in aggregates: key columns, window, aggregates; plain tuples where keys have no type."""
+    """Results of built-in aggregates: key columns, window, aggregates; plain tuples if keys have no type."""
 
     def __init__(self, operator: RowOperator, key: Key | None, has_windows: bool) -> None:
         super().__init__(operator)
@@ -107,7 +104,6 @@ class AggregateResults(Results):
         self._values: list[list[Any]] = []
 
     def add(self, key: Any, window: TimeWindow, result: Any, timestamp_ms: int | None) -> None:
-        """Take the results of one window."""
         self._keys.append(key)
         self._windows.append(window)
         self._values.append(result)
@@ -145,5 +141,5 @@ class AggregateResults(Results):
 
 
 def result_time(window: TimeWindow, fired_at_ms: int | None) -> int | None:
-    """The timestamp of a window's results: its last moment; without an end, when it fired."""
+    """The timestamp of a window's results: its last moment; for a global window, when it fired."""
     return fired_at_ms if window.__class__ is GlobalWindow else window.max_timestamp_ms

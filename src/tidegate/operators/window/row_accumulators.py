@@ -1,4 +1,4 @@
-"""Accumulators of windows: of aggregates, the reduced value, or that of the user's `AggregateFunction`."""
+"""Accumulators of windows: for built-in aggregates, for a reduce function, for the user's `AggregateFunction`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.state.copies import row_copier
 
 
 class Accumulators(ABC):
-    """How values become an accumulator, and that a result. `dump` and `load` are for the state."""
+    """How values become an accumulator, and an accumulator a result. `dump` and `load` are for the state."""
 
     stored_type: RecordType
 
@@ -27,26 +27,24 @@ class Accumulators(ABC):
 
     @abstractmethod
     def add(self, accumulator: Any, value: Any, timestamp_ms: int) -> Any:
-        """The accumulator with one more; may change the given one."""
+        """The accumulator with one more value; may change the given one."""
 
     @abstractmethod
     def merge(self, left: Any, right: Any) -> Any:
-        """Two accumulators as one; may change both."""
+        """Merge two accumulators; may change both."""
 
     @abstractmethod
     def result(self, accumulator: Any) -> Any:
         """The result, which is the caller's own."""
 
     def dump(self, accumulator: Any) -> Any:
-        """What is stored."""
         return accumulator
 
     def load(self, stored: Any) -> Any:
-        """The accumulator back."""
         return stored
 
     def of_all(self, values: Iterable[tuple[Any, int]]) -> Any:
-        """The accumulator of values with timestamps; None of none."""
+        """The accumulator of values with timestamps; None if there are none."""
         accumulator: Any = None
         for i, (value, timestamp_ms) in enumerate(values):
             accumulator = (
@@ -64,11 +62,10 @@ class AggregateAccumulators(RowAggregates, Accumulators):
         super().__init__(list(zip(outputs, self._inputs.kernels, strict=True)))
 
     def values(self, batch: Batch) -> list[tuple[Any, ...]]:
-        """What `add` takes of each record."""
+        """What `add` takes, for each record of a batch."""
         return list(zip(*self._inputs.rows(batch), strict=True))
 
     def create(self, value: Any, timestamp_ms: int) -> Any:
-        """Those of one record."""
         return self.add(self.start(), value, timestamp_ms)
 
 
@@ -81,42 +78,37 @@ class ReduceAccumulators(Accumulators):
         self.stored_type = record_type
 
     def create(self, value: Any, timestamp_ms: int) -> Any:
-        """The value, copied where the function could change it for others too."""
+        """The value; a copy if the function could change it, as other operators may hold it too."""
         return value if self._copy is None else self._copy(value)
 
     def add(self, accumulator: Any, value: Any, timestamp_ms: int) -> Any:
-        """Reduce."""
         return self._function(accumulator, value)
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Reduce."""
         return self._function(left, right)
 
     def result(self, accumulator: Any) -> Any:
-        """The value, copied where it can change later."""
+        """The value; a copy if it can change later."""
         return accumulator if self._copy is None else self._copy(accumulator)
 
 
 class FunctionAccumulators(Accumulators):
-    """Those of the user's `AggregateFunction`."""
+    """The accumulators of the user's `AggregateFunction`."""
 
     def __init__(self, function: AggregateFunction[Any, Any, Any], accumulator_type: RecordType) -> None:
         self._function = function
         self.stored_type = accumulator_type
 
     def create(self, value: Any, timestamp_ms: int) -> Any:
-        """A new one with the value."""
         return self._function.add(value, self._function.create_accumulator())
 
     def add(self, accumulator: Any, value: Any, timestamp_ms: int) -> Any:
-        """Add."""
         return self._function.add(value, accumulator)
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Merge."""
         return self._function.merge(left, right)
 
     def result(self, accumulator: Any) -> Any:
-        """The function's result; a copy where that is the accumulator itself, which goes on changing."""
+        """The function's result; a copy if it is the accumulator itself, which may change later."""
         result = self._function.get_result(accumulator)
         return deepcopy(result) if result is accumulator else result

@@ -18,14 +18,13 @@ class SessionColumnsOperator(KeepingWindowOperator):
     """Keeps sessions. A pane in checkpoints is the start of a session; its end is the first value."""
 
     def open(self) -> None:
-        """Find the gap and the state."""
         self._state: SessionState | None = None
         super().open()
         self._windows.set(len(self.state))
 
     @property
     def state(self) -> SessionState:
-        """The live state; made when it is first asked for, which may be to restore it."""
+        """The live state; made on first use, which may be to restore it."""
         if self._state is None:
             cut = self.operation.column_cut
             assert isinstance(cut, SessionGap)
@@ -33,7 +32,7 @@ class SessionColumnsOperator(KeepingWindowOperator):
         return self._state
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Bring a batch into sessions, and send again what it changes."""
+        """Add a batch to the sessions, and emit again those that it changes."""
         state = self.state
         timestamps = self.timestamps(batch)
         keys = self.key_columns(batch)
@@ -52,7 +51,6 @@ class SessionColumnsOperator(KeepingWindowOperator):
         self._windows.set(len(state))
 
     def fire(self, clock_ms: int) -> None:
-        """Send the sessions that end by now."""
         self._emit(self.state.advance(clock_ms))
         self.state.forget_keys()
         self._windows.set(len(self.state))
@@ -70,11 +68,9 @@ class SessionColumnsOperator(KeepingWindowOperator):
     # ---- snapshots ----
 
     def pane_values(self) -> pa.Schema:
-        """The end, and the partial results."""
         return pa.schema([pa.field("end", pa.int64(), False), *self.aggregates.schema])
 
     def restore(self, rows: PaneRows) -> None:
-        """Take rows of a checkpoint."""
         ids = self.state.index.ids(rows.keys)
         end, *values = rows.values
         known = np.ones(len(ids), np.bool_)
@@ -84,7 +80,6 @@ class SessionColumnsOperator(KeepingWindowOperator):
         self.state.restore(sessions)
 
     def recover_clock(self, clock_ms: int) -> None:
-        """Go on at the clock of the checkpoint."""
         self.state.recover_clock(clock_ms)
         self._windows.set(len(self.state))
 
@@ -93,12 +88,11 @@ class SessionColumnsOperator(KeepingWindowOperator):
         return self._pane_rows(self.state.take_changes())
 
     def removed_rows(self) -> PaneRows:
-        """The sessions that are over, or begin earlier, since the last snapshot."""
+        """The sessions that are over, or now begin earlier, since the last snapshot."""
         removed = self.state.take_removed()
         return self.rows_of_keys([keys for keys, _ in removed], [starts for _, starts in removed])
 
     def all_rows(self) -> PaneRows:
-        """All sessions."""
         return self._pane_rows(self.state.everything())
 
     def _pane_rows(self, sessions: Sessions) -> PaneRows:

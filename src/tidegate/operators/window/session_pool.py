@@ -1,7 +1,8 @@
-"""Where sessions live: rows in slots that are used again, found by key id. Numbers in numpy arrays, values in Arrow.
+"""Storage of sessions: rows in slots that are reused, found by key id. Numbers are in numpy arrays, values in Arrow.
 
-A key's sessions form a chain, the latest first: `head[id]` is its slot, `next[slot]` that of the one before. Records
-mostly belong to the latest, so the sessions that a batch can meet are found in a step or two, however many are open.
+A key's sessions form a linked list, the latest first: `head[id]` is its slot, `next[slot]` that of the one before.
+Records mostly belong to the latest, so the sessions that a batch can meet are found in a step or two, however many are
+open.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NONE: Final = -1
 
 
 class Sessions:
-    """Some sessions by columns: key id, start, end, partial results, and what a snapshot knows of them."""
+    """Some sessions by columns: key id, start, end, partial results, and their state in snapshots."""
 
     __slots__ = ("changed", "columns", "ends", "ids", "starts", "written")
 
@@ -66,9 +67,9 @@ class SessionPool:
         return self._size
 
     def of_keys(self, ids: Longs, since: Longs) -> tuple[Longs, Longs]:
-        """The slots of these keys' sessions (each id once) that end at or after a time, each key its own.
+        """The slots of these keys' sessions (each id once) that end at or after `since`, which is a time for each key.
 
-        And for each key the slot of the latest one that ends before, or -1.
+        Also returns, for each key, the slot of its latest session that ends before, or -1.
         """
         slots = np.full(len(ids), _NONE)
         known = ids < len(self._head)
@@ -95,9 +96,9 @@ class SessionPool:
         )
 
     def replace(self, old: Longs, new: Sessions, before: Longs, keys: int) -> None:
-        """Put sessions of some keys, in order of key and time, in place of those of the slots `old`.
+        """Replace the sessions in the slots `old` by `new`, which is in order of key and time.
 
-        `old` and `before` are what `of_keys` gave for the keys of `new`, in order.
+        `old` and `before` are what `of_keys` returned for the keys of `new`, in order.
         """
         slots = self._slots(old, len(new), keys)
         self.ids[slots] = new.ids
@@ -111,7 +112,7 @@ class SessionPool:
         self._size += len(new) - len(old)
 
     def remove(self, slots: Longs) -> None:
-        """End sessions. Others of their keys stay."""
+        """Remove sessions; others of their keys stay."""
         touched = np.unique(self.ids[slots])
         all_of_them, _ = self.of_keys(touched, np.full(len(touched), MIN_TIMESTAMP))
         self.ids[slots] = _NONE
@@ -128,14 +129,14 @@ class SessionPool:
         return np.flatnonzero(self.ids >= 0)
 
     def renumber(self, new_ids: Longs, keys: int) -> None:
-        """Key ids have changed: `new_ids[old]`."""
+        """Replace each key id by `new_ids[id]`."""
         slots = self.live()
         self.ids[slots] = new_ids[self.ids[slots]]
         self._head = np.full(max(keys, _LEAST_SLOTS), _NONE)
         self._chain(slots)
 
     def _slots(self, old: Longs, count: int, keys: int) -> Longs:
-        """Slots for sessions: those of the old ones, then free ones, then new ones."""
+        """Slots for sessions: the old ones, then free ones, then new ones."""
         if keys > len(self._head):
             head = np.full(max(keys, 2 * len(self._head), _LEAST_SLOTS), _NONE)
             head[: len(self._head)] = self._head
@@ -171,12 +172,11 @@ class SessionPool:
                 self._columns[i] = np.resize(column, room)
 
     def _chain(self, slots: Longs) -> None:
-        """Chain all sessions of some keys."""
         order = slots[np.lexsort((self.starts[slots], self.ids[slots]))]
         self._link(self.ids[order], order, None)
 
     def _link(self, ids: Longs, slots: Longs, before: Longs | None) -> None:
-        """Chain slots that are in order of key and time; `before` is what follows the earliest of each key."""
+        """Link slots that are in order of key and time; `before` follows the earliest slot of each key."""
         if not len(ids):
             return
         is_first = np.ones(len(ids), np.bool_)
@@ -188,7 +188,7 @@ class SessionPool:
 
 
 class _ValueSlots:
-    """Arrow values by slot: values are appended, slots point at them, and now and then the dead ones are left out."""
+    """Arrow values by slot: values are appended, slots point at them, and now and then unused ones are dropped."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._chunks: list[pa.Array] = [pa.array([], kind)]
@@ -196,7 +196,6 @@ class _ValueSlots:
         self._rows: Longs = np.empty(0, np.int64)
 
     def grow(self, room: int) -> None:
-        """Have more slots."""
         rows = np.full(room, _NONE)
         rows[: len(self._rows)] = self._rows
         self._rows = rows
@@ -212,11 +211,9 @@ class _ValueSlots:
             self._rows[live] = np.arange(len(kept))
 
     def take(self, slots: Longs) -> pa.Array:
-        """The values of these slots."""
         if len(self._chunks) > 1:
             self._chunks = [pa.concat_arrays(self._chunks)]
         return self._chunks[0].take(pa.array(self._rows[slots]))
 
     def forget(self, slots: Longs) -> None:
-        """Nobody asks for these any more."""
         self._rows[slots] = _NONE

@@ -1,11 +1,11 @@
 """Session windows per key, by columns: intervals of activity that merge when a record comes between them. Pure.
 
-A batch is sorted by key and time and cut where the gap is exceeded; what that gives is merged with the sessions that
-its keys have, all keys together. A session [first timestamp, last timestamp + gap) is given out when the clock has
-reached its end - 1. Two that touch are one, as in Flink.
+A batch is sorted by key and time and cut where the gap is exceeded. The resulting sessions are merged with those that
+their keys have, for all keys together. A session [first timestamp, last timestamp + gap) is emitted when the clock has
+reached its end - 1. Two sessions that touch are one, as in Flink.
 
-A record is late when its session, merged with those it meets, is over (`end - 1 + lateness <= clock`), and it is asked
-record by record, in order of arrival. A session that was given out and changes is given out again, once per batch.
+A record is late when its session, merged with those it meets, is over (`end - 1 + lateness <= clock`). That is decided
+record by record, in order of arrival. A session that changes after it was emitted is emitted again, once per batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST: Final = 1 << 62
 
 
 class SessionState:
-    """The sessions of all keys of one subtask. Mailbox thread; after an error it is not used any more."""
+    """The sessions of all keys of one subtask. Mailbox thread only; must not be used after an error."""
 
     def __init__(self, gap_ms: int, aggregates: WindowAggregates, lateness_ms: int = 0) -> None:
         self._gap = gap_ms
@@ -43,17 +43,16 @@ class SessionState:
         self.clock_ms = MIN_TIMESTAMP
         self._pool = SessionPool(aggregates)
         self._first_end = MAX_WATERMARK
-        """No session that was not given out ends before."""
+        """No session that waits to be emitted ends before this."""
         self._removed: list[tuple[list[pa.Array], Longs]] = []
 
     def __len__(self) -> int:
-        """How many sessions are open."""
         return len(self._pool)
 
     # ---- records in ----
 
     def add(self, ids: Longs, timestamps: Longs, inputs: Inputs) -> Sessions | None:
-        """Bring records that are not late into their sessions; returns those that are given out again, if any."""
+        """Add records that are not late to their sessions; returns the sessions to emit again, if any."""
         new = self._cut(ids, timestamps, inputs)
         first = np.ones(len(new), np.bool_)
         np.not_equal(new.ids[1:], new.ids[:-1], out=first[1:])
@@ -71,7 +70,7 @@ class SessionState:
         return _chosen(merged, again) if len(again) else None
 
     def late(self, ids: Longs, timestamps: Longs) -> Mask | None:
-        """Which records are late; None: no one is."""
+        """Which records are late; None: none is."""
         last = self.clock_ms - self._lateness - self._gap + 1
         if int(timestamps.min()) > last:
             return None
@@ -93,7 +92,7 @@ class SessionState:
                 doubtful[key] = own
         if not doubtful:
             return None
-        # Only for keys with a record that meets no session yet it matters what came before it in the batch.
+        # What came earlier in the batch matters only for keys with a record that meets no session yet.
         rows = np.flatnonzero(np.isin(ids, np.fromiter(doubtful, np.int64)))
         for row, key, time in zip(rows.tolist(), ids[rows].tolist(), timestamps[rows].tolist(), strict=True):
             own = doubtful[key]
@@ -130,7 +129,7 @@ class SessionState:
         )
 
     def _merged(self, old: Sessions, new: Sessions) -> tuple[Sessions, Mask]:
-        """Sessions of the same keys as one, in order of key and time, and which of them are touched by new ones."""
+        """Merge sessions of the same keys, in order of key and time; also returns which contain new ones."""
         ids = np.concatenate([old.ids, new.ids])
         starts = np.concatenate([old.starts, new.starts])
         ends = np.concatenate([old.ends, new.ends])
@@ -187,7 +186,7 @@ class SessionState:
         return due
 
     def recover_clock(self, clock_ms: int) -> None:
-        """Go on at the clock of the checkpoint: sessions that end by then were given out before."""
+        """Set the clock of the checkpoint: sessions that end by then were emitted before it."""
         self.clock_ms = clock_ms
         self._remove_until(clock_ms)
 
@@ -203,7 +202,7 @@ class SessionState:
         pool.remove(over)
 
     def forget_keys(self) -> None:
-        """Number the keys anew when nearly all of them have gone; ids that were given out mean nothing then."""
+        """Renumber the keys when nearly all of them are gone; this makes all earlier ids invalid."""
         keys = len(self.index)
         if keys <= max(_FEW_KEYS, 4 * len(self._pool)):
             return
@@ -227,16 +226,15 @@ class SessionState:
         return found
 
     def take_removed(self) -> list[tuple[list[pa.Array], Longs]]:
-        """Keys and starts of what is gone since the last call and that a snapshot had."""
+        """Keys and starts of sessions that a snapshot had and that were removed since the last call."""
         removed, self._removed = self._removed, []
         return removed
 
     def everything(self) -> Sessions:
-        """All open sessions."""
         return self._pool.read(self._pool.live())
 
     def restore(self, sessions: Sessions) -> None:
-        """Take back sessions of a snapshot."""
+        """Add sessions of a snapshot."""
         keys = np.unique(sessions.ids)
         slots, before = self._pool.of_keys(keys, np.full(len(keys), MIN_TIMESTAMP))
         old = self._pool.read(slots)
@@ -254,7 +252,7 @@ class SessionState:
 
 
 class _Intervals:
-    """The sessions of one key while records are asked one by one."""
+    """The sessions of one key while records are checked one by one."""
 
     __slots__ = ("ends", "starts")
 
@@ -263,12 +261,12 @@ class _Intervals:
         self.ends: list[int] = []
 
     def meets(self, start: int, end: int) -> bool:
-        """Whether one of them overlaps or touches; they are in order and apart from each other."""
+        """Whether one of them overlaps or touches; they are sorted and disjoint."""
         at = bisect_right(self.starts, end)
         return at > 0 and self.ends[at - 1] >= start
 
     def merge(self, start: int, end: int) -> None:
-        """Add one, and make those that it meets one with it."""
+        """Add an interval, merged with those that it meets."""
         high = bisect_right(self.starts, end)
         low = high
         while low > 0 and self.ends[low - 1] >= start:
@@ -280,7 +278,7 @@ class _Intervals:
 
 
 def sorted_by_key_and_time(ids: Longs, timestamps: Longs, keys: int) -> Longs:
-    """The order of rows by id (below `keys`) and timestamp, stable: by 16 bits at a time, the least first."""
+    """The order of rows by id (below `keys`) and timestamp: a stable radix sort, 16 bits at a time."""
     past = timestamps - timestamps.min()
     bits = int(past.max())
     order = np.argsort(past.astype(np.uint16), kind="stable")
@@ -291,7 +289,7 @@ def sorted_by_key_and_time(ids: Longs, timestamps: Longs, keys: int) -> Longs:
 
 
 def running_ends(same_key: Mask, starts: Longs, ends: Longs) -> Longs:
-    """The largest end of a key up to each row; rows are in order of key and start."""
+    """The running maximum of the ends per key (a segmented scan); rows are in order of key and start."""
     if not same_key.any():
         return ends
     low = int(starts.min())

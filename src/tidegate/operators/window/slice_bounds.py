@@ -4,10 +4,10 @@
 |--------------------------|-----------------------------------------------|---------------------------------------|
 | tumbling                 | the windows                                   | one                                   |
 | sliding                  | cut where a window begins and where one ends  | those that cover it                   |
-| cumulative               | of one step                                   | all of its span that end at or behind |
+| cumulative               | of one step                                   | all of its span that end at or after  |
 
-A slice that is cut at begins and ends alone is as long as can be: a slide has at most two, even where it does not
-divide the size (their greatest common divisor may be a millisecond). Slices are numbered in order of time.
+Slices are cut only where windows begin or end, so they are as long as possible: a slide has at most two, even where it
+does not divide the size (their greatest common divisor may be a millisecond). They are numbered in order of time.
 """
 
 from __future__ import annotations
@@ -50,22 +50,21 @@ class Slicing:
         return not self.cumulative and self.step_ms > self.size_ms
 
     def numbers(self, timestamps: Longs) -> Longs:
-        """The number of each timestamp's slice. Raises `ValueError` beyond any sane time."""
+        """The number of each timestamp's slice. Raises `ValueError` for a timestamp that cannot be one."""
         low, high = checked_range(timestamps)
         relative = timestamps - self.offset_ms if self.offset_ms else timestamps
         first = low - self.offset_ms
-        if (
-            high - low < self.step_ms - first % self.step_ms
-        ):  # a batch often lies in one step, and dividing is dear
+        # A batch is often in one step, and dividing is slow.
+        if high - low < self.step_ms - first % self.step_ms:
             numbers = np.full(len(timestamps), first // self.step_ms)
         else:
             numbers = relative // self.step_ms
         phase = self._end_phase_ms
         if not phase:
             return numbers
-        behind = (relative - numbers * self.step_ms) >= phase
+        is_second = (relative - numbers * self.step_ms) >= phase
         numbers <<= 1
-        numbers += behind
+        numbers += is_second
         return numbers
 
     def ends(self, numbers: Longs) -> Longs:
@@ -83,19 +82,19 @@ class Slicing:
         return window_end - 1 - (window_end - 1 - self.offset_ms) % self.size_ms
 
     def window_starts(self, window_ends: Longs) -> Longs:
-        """The same for many."""
+        """As `window_start`, for many windows."""
         if not self.cumulative:
             return window_ends - self.size_ms
         last = window_ends - 1
         return last - (last - self.offset_ms) % self.size_ms
 
     def next_window_end(self, time: int) -> int:
-        """The first end of a window at or behind a time."""
+        """The first end of a window at or after a time."""
         phase = self.offset_ms if self.cumulative else self.offset_ms + self.size_ms
         return time + (phase - time) % self.step_ms
 
     def last_window_end(self, slice_end: int) -> int:
-        """The end of the last window that covers a slice; not behind its end if none does."""
+        """The end of the last window that covers a slice; if none does, not after the slice's end."""
         every = self.size_ms if self.cumulative else self.step_ms
         return slice_end - 1 - (slice_end - 1 - self.offset_ms) % every + self.size_ms
 
@@ -119,40 +118,32 @@ class ZonedSlicing(Slicing):
 
     @property
     def has_gaps(self) -> bool:
-        """Every time is in a window."""
         return False
 
     def numbers(self, timestamps: Longs) -> Longs:
-        """The end of each timestamp's slice."""
         checked_range(timestamps)
         return self.assign(timestamps)[1]
 
     def ends(self, numbers: Longs) -> Longs:
-        """The same."""
         return numbers
 
     def window_start(self, window_end: int) -> int:
-        """Where the window that ends there begins."""
         return int(self.window_starts(np.array([window_end]))[0])
 
     def window_starts(self, window_ends: Longs) -> Longs:
-        """The same for many."""
         return self.assign(window_ends - 1)[0]
 
     def next_window_end(self, time: int) -> int:
-        """The first end of a window at or behind a time."""
         return int(self.assign(np.array([time - 1]))[1][0])
 
     def last_window_end(self, slice_end: int) -> int:
-        """The slice is a window."""
         return slice_end
 
     def block_start(self, window_end: int) -> int:
-        """Every window is a block."""
         return self.window_start(window_end)
 
     def late_before(self, clock_ms: int, lateness_ms: int) -> int:
-        """Where the window begins that holds the first moment that is not over."""
+        """The start of the window that holds the first moment that is not over."""
         moment = min(max(clock_ms + 1 - lateness_ms, -_FARTHEST_MS), 2 * _FARTHEST_MS)
         return int(self.assign(np.array([moment]))[0][0])
 
@@ -166,7 +157,7 @@ def slicing_of(cut: ColumnCut | None) -> Slicing:
 
 
 def checked_range(timestamps: Longs) -> tuple[int, int]:
-    """The smallest and the largest; raises `ValueError` beyond any sane time."""
+    """The smallest and the largest timestamp; raises `ValueError` for one that cannot be a time."""
     low, high = int(timestamps.min()), int(timestamps.max())
     if low < -_FARTHEST_MS or high > _FARTHEST_MS:
         found = low if low < -_FARTHEST_MS else high

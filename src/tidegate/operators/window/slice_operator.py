@@ -1,7 +1,7 @@
 """Tumbling, sliding and cumulative windows by columns, in one stage or, with `LocalWindowOperator`, in two.
 
-In two stages the local one, before the exchange, aggregates each batch by (key, slice) and keeps nothing; the merge one
-keeps the slices. Partial results carry how many records they are of, so that late ones are still counted as records.
+In two stages, the local operator, before the exchange, aggregates each batch by (key, slice) and keeps nothing; the
+merge operator keeps the slices. A partial result has its number of records, so that late ones are counted as records.
 """
 
 from __future__ import annotations
@@ -31,24 +31,23 @@ _MOST_LOCAL_KEYS: Final = 1 << 17
 
 
 class SliceWindowOperator(KeepingWindowOperator):
-    """Keeps slices, and makes windows of them."""
+    """Keeps slices and merges them into windows."""
 
     def open(self) -> None:
-        """Find the windows and the state."""
         self._state: SliceState | None = None
         super().open()
         self._windows.set(len(self.state))
 
     @property
     def state(self) -> SliceState:
-        """The live state; made when it is first asked for, which may be to restore it."""
+        """The live state; made on first use, which may be to restore it."""
         if self._state is None:
             slicing = slicing_of(self.operation.column_cut)
             self._state = SliceState(slicing, self.aggregates, self.operation.allowed_lateness_ms)
         return self._state
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Bring a batch into the slices, and send again what it changes."""
+        """Add a batch to the slices, and emit again the windows that it changes."""
         found = self.without_late(batch, self.state.late(self.timestamps(batch)))
         if found is None:
             return
@@ -66,7 +65,6 @@ class SliceWindowOperator(KeepingWindowOperator):
         self._windows.set(len(state))
 
     def fire(self, clock_ms: int) -> None:
-        """Send the windows that end by now."""
         self._emit_parts(self.state.advance(clock_ms))
         self.state.forget_keys()
         self._windows.set(len(self.state))
@@ -97,7 +95,6 @@ class SliceWindowOperator(KeepingWindowOperator):
     # ---- snapshots ----
 
     def pane_values(self) -> pa.Schema:
-        """The partial results of a slice."""
         return self.aggregates.schema
 
     def restore(self, rows: PaneRows) -> None:
@@ -106,7 +103,6 @@ class SliceWindowOperator(KeepingWindowOperator):
         self.state.restore(ids, rows.panes, self.aggregates.from_arrow(rows.values))
 
     def recover_clock(self, clock_ms: int) -> None:
-        """Go on at the clock of the checkpoint."""
         self.state.recover_clock(clock_ms)
         self._windows.set(len(self.state))
 
@@ -121,7 +117,6 @@ class SliceWindowOperator(KeepingWindowOperator):
         return self.rows_of_keys([keys for keys, _ in removed], panes)
 
     def all_rows(self) -> PaneRows:
-        """All rows."""
         return self._pane_rows(*self.state.everything())
 
     def _pane_rows(self, ids: Longs, ends: Longs, columns: Columns) -> PaneRows:
@@ -129,7 +124,7 @@ class SliceWindowOperator(KeepingWindowOperator):
 
 
 class MergeWindowOperator(SliceWindowOperator):
-    """The same for partial results: key columns, end of the slice, columns of the aggregates."""
+    """As `SliceWindowOperator`, for partial results: key columns, end of the slice, columns of the aggregates."""
 
     def record_type(self) -> RecordType:
         """The type of the records before the exchange."""
@@ -138,7 +133,7 @@ class MergeWindowOperator(SliceWindowOperator):
         return record_type
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Bring partial results into the slices, and send again what they change."""
+        """Add partial results to the slices, and emit again the windows that they change."""
         columns = batch.columns
         first = len(self._key_positions)
         state = self.state
@@ -167,13 +162,12 @@ class LocalWindowOperator(ColumnWindowOperator):
     operation: AggregateWindow
 
     def open(self) -> None:
-        """Find the windows."""
         super().open()
         self._slicing = slicing_of(self.operation.column_cut)
         self._index = KeyIndex()
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Emit one partial result per key and slice of the batch. Nothing is kept."""
+        """Emit one partial result per key and slice of the batch; keep nothing."""
         keys = self.key_columns(batch)
         text = keys[0] if len(keys) == 1 and _is_encoded(keys[0]) else None
         if text is not None:

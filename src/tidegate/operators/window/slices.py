@@ -1,15 +1,15 @@
 """Tumbling, sliding and cumulative windows per key, by columns: aggregates of slices that windows share. Pure.
 
-A batch is aggregated by (key, slice), and a window is the merge of its slices when the clock has reached its end.
-However many slices a window has, it costs about three merges: time is cut into blocks of one window's size, and a
-window is the end of one block (all ends of a block are made together, from the last slice to the first) and the
-beginning of the next (which grows with every window). Cumulative windows are the beginnings of blocks.
+A batch is aggregated by (key, slice), and a window is the merge of its slices when the clock has reached its end. This
+is prefix-suffix window aggregation (two stacks): time is cut into blocks of one window's size, and a window is a suffix
+of one block (all suffixes are computed once, right to left) merged with the running prefix of the next block. So a
+window costs about three merges, however many slices it has. Cumulative windows are prefixes of blocks.
 
     state.add(*state.group(ids, times, inputs))  a batch, without `late` records; then refreshed()
     for end, part in state.advance(clock): ...   the clock has advanced: windows in order of their ends
 
-A record is late when all its windows are over (`end - 1 + lateness <= clock`). One that is not, but has windows that
-were given out, has these given out again, once per batch.
+A record is late when all its windows are over (`end - 1 + lateness <= clock`). If a record is not late but some of its
+windows were emitted already, these are emitted again, once per batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Slice:
         self.changed: list[Longs] = []
         """The ids whose rows have changed since the last snapshot, with repetitions."""
         self.written = False
-        """Whether a snapshot has rows of it."""
+        """Whether a snapshot has rows of this slice."""
 
     def add(self, ids: Longs, columns: Columns, keys: int) -> None:
         """Merge rows (each id once) into it; there are `keys` ids in all."""
@@ -77,7 +77,7 @@ class Slice:
             self._thicken(keys)
 
     def part(self, keys: int) -> Part:
-        """All of it; not to be changed, and good until the next `add`."""
+        """All rows; do not change them, they are valid until the next `add`."""
         if self._dense is not None:
             return self._dense
         if len(self._chunks) > 1:
@@ -86,14 +86,14 @@ class Slice:
         return self._chunks[0]
 
     def renumber(self, new_ids: Longs, keys: int) -> None:
-        """Ids have changed, in order: `new_ids[old]`."""
+        """Replace each key id by `new_ids[id]`, which keeps the order."""
         self.changed = [np.unique(new_ids[np.concatenate(self.changed)])] if self.changed else []
         ids, columns = self.part(keys).rows()
         self._chunks = [self._aggregates.part_of(new_ids[ids], columns)]
         self._dense, self._rows = None, len(ids)
 
     def _fits_dense(self, rows: int, keys: int) -> bool:
-        """Whether enough of all keys have a row."""
+        """Whether enough keys have a row for a dense part."""
         return self._aggregates.can_be_dense and keys <= 4 * rows
 
     def _thicken(self, keys: int) -> None:
@@ -111,7 +111,7 @@ class Slice:
 
 
 class WindowMerger:
-    """Merges slices to windows, whose ends only grow; see the module for how."""
+    """Merges slices into windows, whose ends only grow, by prefixes and suffixes of blocks (see the module)."""
 
     def __init__(self, slicing: Slicing, aggregates: WindowAggregates) -> None:
         self._slicing = slicing
@@ -119,7 +119,7 @@ class WindowMerger:
         self.forget()
 
     def forget(self) -> None:
-        """A slice that was merged has changed."""
+        """Drop the merged prefixes and suffixes: a slice in them has changed."""
         self._tails_of: int | None = None
         self._tails: dict[int, Part] = {}
         self._head_of: int | None = None
@@ -127,7 +127,7 @@ class WindowMerger:
         self._head_until = 0
 
     def window(self, end: int, ends: list[int], part: Callable[[int], Part], keys: int) -> Part | None:
-        """The window that ends there; `ends` are those of all slices, in order. None: it has no slice."""
+        """The window that ends at `end`; `ends` are those of all slices, in order. None: it has no slice."""
         slicing = self._slicing
         low = bisect_right(ends, slicing.window_start(end))
         high = bisect_right(ends, end)
@@ -147,13 +147,13 @@ class WindowMerger:
     def _tail(
         self, block: int, ends: list[int], low: int, middle: int, part: Callable[[int], Part], keys: int
     ) -> Part:
-        """The slices from `low` on in the block that ends at `block`."""
+        """The suffix of the block that ends at `block`, from slice `low` on."""
         if middle - low == 1:
             return part(ends[low])
         if self._tails_of != block:
             self._tails_of, self._tails = block, {}
             so_far: Part | None = None
-            for e in reversed(ends[low:middle]):  # windows only move on: earlier slices are not asked for
+            for e in reversed(ends[low:middle]):  # windows only move forward: earlier slices are not needed
                 so_far = part(e) if so_far is None else self._aggregates.merged([part(e), so_far], keys)
                 self._tails[e] = so_far
         return self._tails[ends[low]]
@@ -161,7 +161,7 @@ class WindowMerger:
     def _grown_head(
         self, block: int, ends: list[int], middle: int, high: int, part: Callable[[int], Part], keys: int
     ) -> Part:
-        """The slices from `middle` to `high` of the block that begins at `block`."""
+        """The prefix of the block that begins at `block`: the slices from `middle` to `high`."""
         if self._head_of != block or self._head is None:
             self._head_of, self._head = block, None
         else:
@@ -177,7 +177,7 @@ class WindowMerger:
 
 
 class SliceState:
-    """The slices of all keys of one subtask. Mailbox thread; after an error it is not used any more."""
+    """The slices of all keys of one subtask. Mailbox thread only; must not be used after an error."""
 
     def __init__(self, slicing: Slicing, aggregates: WindowAggregates, lateness_ms: int = 0) -> None:
         self.slicing = slicing
@@ -195,17 +195,16 @@ class SliceState:
         self._largest_window = 0
 
     def __len__(self) -> int:
-        """How many slices are open."""
         return len(self._ends)
 
     # ---- records in ----
 
     def group(self, ids: Longs, timestamps: Longs, inputs: Inputs) -> tuple[Longs, Longs, Columns]:
-        """Aggregate records by (key, slice): id, end of the slice and partial results."""
+        """Aggregate records by (key, slice); returns ids, ends of slices and partial results."""
         return aggregate_batch(self.slicing, self.aggregates, ids, len(self.index), timestamps, inputs)
 
     def late(self, timestamps: Longs) -> npt.NDArray[np.bool_] | None:
-        """Which records are late by now; None: no one is. One that no window covers is not."""
+        """Which records are late now; None: none is. A record that no window covers is not late."""
         if self._late_before == MIN_TIMESTAMP or int(timestamps.min()) >= self._late_before:
             return None
         late: npt.NDArray[np.bool_] = timestamps < self._late_before
@@ -214,12 +213,12 @@ class SliceState:
         return late
 
     def add(self, ids: Longs, ends: Longs, columns: Columns) -> None:
-        """Bring partial results (each id and slice once, none of them late) into the slices."""
+        """Add partial results (each id and slice once, none of them late) to the slices."""
         for end, own, rows in _by_slice(ids, ends, columns):
             self._add_to(end, own, rows)
 
     def add_partials(self, ids: Longs, ends: Longs, columns: Columns) -> None:
-        """The same where an id and slice may be there more than once, in order of arrival."""
+        """As `add`, but an id and slice may occur more than once; rows are in order of arrival."""
         groups, found_ids, numbers = grouped_pairs(ids, len(self.index), self.slicing.numbers(ends - 1))
         if len(groups) < len(ids):
             ids, ends, columns = (
@@ -243,7 +242,7 @@ class SliceState:
     # ---- windows out ----
 
     def advance(self, clock_ms: int) -> Iterator[tuple[int, Part]]:
-        """The clock has advanced: the windows that end by now, in order. Iterate to the end before anything else."""
+        """The clock has advanced: the windows that end by now, in order. Exhaust it before any other call."""
         before = self.clock_ms
         self.clock_ms = clock_ms
         if self._ends:
@@ -268,7 +267,7 @@ class SliceState:
             end = slicing.next_window_end(end + 1)
 
     def refreshed(self) -> Iterator[tuple[int, Part]]:
-        """The windows that were given out before and have changed since the last call, with the changed keys only."""
+        """The windows that were emitted before and have changed since the last call, with the changed keys only."""
         touched, self._touched = self._touched, {}
         if not touched:
             return
@@ -291,7 +290,7 @@ class SliceState:
         return self._slices[end].part(len(self.index))
 
     def recover_clock(self, clock_ms: int) -> None:
-        """Go on at the clock of the checkpoint: windows that end by then were given out before."""
+        """Set the clock of the checkpoint: windows that end by then were emitted before it."""
         self.clock_ms = self._merged_until = clock_ms
         self._remove_until(clock_ms)
 
@@ -314,7 +313,7 @@ class SliceState:
             self._merger.forget()
 
     def forget_keys(self) -> None:
-        """Number the keys anew when nearly all of them have gone; ids that were given out mean nothing then."""
+        """Renumber the keys when nearly all of them are gone; this makes all earlier ids invalid."""
         keys = len(self.index)
         if keys <= max(_FEW_KEYS, 4 * self._largest_window):
             return
@@ -349,16 +348,16 @@ class SliceState:
         return self._rows_of(found)
 
     def take_removed(self) -> list[tuple[list[pa.Array], int]]:
-        """The keys and slice of everything that is gone since the last call and that a snapshot had."""
+        """The keys and slice of everything that a snapshot had and that was removed since the last call."""
         removed, self._removed = self._removed, []
         return removed
 
     def everything(self) -> tuple[Longs, Longs, Columns]:
-        """Id, slice and row of all that is live."""
+        """Id, slice and row of everything."""
         return self._rows_of([(end, self._part(end)) for end in self._ends])
 
     def restore(self, ids: Longs, ends: Longs, columns: Columns) -> None:
-        """Take back rows of a snapshot."""
+        """Add rows of a snapshot."""
         for end, own, rows in _by_slice(ids, ends, columns):
             self._add_to(end, own, rows)
             restored = self._slices[end]

@@ -1,11 +1,11 @@
 """`WindowOperator`: windows record by record, for everything that the user can plug in.
 
-A record is added to its windows, and the trigger is asked; timers ask it again, and clean windows up: those in event
-time when the watermark has passed their end and the allowed lateness, those in processing time at their end. The logic
-is that of Flink's operator of the same name. Where it differs:
+A record is added to its windows, and the trigger is called; timers call it again and clean up windows. An event-time
+window is cleaned up when the watermark has passed its end and the allowed lateness, a processing-time window at its
+end. The logic is that of Flink's operator of the same name, with two differences:
 
-- at the end of input, processing-time windows that are still open are computed (there they are lost);
-- results of `GlobalWindows` have the timestamp of what made them fire, not that of the end of time.
+- at the end of input, processing-time windows that are still open are computed (Flink drops them);
+- a result of `GlobalWindows` has the timestamp of the record or timer that fired it, not the end of time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WindowOperator(RowOperator):
     # ---- life cycle ----
 
     def open(self) -> None:
-        """Open the functions, and find what a checkpoint had."""
+        """Open the functions, and find the state: empty, or as a checkpoint has it."""
         super().open()
         operation: WindowOperation = self.operation
         context = self.context
@@ -81,7 +81,7 @@ class WindowOperator(RowOperator):
         return WindowComputation(self, self.operation, self.backend)
 
     def _open_second_function(self) -> None:
-        """The reduce function, where the function that `RowOperator` opened is the process function after it."""
+        """Open the reduce function, if the one that `RowOperator` opened is the process function after it."""
         for function in self.operation.functions[:-1]:
             if isinstance(function, Function):
                 self.give_states(function)
@@ -89,26 +89,25 @@ class WindowOperator(RowOperator):
                 self.open_function(function)
 
     def user_function(self) -> Any:
-        """The last one: the process function, or else the reduce or aggregate function."""
+        """The last function: the process function, or else the reduce or aggregate function."""
         functions = self.operation.functions
         return functions[-1] if functions else None
 
     def close(self) -> None:
-        """Close both functions."""
         second, self._second = self._second, None
         if second is not None:
             close_blamed(self.name, second.close, clean=self._finished)
         super().close()
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Everything but the timers is in the state behind each batch."""
+        """Store the timers; everything else is stored after each batch."""
         super().snapshot(checkpoint_id)
         self._timers.snapshot()
 
     # ---- records ----
 
     def process(self, batch: Batch, input_index: int) -> None:
-        """Add each record to its windows, in order; then send what fired, and what was late."""
+        """Add each record to its windows, in order; then emit what fired, and what was late."""
         if self._is_event_time and (batch.timestamps is None or batch.timestamps.null_count):
             some = "" if batch.timestamps is None else " for some records (as of processing-time timers)"
             raise ProgramError(
@@ -143,7 +142,7 @@ class WindowOperator(RowOperator):
             self._late.leave_out(batch, np.array(late), self._late_tag)
 
     def _add(self, record: Any, value: Any, stamp_ms: int, time_ms: int, own_ms: int | None) -> bool:
-        """Add a record to its windows; whether it is too late for all of them."""
+        """Add a record to its windows; returns whether it is too late for all of them."""
         sessions, context = self._sessions, self._trigger_context
         skipped = taken = False
         for window in self._assigner.assign_windows(record, time_ms):
@@ -159,7 +158,7 @@ class WindowOperator(RowOperator):
             assert place is not None
             is_new = self._computation.add(place, value, stamp_ms)
             if not is_new and self._waits_for_end and window.max_timestamp_ms > self.clock_ms:
-                continue  # what the trigger would say; its timer is there since the window is
+                continue  # the trigger would return CONTINUE; its timer is as old as the window
             context.window = window
             result = self._trigger.on_element(record, stamp_ms, window, context)
             if result is not TriggerResult.CONTINUE:
@@ -175,7 +174,7 @@ class WindowOperator(RowOperator):
         place: TimeWindow,
         others: Sequence[TimeWindow],
     ) -> None:
-        """Sessions became one."""
+        """Several sessions have become one."""
         context, remembered = self._trigger_context, self._trigger_state
         context.merged_states = [] if remembered is None else [dict(remembered.of(w)) for w in replaced]
         context.window = window
@@ -191,18 +190,18 @@ class WindowOperator(RowOperator):
 
     @property
     def _late_tag(self) -> str | None:
-        """The side output of late records of the batch that is processed."""
+        """The side output for late records of the current batch."""
         return self.operation.late_tag
 
     # ---- time ----
 
     def on_event_time(self, watermark_ms: int) -> None:
-        """Ask the trigger of every window that has a timer up to this time."""
+        """Call the trigger of every window that has a timer up to this time."""
         super().on_event_time(watermark_ms)
         due_ms = self._timers.next_event_time_ms
         if due_ms is not None and due_ms <= watermark_ms:
             self._fire_timers(self._timers.due_event_time(watermark_ms), is_event=True)
-        if watermark_ms == MAX_WATERMARK:  # in front of it: for those behind, what follows it is late
+        if watermark_ms == MAX_WATERMARK:  # before it is passed on: records after it would be late
             self._compute_open()
 
     @property
@@ -211,11 +210,11 @@ class WindowOperator(RowOperator):
         return self._timers.next_processing_time_ms
 
     def on_processing_time(self, now_ms: int) -> None:
-        """Ask the trigger of every window that has a timer up to this time."""
+        """Call the trigger of every window that has a timer up to this time."""
         self._fire_timers(self._timers.due_processing_time(now_ms), is_event=False)
 
     def _compute_open(self) -> None:
-        """Compute the processing-time windows that are open: their end will not come any more."""
+        """Compute the processing-time windows that are open: their end will never come."""
         if self._is_event_time or self._assigner.is_global:
             return
         due: list[Timer] = []
@@ -247,7 +246,7 @@ class WindowOperator(RowOperator):
 
     def _on_timer(self, time_ms: int, window: TimeWindow, is_event: bool) -> None:
         place = self._place_of(window)
-        if place is None:  # a session that has become part of another
+        if place is None:  # a session that was merged into another
             return
         context = self._trigger_context
         context.window = window
@@ -263,7 +262,7 @@ class WindowOperator(RowOperator):
     # ---- windows ----
 
     def _place_of(self, window: TimeWindow) -> TimeWindow | None:
-        """Where the contents of a window are; None for a session that is no more."""
+        """Where the contents of a window are; None for a session that was merged."""
         if self._sessions is not None:
             return self._sessions.state_window(window)
         return window if window.__class__ is TimeWindow else TimeWindow(*window)
@@ -282,7 +281,6 @@ class WindowOperator(RowOperator):
             self._computation.contents.clear(place)
 
     def _clean_up(self, window: TimeWindow, place: TimeWindow) -> None:
-        """The window is over."""
         self._computation.clear(window, place)
         self._trigger_context.window = window
         self._trigger.clear(window, self._trigger_context)

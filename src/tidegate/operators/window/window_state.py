@@ -1,7 +1,7 @@
-"""What triggers and window functions remember of a window, or of a key: dicts, kept in the state as MessagePack.
+"""The state of triggers and window functions, per window or per key: dicts, stored as MessagePack.
 
-All calls are about the backend's current key. Dicts live until `flush`, which writes those that have changed and
-removes those that are empty. Mailbox thread only.
+All calls concern the backend's current key. Dicts live until `flush`, which writes those that have changed and removes
+those that are empty. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RememberedByWindow:
 
     def of(self, window: TimeWindow) -> dict[str, Any]:
         """The dict of a window, to be changed in place."""
-        if window.__class__ is not TimeWindow:  # the state knows no other class
+        if window.__class__ is not TimeWindow:  # the state stores no other class
             window = TimeWindow(*window)
         place = (self._backend.current_key, window)
         held = self._held.get(place)
@@ -44,14 +44,13 @@ class RememberedByWindow:
         return held.live
 
     def remove(self, window: TimeWindow) -> None:
-        """Forget a window."""
         window = TimeWindow(*window)
         self._held.pop((self._backend.current_key, window), None)
         if self._state.contains(window):
             self._state.remove(window)
 
     def flush(self) -> None:
-        """Put what has changed into the state. Changes the current key."""
+        """Write what has changed to the state. Changes the current key."""
         backend, state = self._backend, self._state
         for (backend.current_key, window), held in self._held.items():
             new = _encode(held.live, self._operator, self._name)
@@ -82,7 +81,7 @@ class RememberedByKey:
         return held.live
 
     def flush(self) -> None:
-        """Put what has changed into the state. Changes the current key."""
+        """Write what has changed to the state. Changes the current key."""
         backend = self._backend
         for backend.current_key, held in self._held.items():
             new = _encode(held.live, self._operator, self._name)

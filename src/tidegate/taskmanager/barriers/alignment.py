@@ -1,5 +1,7 @@
 """Barrier alignment of one subtask, as a pure state machine: events and the time in, actions out.
 
+It is one process of a Chandy–Lamport snapshot; its variants are Flink's.
+
 | mode           | what a barrier does                                                                              |
 |----------------|--------------------------------------------------------------------------------------------------|
 | exactly once   | its channel is blocked until all have one, then the checkpoint begins and all go on              |
@@ -86,10 +88,10 @@ Action = (
 
 @dataclass(slots=True)
 class ChannelBarriers:
-    """What one channel has to do with barriers now. Only `BarrierAlignment` changes it; the gate reads it."""
+    """The state of one channel with regard to barriers. Only `BarrierAlignment` changes it; the gate reads it."""
 
     is_blocked: bool = False
-    """Nothing is taken from it: its barrier was taken, and others have none yet."""
+    """Nothing is taken from it: its barrier was taken, and other channels wait for theirs."""
     recorded_by: int = 0
     """The unaligned checkpoint that records what arrives, up to its barrier; 0: none."""
     end_arrived: bool = False
@@ -127,7 +129,7 @@ class BarrierAlignment:
 
     @property
     def is_due(self) -> bool:
-        """Whether `next_overtaking` or `time_passed` may have something. Asked in every step of the task."""
+        """Whether `next_overtaking` or `time_passed` may have something to do. Asked in every step of the task."""
         if self._overtaking or self._triggered is not None or self._recording is not None:
             return True
         return self.timeout_ms is not None and bool(self._waiting or self._queued)
@@ -222,7 +224,7 @@ class BarrierAlignment:
         return self._actions
 
     def channel_ended(self, channel: ChannelId) -> list[Action]:
-        """The end of a channel was taken: it holds nothing up any more."""
+        """The end of a channel was taken: no checkpoint waits for it any more."""
         self._actions = []
         self.end_arrived(channel)
         state = self.channels[channel]
@@ -245,7 +247,7 @@ class BarrierAlignment:
         return self._actions
 
     def checkpoint_aborted(self, checkpoint_id: int) -> list[Action]:
-        """The JobManager gave a checkpoint up: stop waiting for it and ignore its barriers."""
+        """The JobManager aborted a checkpoint: stop waiting for it and ignore its barriers."""
         self._actions = []
         self._aborted.add(checkpoint_id)
         if self._triggered is not None and self._triggered.checkpoint_id == checkpoint_id:
@@ -256,14 +258,14 @@ class BarrierAlignment:
         return self._actions
 
     def checkpoint_failed(self, checkpoint_id: int) -> None:
-        """A checkpoint that has begun cannot be finished here: record nothing more for it."""
+        """A checkpoint that has begun cannot be finished here: stop recording for it."""
         if self._recording is not None and self._recording.barrier.checkpoint_id == checkpoint_id:
             self._end_recording()
 
     def time_passed(self, now_ms: int) -> list[Action]:
         """Do what is due: look at a trigger, complete a recording, go on unaligned.
 
-        A queued barrier that is late is among the overtaking ones afterwards.
+        Afterwards `next_overtaking` also returns a queued barrier that is late.
         """
         self._actions = []
         self._look_at_trigger(now_ms)
@@ -290,9 +292,9 @@ class BarrierAlignment:
         return {channel for channel, state in self.channels.items() if not state.has_ended}
 
     def _look_at_trigger(self, now_ms: int) -> None:
-        """Begin the triggered checkpoint if no barrier of it can arrive (any more).
+        """Begin the triggered checkpoint if no barrier of it can arrive.
 
-        If only ends follow, and batches are ahead of them, an unaligned or late one does not wait for those.
+        If only ends can arrive, after batches that wait, an unaligned or late checkpoint does not wait for those.
         """
         barrier = self._triggered
         if barrier is None:
@@ -312,8 +314,8 @@ class BarrierAlignment:
     ) -> None:
         """Begin a checkpoint: unaligned if channels do not have its barrier yet.
 
-        The barrier that just came, on `barrier_of`, may overtake what waits in its own queue. Of the other channels,
-        where the barrier is queued, it leaves the queue; where the end is, nothing follows; elsewhere what arrives is
+        The barrier that just came, on `barrier_of`, may overtake what waits in its own queue. For each other channel:
+        if its barrier is queued, it leaves the queue; if its end is queued, nothing follows; else what arrives is
         recorded.
         """
         id = waiting.barrier.checkpoint_id
@@ -361,7 +363,7 @@ class BarrierAlignment:
             state.recorded_by = 0
 
     def _end_older(self, id: int) -> None:
-        """A newer checkpoint has begun to arrive: what is older and has not all its barriers cannot be taken here."""
+        """A newer checkpoint has begun to arrive: older ones that miss barriers can no longer be taken here."""
         if self._recording is not None:
             mine = self._recording.barrier.checkpoint_id
             self._recording.missing.difference_update(

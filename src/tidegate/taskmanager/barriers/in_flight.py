@@ -5,7 +5,7 @@
     <batch>                     an Arrow IPC stream, as on the wire
     ...
 
-Batches of one channel are in their order. The file as a whole is checked by its handle's checksum.
+Batches of one channel are in order. The checksum in the file's handle covers the whole file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class OvertakenBatch(NamedTuple):
-    """A batch that was on its way: into this subtask, or out of it."""
+    """A batch that was in flight: into this subtask, or out of it."""
 
     direction: Literal["in", "out"]
     channel: ChannelId
@@ -36,12 +36,11 @@ class OvertakenBatch(NamedTuple):
 def overtaken(
     direction: Literal["in", "out"], channel: ChannelId, batches: Iterable[Batch]
 ) -> list[OvertakenBatch]:
-    """Batches as they are stored. Encoding copies them, so it is done on the mailbox thread or on unshared batches."""
+    """Encode batches for storage. It copies them, so call it on the mailbox thread or with unshared batches."""
     return [OvertakenBatch(direction, channel, encode_batch(b).to_pybytes()) for b in batches]
 
 
 def encode_in_flight(batches: Sequence[OvertakenBatch]) -> bytes:
-    """The file."""
     parts = [_MAGIC]
     for direction, channel, data in batches:
         header = msgspec.msgpack.encode((direction, *channel, len(data)))
@@ -50,7 +49,7 @@ def encode_in_flight(batches: Sequence[OvertakenBatch]) -> bytes:
 
 
 def decode_in_flight(data: bytes, path: str) -> list[OvertakenBatch]:
-    """The batches of a file; anything else is refused by name."""
+    """The batches of a file; raises `CheckpointError` with the path for anything else."""
     if not data.startswith(_MAGIC):
         raise CheckpointError(f"{path} holds no in-flight data of version 1")
     found = []

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 """At DEBUG the four stages of each operator's asynchronous part: open, state, metadata, close.
 
 A state's file is written in one piece and describes itself (the footer of a Parquet file, the index of a RocksDB
-checkpoint). The handles hold the types of all states again; they are complete when the last file is durable."""
+checkpoint). The handles repeat the types of all states; they are complete when the last file is durable."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class RunningCheckpoint:
     recording: bool
     """Whether some channel's barrier is still to come (unaligned)."""
     finished: bool
-    """Whether the task had done all its work when the snapshot was taken; it may be done when the upload begins."""
+    """Whether the task had finished its work when the snapshot was taken, not when the upload begins."""
     sync_ms: float = 0.0
     in_flight: list[OvertakenBatch] = field(default_factory=list)
     parts: list[tuple[str, OperatorAsyncPart]] | None = None
@@ -54,7 +54,7 @@ class RunningCheckpoint:
     is_over: bool = False
 
     def drop_sent(self) -> None:
-        """Leave out of `stuck` the outputs that have sent the barrier."""
+        """Remove from `stuck` the outputs that have sent the barrier."""
         self.stuck = [output for output in self.stuck if output.has_queued(self.barrier)]
 
 
@@ -68,7 +68,7 @@ class SnapshotUpload:
         self._storage = storage
 
     def run(self, running: RunningCheckpoint) -> m.AcknowledgeCheckpoint:
-        """Write everything; returns what to send to the JobManager."""
+        """Write everything; returns the message for the JobManager."""
         started_ns = self._clock.monotonic_ns()
         snapshot, attachments = self._write(running)
         full = sum(f.size for f in snapshot.files())
@@ -123,8 +123,8 @@ class SnapshotUpload:
     def _traced(self, writer: SnapshotWriter, checkpoint_id: int, operator: str) -> SnapshotWriter:
         if not log.isEnabledFor(logging.DEBUG):
             return writer
-        tell = partial(self._trace, checkpoint_id, operator, "2 state in %s, %d bytes")
-        return _TracedWriter(writer, lambda file: tell(file.path, file.size))
+        trace = partial(self._trace, checkpoint_id, operator, "2 state in %s, %d bytes")
+        return _TracedWriter(writer, lambda file: trace(file.path, file.size))
 
 
 class _TracedWriter(SnapshotWriter):

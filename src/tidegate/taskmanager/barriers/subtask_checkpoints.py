@@ -5,8 +5,8 @@
 3. The asynchronous part, on the slot's upload thread: the frozen state is written (`SnapshotUpload`).
 4. Back on the mailbox thread: the acknowledgement with the handles, or a decline with the reason.
 
-Whatever fails in 2 to 4 declines the checkpoint; the task itself goes on. What an unaligned barrier overtakes is
-encoded when it is overtaken; the upload waits until every channel has its barrier.
+A failure in 2 to 4 declines the checkpoint; the task itself goes on. Batches that an unaligned barrier overtakes are
+encoded at once; the upload waits until every channel has its barrier.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tidegate.taskmanager.upload_thread import Uploads
 log = logging.getLogger(__name__)
 """At DEBUG a trace of every checkpoint: a few lines per subtask and checkpoint, none per record."""
 _PROGRAM_ERRORS = (ProgramError, SchemaError, SerializationError)
-"""What a value or a type does that no checkpoint can hold."""
+"""Raised for a value or a type that a checkpoint cannot hold."""
 
 
 @dataclass(frozen=True)
 class CheckpointHost:
-    """What the slot gives to the checkpoints of its tasks."""
+    """What the checkpoints of a slot's tasks share."""
 
     attempt: int
     clock: Clock
@@ -84,11 +84,10 @@ class SubtaskCheckpoints:
             self._aligning_since_ms = now_ms
 
     def channel_ended(self, channel: ChannelId) -> None:
-        """Nothing follows on a channel."""
         self._perform(self._alignment.channel_ended(channel))
 
     def output_ended(self) -> None:
-        """The end of input was sent: nothing may follow it, no barrier either."""
+        """The end of input was sent: no element may follow it, not even a barrier."""
         self._output_ended = True
 
     def triggered(self, barrier: CheckpointBarrier) -> None:
@@ -105,7 +104,6 @@ class SubtaskCheckpoints:
         self._chain.checkpoint_completed(checkpoint_id)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The JobManager gave a checkpoint up."""
         self._perform(self._alignment.checkpoint_aborted(checkpoint_id))
         if not self._alignment.is_aligning:
             self._aligning_since_ms = None
@@ -120,7 +118,7 @@ class SubtaskCheckpoints:
         return alignment.is_due or (alignment.timeout_ms is not None and bool(self._running))
 
     def step(self) -> bool:
-        """Let barriers overtake, and do what is due by now; returns whether a barrier did."""
+        """Let barriers overtake, and do what is due by now; returns whether a barrier overtook."""
         moved = self._receive_overtaking()
         self._perform(self._alignment.time_passed(self._wall_ms()))
         moved = self._receive_overtaking() or moved
@@ -221,7 +219,7 @@ class SubtaskCheckpoints:
             )
 
     def _store_overtaken(self, running: RunningCheckpoint, begin: al.BeginCheckpoint) -> None:
-        """What of the current batch is not processed yet comes first: it was taken before what waits in the queues."""
+        """Store first what is left of the current batch: it was taken before what waits in the queues."""
         waiting = self._gate.overtake(begin)
         rest, channel = self._chain.rest, self._gate.last_batch
         if rest is not None and channel is not None:
@@ -262,7 +260,7 @@ class SubtaskCheckpoints:
         self._host.uploads.submit(lambda: self._run_upload(running))
 
     def _run_upload(self, running: RunningCheckpoint) -> None:
-        """On the upload thread: write everything, then go back to the mailbox thread with the result."""
+        """On the upload thread: write everything, then post the result to the mailbox thread."""
         result: m.AcknowledgeCheckpoint | Exception
         try:
             if running.is_over:
@@ -275,7 +273,7 @@ class SubtaskCheckpoints:
     def _uploaded(self, running: RunningCheckpoint, result: m.AcknowledgeCheckpoint | Exception) -> None:
         id = running.barrier.checkpoint_id
         if self._running.get(id) is not running:
-            return  # aborted meanwhile: nobody waits for it
+            return  # aborted meanwhile
         if isinstance(result, Exception):
             self._forget(id)
             self._decline(id, result)

@@ -44,7 +44,7 @@ class Connection:
         self._shut = False
         self._tls = sock if isinstance(sock, TlsSocket) else None
         self._is_open = self._tls is None
-        """Whether bytes can go over it: not before the handshake of TLS, if there is one."""
+        """Whether it can carry bytes: with TLS, only after the TLS handshake."""
         self._handshake: ClientHandshake | ServerHandshake | None = handshake
         self._out: deque[memoryview] = deque()
         self._frames_before: deque[memoryview] = deque()
@@ -56,10 +56,9 @@ class Connection:
         if isinstance(handshake, ServerHandshake):
             self._out.append(memoryview(handshake.greeting))
         else:
-            self._open()  # with TLS it is for the client to begin
+            self._open()  # with TLS the client begins
 
     def fileno(self) -> int:
-        """The socket's file descriptor."""
         return self.sock.fileno()
 
     @property
@@ -68,7 +67,7 @@ class Connection:
         return bool(self._out) and self._is_open
 
     def send(self, header: bytes, body: object) -> None:
-        """Queue a frame; it leaves when the handshake is done and the socket takes it."""
+        """Queue a frame; it leaves after the handshake, when the socket takes it."""
         target = self._out if self.established else self._frames_before
         target.append(memoryview(header))
         view = memoryview(body)  # type: ignore[arg-type]
@@ -76,7 +75,7 @@ class Connection:
             target.append(view.cast("B"))
 
     def shut(self) -> None:
-        """Nothing more will be sent; the peer sees the end of the stream behind what is queued."""
+        """Send nothing more; the peer sees the end of the stream after what is queued."""
         self._shut = True
         self._finish_writing()
 
@@ -103,7 +102,7 @@ class Connection:
         self._finish_writing()
 
     def read(self, on_frame: OnFrame) -> None:
-        """Read what is there and hand complete frames on, up to a budget."""
+        """Read what has arrived and pass complete frames on, up to a budget."""
         try:
             if not self._is_open and not self._open():
                 return
@@ -125,11 +124,10 @@ class Connection:
             raise ConnectionClosed(f"receiving failed: {e}") from e
 
     def close(self) -> None:
-        """Close the socket."""
         self.sock.close()
 
     def _open(self) -> bool:
-        """Go on with the handshake of TLS, if there is one; whether bytes can go over the connection now."""
+        """Continue the TLS handshake, if there is one; returns whether the connection can carry bytes now."""
         if self._tls is not None and not self._is_open:
             self._is_open = self._tls.shake()
             self.write()
@@ -141,7 +139,7 @@ class Connection:
             try:  # noqa: SIM105
                 self.sock.shutdown(socket.SHUT_WR)
             except OSError:
-                pass  # the peer is gone already; reading will say so
+                pass  # the peer is gone already; the next read finds that
 
     def _advance(self, received: int, on_frame: OnFrame) -> None:
         self._have += received
@@ -180,8 +178,8 @@ class Connection:
             self.peer = SlotId(handshake.hello.slot)
         elif not handshake.done:
             return False
-        # A peer sends frames only after it has seen our last handshake message, except a client, which may send
-        # them right behind its own; these bytes were read with it.
+        # A server sends frames only after it has seen our last handshake message. A client may send them right after
+        # its own; those bytes were read with it.
         self._rest = handshake.rest
         self._handshake = None
         self.established = True
@@ -231,5 +229,5 @@ def _check_role(hello: Hello) -> None:
 
 
 def _room_for(size: int) -> memoryview:
-    """Memory for a frame. A large one's is Arrow's, which is used again and again and not filled with zeros first."""
+    """Memory for a frame. For a large one it is Arrow's, which is reused and not filled with zeros first."""
     return memoryview(bytearray(size) if size < _LARGE_FRAME else pa.allocate_buffer(size)).cast("B")

@@ -1,7 +1,7 @@
 """The data plane of a slot: its listening socket, its connections, and the wait of the mailbox loop.
 
-Mailbox thread only, but for `wake`. Between two slots there is one connection, opened by the one with the lower id.
-A peer is lost when its connection ends or breaks, and when the path to its host is dead (`PathWatch`).
+Mailbox thread only, except for `wake`. Two slots share one connection, which the one with the lower id opens. A peer is
+lost when its connection ends or breaks, and when the path to its host is dead (`PathWatch`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tidegate.taskmanager.network.connection import (
 )
 
 MAX_STRANGERS = 64
-"""Connections beside the expected peers that have not proved themselves yet; beyond, the oldest is closed."""
+"""How many connections, besides the expected peers, may wait for their handshake; beyond, the oldest is closed."""
 
 _SELECT_LIMIT = 1024
 _BREATH_S = 0.01
 _LOOK_EVERY_MS = 1_000
-"""How often the paths are looked at; the mailbox loop polls at least as often."""
+"""How often the paths are checked; the mailbox loop polls at least as often."""
 
 
 class PeerUnreachable(Exception):
@@ -75,7 +75,7 @@ class DataPlane:
         self._link_ms = link_ms
         self.on_frame: Callable[[SlotId, DataHeader, memoryview], None] = _unset
         self.on_lost: Callable[[SlotId, str, bool], None] = _unset
-        """Told the peer, the reason, and whether the path between the hosts is dead."""
+        """Called with the peer, the reason, and whether the path between the hosts is dead."""
         self._server_tls = None if tls is None else tls.server_context()
         self._client_tls = None if tls is None else tls.client_context()
         self._listener = listen(host, ports, "network.data_ports", patience_s=handshake_ms / 1000)
@@ -100,9 +100,9 @@ class DataPlane:
     # ---- sending ----
 
     def connect(self, peers: dict[SlotId, SlotAddress]) -> None:
-        """Open the connections to these peers, where it is for this slot to open them (the lower id does).
+        """Open those connections to these peers that this slot must open (the lower id does).
 
-        Raises `PeerUnreachable`. Then `poll` until `is_connected`: a peer gives a new connection little time.
+        Raises `PeerUnreachable`. Then `poll` until `is_connected`: a peer soon closes a connection without a handshake.
         """
         self.expected = set(peers)
         for peer, address in peers.items():
@@ -123,14 +123,14 @@ class DataPlane:
 
     @property
     def is_connected(self) -> bool:
-        """Whether every expected peer has connected and proved itself, or is lost already."""
+        """Whether every expected peer has finished its handshake, or is lost already."""
         return all(
             peer in self._gone or ((found := self._peers.get(peer)) is not None and found.established)
             for peer in self.expected
         )
 
     def send(self, peer: SlotId, header: bytes, body: object) -> None:
-        """Queue a frame for a peer; before its connection exists, keep it."""
+        """Queue a frame for a peer, also before its connection exists."""
         connection = self._peers.get(peer)
         if peer in self._gone:
             return
@@ -141,7 +141,7 @@ class DataPlane:
             self._dirty.add(connection.fileno())
 
     def shut(self) -> None:
-        """Nothing more will be sent to anybody; what waits for a peer that has not connected yet still goes to it."""
+        """Send nothing more; what waits for a peer that has not connected yet is still sent to it."""
         self._shut = True
         for connection in self._peers.values():
             connection.shut()
@@ -149,13 +149,13 @@ class DataPlane:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every peer has come and has closed its side too, after `shut`."""
+        """Whether, after `shut`, every peer has connected and closed its side too."""
         return not self._peers and self.expected <= self._gone
 
     # ---- waiting ----
 
     def poll(self, timeout_s: float | None) -> bool:
-        """Send and receive what is possible, waiting at most so long; returns whether anything happened."""
+        """Send and receive what is possible, waiting at most `timeout_s`; returns whether anything happened."""
         self._write_dirty()
         if timeout_s is None or timeout_s > 0:
             self._wait(timeout_s)
@@ -185,7 +185,6 @@ class DataPlane:
                 raise
 
     def close(self) -> None:
-        """Close every socket."""
         for connection in list(self._by_fd.values()):
             connection.close()
         self._by_fd.clear()
@@ -274,10 +273,10 @@ class DataPlane:
                 return
             except OSError as e:
                 self._refusals.add("a stranger", f"it could not be accepted: {e}", self._now_ms())
-                time.sleep(_BREATH_S)  # out of descriptors, the listener stays ready: do not spin
+                time.sleep(_BREATH_S)  # out of descriptors the listener stays ready: do not spin
                 return
             if len(self._strangers) >= MAX_STRANGERS + len(self.expected):
-                # The oldest goes, not the newest: that one may be a peer, who proves itself at once.
+                # Close the oldest, not the newest: that one may be a peer, which proves itself at once.
                 oldest = self._by_fd[next(iter(self._strangers))]
                 self._refuse(oldest, f"more than {len(self._strangers)} wait to prove themselves")
             try:
@@ -321,7 +320,7 @@ class DataPlane:
             host, port = connection.sock.getpeername()[:2]
             name = f"{host}:{port}"
         except OSError:
-            name = "somebody who is gone"
+            name = "a peer that is gone"
         self._refusals.add(name, reason, self._now_ms())
         if connection.peer is None:
             self._remove(connection)
