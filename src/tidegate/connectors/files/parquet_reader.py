@@ -19,11 +19,11 @@ from tidegate.connectors.files.reader import OpenSplit
 from tidegate.connectors.files.splits import INT96_UNIT, ParquetSplit
 from tidegate.core.errors import SchemaError
 from tidegate.formats.common_dictionary import CommonDictionary
-from tidegate.formats.parquet import GroupSize, dictionary_columns, group_size, reader_schema
+from tidegate.formats.parquet import GroupSize, dictionary_columns, group_size
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.canonical import in_canonical_form
 from tidegate.records.columns import join_arrays, rows_without_columns
-from tidegate.records.plain_types import laid_out
+from tidegate.records.plain_types import laid_out, plain_schema
 from tidegate.records.types import RecordType
 
 
@@ -60,7 +60,8 @@ class OpenParquetSplit(OpenSplit):
         except (pa.ArrowException, OSError) as e:
             raise InputFileError(f"{self._name} cannot be read as Parquet: {e}") from e
         try:
-            self._columns = self._check_schema(reader_schema(self._file.schema_arrow))
+            # Dictionaries and views are only a way of storing: compare the plain types.
+            self._columns = self._check_schema(plain_schema(self._file.schema_arrow))
         except SchemaError as e:
             self._file.close()
             raise SchemaError(f"{self._name}: {e}") from e

@@ -49,7 +49,7 @@ from tidegate.core.durations import Duration, format_duration_ms, parse_duration
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.identity import Identity
 from tidegate.formats import ParquetFormat, TextFormat
-from tidegate.formats.parquet import reader_schema
+from tidegate.records.plain_types import plain_schema
 from tidegate.records.rows import Row
 from tidegate.records.type_variables import AnyRecordOut, T
 from tidegate.records.types import RecordType, RowType, record_type_of
@@ -292,7 +292,7 @@ class FileSource(Source[AnyRecordOut]):
 
     def _infer_file(self, location: Location, first: FoundFile) -> pa.Schema:
         if isinstance(self.format, ParquetFormat):
-            return reader_schema(read_footer(location, first.path).schema_arrow)
+            return plain_schema(read_footer(location, first.path).schema_arrow)
         try:
             return self.format.infer_schema(_sample(location, first))
         except SchemaError as e:
