@@ -1,4 +1,4 @@
-"""Words in messages: the article of a noun, the plural of a count, a value on one line."""
+"""Words in messages: the article of a noun, the plural of a count, a value on one line, text for a terminal."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def brief(value: Any, limit: int = 120) -> str:
     except Exception as e:  # noqa: BLE001 - the user's repr may raise anything; the message must still be made
         text = f"<{type(value).__name__} whose repr raises {type(e).__name__}>"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which a terminal would obey; it may come from any program or file."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def either(words: Iterable[str]) -> str:
