@@ -211,9 +211,7 @@ def checkpoints(
             _complain(reason)
     if findings.is_empty and (job or id is not None):
         which, flag = (f" {id}", "--id") if id is not None else (f" of a job {job!r}", "--job")
-        _complain(
-            f"there is no completed checkpoint{which} in it. Without {flag}, all that are there are listed."
-        )
+        _complain(f"there is no completed checkpoint{which} in it. Without {flag} the command lists all.")
         raise typer.Exit(FAILED)
     if findings.is_empty and verify and not as_json:
         print("There is nothing to verify.")

@@ -106,13 +106,13 @@ def restart_words(job: JobOverview) -> str:
 
     >>> from tidegate.core.states import JobStatus
     >>> restart_words(JobOverview(JobStatus.RUNNING, attempt=2, restarts=2, restart_strategy="", restored_checkpoint=7))
-    '2 restarts, attempt 2 goes on from checkpoint 7'
+    '2 restarts, attempt 2 continues from checkpoint 7'
     >>> restart_words(JobOverview(JobStatus.RUNNING, 1_000_000, restarts=0, restart_strategy="", restored_checkpoint=7))
-    'driver 2, attempt 0 goes on from checkpoint 7'
+    'driver 2, attempt 0 continues from checkpoint 7'
     """
     begun = attempt_name(job.attempt)
     if job.restored_checkpoint is not None:
-        begun += f" goes on from checkpoint {job.restored_checkpoint}"
+        begun += f" continues from checkpoint {job.restored_checkpoint}"
     if not job.restarts:
         return "" if job.restored_checkpoint is None else begun
     return f"{job.restarts} restart{'s' if job.restarts != 1 else ''}, {begun}"

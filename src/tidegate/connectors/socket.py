@@ -222,7 +222,7 @@ class _Receiver:
         except OSError as e:
             self.error = SourceUnavailableError(
                 f"the connection to {address} broke after {self._line} lines: {e.strerror or e}. "
-                "What the peer sent and nobody received is lost."
+                "Data that was sent but not received is lost."
             )
         except Exception as e:  # noqa: BLE001 - the reader must learn of any end of this thread
             self.error = SourceUnavailableError(f"cannot read from {address}: {type(e).__name__}: {e}.")
@@ -329,7 +329,7 @@ class _Receiver:
             raise BadRecordError(
                 f"line {self._line + 1} from {source.address} is not {source._encoding}: "
                 f"{e.reason} at byte {e.start} of {line[:60]!r}. "
-                "Set encoding, or invalid='replace' to go on with U+FFFD."
+                "Set encoding, or invalid='replace' to read U+FFFD instead."
             ) from e
 
     def _hand_over(self, texts: list[str]) -> None:

@@ -35,7 +35,7 @@ class NetworkOptions:
         "network.floating_buffers",
         integer(0, 64),
         8,
-        "Buffers that the channels of an input gate share, given by backlog.",
+        "Buffers that the channels of an input gate share, assigned by backlog.",
         aliases=["network.floating_buffers_per_gate"],
     )
     bind_host = Option(

@@ -257,7 +257,7 @@ class Options(NetworkOptions, RecoveryOptions):
 
     def _exclude(self, one: Option[Any], other: Option[Any], reason: str) -> NoReturn:
         raise ConfigurationError(
-            f"option {self._side(one)} does not go with {self._side(other, one)}: {reason}. Leave out one of them."
+            f"option {self._side(one)} cannot be combined with {self._side(other, one)}: {reason}. Leave out one."
         )
 
     def _side(self, option: Option[Any], beside: Option[Any] | None = None) -> str:

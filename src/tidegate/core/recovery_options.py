@@ -37,7 +37,7 @@ class RecoveryOptions:
         "checkpoint.interval",
         duration_or_off(10),
         0,
-        "Time between the triggers of two checkpoints; off: there are none, and a failure ends the job.",
+        "Time between the triggers of two checkpoints; off: no checkpoints, and a failure ends the job.",
         aliases=["execution.checkpointing.interval"],
     )
     checkpoint_dir = Option(

@@ -55,7 +55,7 @@ class ControlDecoder:
             (length,) = CONTROL_HEADER.unpack_from(self._buffer)
             if length > self._limit:
                 raise ProtocolError(
-                    f"a control message of {length} bytes is announced, at most {self._limit} are"
+                    f"a control message of {length} bytes is announced, at most {self._limit} are allowed"
                 )
             end = CONTROL_HEADER.size + length
             if len(self._buffer) < end:

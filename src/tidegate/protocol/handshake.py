@@ -70,7 +70,7 @@ class ServerHandshake:
         (length,) = _LENGTH.unpack_from(self._buffer, len(MAGIC))
         if length > MAX_HELLO_BYTES:
             raise AuthenticationError(
-                f"the peer's hello is {length} bytes long, at most {MAX_HELLO_BYTES} are"
+                f"the peer's hello is {length} bytes long, at most {MAX_HELLO_BYTES} are allowed"
             )
         end = start + length + NONCE_BYTES + MAC_BYTES
         if len(self._buffer) < end:

@@ -33,7 +33,7 @@ def listen(host: str, ports: str, option: str, *, patience_s: float = 0.0) -> so
                 reason = str(e.strerror)
         if time.monotonic() >= deadline:
             raise ConfigurationError(
-                f"no port of {option} ({ports}) can be had at {host or 'this host'}: {reason}. Widen the range (each "
+                f"no port of {option} ({ports}) is available at {host or 'this host'}: {reason}. Widen the range (each "
                 f"job of a driver needs a control port, each slot of a host a data port), or free one."
             )
         time.sleep(_TRY_AGAIN_S)

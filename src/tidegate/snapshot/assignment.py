@@ -138,7 +138,7 @@ def _left_behind(manifest: Manifest, vertices: Sequence[VertexLike], allowed: bo
             hint = "Undo the change of the program (operators that have a uid can be moved)"
         if first.name in names:
             hint = f"The job's operator {first.name!r} has another uid or place than it had. {hint}"
-        more = f", nor are those of {len(missing) - 1} more" if len(missing) > 1 else ""
+        more = f", nor are {len(missing) - 1} more with state" if len(missing) > 1 else ""
         raise StateCompatibilityError(
             f"operator {first.label()} has state in checkpoint {manifest.checkpoint_id} but is not in the job{more}. "
             f"{hint}, or set allow_non_restored_state to leave the state behind."

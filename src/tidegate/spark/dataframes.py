@@ -117,7 +117,7 @@ def _is_misread(t: pa.DataType) -> bool:
 
 def _no_way_out(field: pa.Field) -> SchemaError:
     return SchemaError(
-        f"to_dataframe cannot give column {field.name!r}: Spark does not read {field.type} from a file as it is. "
+        f"to_dataframe cannot return column {field.name!r}: Spark does not read {field.type} from a file as it is. "
         f"Convert it before (times to microseconds, unsigned numbers to int64, times of day to text)."
     )
 

@@ -103,7 +103,7 @@ class SparkGang:
                 raise SlotsUnavailableError(
                     f"the job needs {number_of(slots_needed, 'slot')}, and the master "
                     f"{self._spark.sparkContext.master} will never have more than {slots}. Start Spark with "
-                    f"local[{slots_needed}], or set parallelism={slots}. A driver that runs the job goes on"
+                    f"local[{slots_needed}], or set parallelism={slots}. A driver that already runs the job continues"
                 )
 
     def control_host(self) -> tuple[str, str]:

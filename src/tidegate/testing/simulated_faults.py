@@ -104,7 +104,7 @@ class SimulatedFaults:
             for slot in gang.slots.values():
                 if slot.paused and rng.random() < 0.005:
                     slot.paused = False
-                    return f"slot {slot.name} goes on"
+                    return f"slot {slot.name} continues"
         if self._strikes_left <= 0 or rng.random() >= self._strike_chance:
             return None
         struck = self._strike_now(simulation)

@@ -30,7 +30,7 @@ def format_of(given: Any, paths: Sequence[str]) -> TextFormat | ParquetFormat:
     name = found.pop() if len(found) == 1 else None
     if name is None:
         raise ProgramError(
-            f"the format of {path_name(paths[0])} cannot be told from its name. Say format={names}."
+            f"the format of {path_name(paths[0])} cannot be derived from its name. Set format={names}."
         )
     return _BY_NAME[name]()
 

@@ -207,7 +207,7 @@ def _refuse(
     for rival in rivals:
         if _life(directory, rival) == "alive":  # even with overwrite: nothing may be deleted now
             raise OutputDirectoryError(
-                f"{directory.show()} is in use: {_describe(directory, rival)}, and it is at work. Name another "
+                f"{directory.show()} is in use: {_describe(directory, rival)}, and it is running. Name another "
                 f"directory, set append=True, or stop that job first"
             )
     if found.others or (found.parts and not overwrite):
@@ -221,7 +221,7 @@ def _refuse(
     if overwrite:
         return
     advice = (
-        "If that job is at work, name another directory or set append=True. If it died, run it again with resume, or "
+        "If that job is running, name another directory or set append=True. If it died, run it again with resume, or "
         "set overwrite=True, which deletes what it wrote"
     )
     if rivals:
@@ -279,7 +279,8 @@ def _put(directory: OutputDirectory, mark: OwnerName, resuming: bool) -> _Found:
             break
     other = f" ({_describe(directory, rivals[0])})" if rivals else ""
     raise OutputDirectoryError(
-        f"{directory.show()} cannot be taken: another job takes it at the same moment{other}. Start the program once"
+        f"{directory.show()} cannot be taken: another job is taking it at the same moment{other}. "
+        f"Start the program once"
     )
 
 
@@ -350,7 +351,7 @@ def _bury_dead(directory: OutputDirectory, marks: Iterable[OwnerName], found: _F
         for name in names:
             directory.delete(name)
         _LOG.warning(
-            "the driver of job %s died without a word to %s: its mark and %d unfinished files are removed",
+            "the driver of job %s died without releasing %s: removed its mark and %d unfinished files",
             mark.job,
             directory.show(),
             len(names) - 1,

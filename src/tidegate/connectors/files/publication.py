@@ -140,7 +140,7 @@ class FileCommitter(Committer):
         if part.job != self._context.job_id:
             raise OutputDirectoryError(
                 f"operator {self._context.operator_name!r} cannot publish {pending.name}: it is a file of job "
-                f"{part.job}, but this is job {self._context.job_id}. Who has changed the checkpoint?"
+                f"{part.job}, but this is job {self._context.job_id}. Restore an unchanged checkpoint"
             )
         return part
 
@@ -192,7 +192,7 @@ class FileCommitter(Committer):
             if self._directory.is_local or size != taken:
                 raise OutputDirectoryError(
                     f"operator {self._context.operator_name!r} cannot publish {self._directory.show(hidden)}: there is "
-                    f"another file {visible}, which is not replaced. Move that one away; the job then goes on"
+                    f"another file {visible}, which is not replaced. Move that one away; the job then continues"
                 ) from None
             self._directory.delete(
                 hidden
