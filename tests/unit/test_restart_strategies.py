@@ -217,8 +217,10 @@ def test_absurd_strategies_are_refused_by_key_value_and_place(settings, said):
         ),
         (
             {"checkpoint_unaligned": True, "checkpoint_max_concurrent": 2},
-            "checkpoint.unaligned .* cannot be combined with checkpoint.max_concurrent .*perhaps none would be "
-            "complete",
+            (
+                "checkpoint.unaligned .* cannot be combined with checkpoint.max_concurrent "
+                ".*perhaps none would be complete"
+            ),
         ),
         (
             {"checkpoint_alignment_timeout": "1 s", "checkpoint_max_concurrent": 2},

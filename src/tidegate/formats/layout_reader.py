@@ -46,7 +46,7 @@ class Attempts:
         self._pause_bytes = 0
 
     def failed(self, size: int) -> None:
-        """Pause for some chunks of this size, twice as long as the last time; not after the first failure."""
+        """Pause for some chunks of this size, twice as long as the last time; the first failure is free."""
         if self._worked:
             self._worked = False
             return

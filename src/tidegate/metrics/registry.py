@@ -61,7 +61,7 @@ class TaskState(enum.IntEnum):
     IDLE = 1
     """It has nothing to do."""
     BACKPRESSURED = 2
-    """It has records but no credit to send them."""
+    """It has records, but its receivers have no room for more."""
 
 
 class TimeAccount:

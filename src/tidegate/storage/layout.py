@@ -46,7 +46,7 @@ class StoredPath(NamedTuple):
     """None for the manifest, whose content names it."""
     kind: Literal["exclusive", "shared", "manifest"]
     temporary: bool
-    """Whether the file still has its temporary name, because its writer died."""
+    """Whether the file still has its temporary name: it is being written, or its writer died."""
 
 
 class Claim(NamedTuple):

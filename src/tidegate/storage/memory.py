@@ -13,6 +13,7 @@ from typing import Any
 
 from tidegate.core.durations import format_size_bytes
 from tidegate.core.failpoints import failpoint
+from tidegate.core.options import Options
 from tidegate.snapshot.checksums import checksum
 from tidegate.snapshot.handles import StateFile
 from tidegate.storage import layout
@@ -27,8 +28,6 @@ from tidegate.storage.storage import (
     wrong_size,
 )
 
-DEFAULT_LIMIT_BYTES = 5 << 20
-
 
 class MemoryStorage(CheckpointStorage):
     """Files by path. The JobManager's storage has all accepted files, a slot's has those to restore."""
@@ -36,7 +35,9 @@ class MemoryStorage(CheckpointStorage):
     outlives_driver = False
 
     def __init__(
-        self, limit_bytes: int = DEFAULT_LIMIT_BYTES, files: Mapping[str, bytes] | None = None
+        self,
+        limit_bytes: int = Options.checkpoint_memory_limit.default,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
         """The most bytes that one operator subtask may write for one checkpoint."""

@@ -165,7 +165,7 @@ class OperatorHarness:
         self.operator.process_watermark(watermark_ms)
 
     def advance_clock(self, ms: int) -> None:
-        """Advance the wall clock, and call the operator if a timer is due; needs a `ManualClock`."""
+        """Advance the wall clock, and call the operator if it has something due; needs a `ManualClock`."""
         assert isinstance(self.clock, ManualClock)
         self.clock.advance_ns(ms * 1_000_000)
         due_ms = self.operator.next_processing_time_ms

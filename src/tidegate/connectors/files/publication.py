@@ -61,9 +61,9 @@ class PublishedNote(msgspec.Struct, frozen=True, tag_field="format", tag="tidega
     """What a subtask has published in an attempt, or is about to publish."""
 
     below: int
-    """The subtask's own files with smaller numbers are published."""
+    """It covers the subtask's own files with smaller numbers."""
     recovered: tuple[str, ...] = ()
-    """The visible names of published files that the subtask took over from earlier attempts."""
+    """The visible names of the covered files that the subtask took over from earlier attempts."""
 
     def covers(self, name: PublishedName, part: PartName) -> bool:
         """Whether this note, stored under `name`, says that the file was published."""

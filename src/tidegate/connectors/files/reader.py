@@ -40,7 +40,7 @@ class OpenSplit(ABC):
 
 
 class FileReader(SourceReader):
-    """Reads splits in the order of arrival; keeps one more in reserve, so that it rarely waits for a split."""
+    """Reads splits in the order of arrival; keeps at most one more in reserve, so that it does not wait for one."""
 
     last_split = ""
 
