@@ -1,6 +1,6 @@
-"""The top of the house: takes a program, plans it, and runs it where the options say.
+"""The top of the import order: plans a program and runs it on the runtime that the options name.
 
-`Environment` reaches this module by name when a program is explained or run; nothing else imports it.
+`Environment` imports this module by name to explain or run a program; no other module imports it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def explain(program: Program, format: str, note: str) -> str:
-    """The plan of a program in one of the formats; `note` is told with its warnings."""
+    """The plan of a program in one of the formats; `note` is added to its warnings."""
     return explain_graph(_stream_graph(program), format, note)
 
 
 def execute(program: Program, spark: Any) -> JobMetrics:
-    """Run a program to its end, with the display that the option `progress` asks for."""
+    """Run a program to its end, with a live display if the option `progress` asks for it."""
     graph = _graph_to_run(program)
     shown = _shows_progress(program.options)
     if shown and not is_notebook():
@@ -68,16 +68,16 @@ def execute_async(program: Program, spark: Any) -> Any:
 
 
 def collect(program: Program, spark: Any) -> Iterator[Any]:
-    """Start a program whose only sink collects, and yield its records as they come; closing early cancels it."""
+    """Start a program whose only sink collects, and yield its records as they arrive; closing early cancels it."""
     graph = _graph_to_run(program)
     node = next(n for n, sink in _sinks(graph) if isinstance(sink, CollectSink))
     client = _start(graph, program, spark)
-    # Asked for here, so that a caller who drops the iterator without a step cancels the job as well.
+    # Requested here, so that dropping the iterator before its first step cancels the job too.
     return _rows(client.collected_batches(node.operator_id), node.output_type)
 
 
 def stage_dataframe(dataframe: Any, env: Environment) -> Any:
-    """A source that reads a Spark DataFrame, staged as Parquet files that live as long as anybody may read them."""
+    """A source that reads a Spark DataFrame, staged as Parquet files that live as long as the source."""
     from tidegate.spark.dataframes import stage
 
     source, location = stage(dataframe, env.options)
@@ -88,7 +88,7 @@ def stage_dataframe(dataframe: Any, env: Environment) -> Any:
 def to_dataframe(env: Environment, stream: DataStream[Any], job_name: str | None) -> Any:
     """Run a bounded stream into Parquet files and read them as a Spark DataFrame.
 
-    Other DataFrames may be made from it, which do not hold it: the files stay until the session is gone.
+    The files stay until the session is gone: DataFrames derived from this one read them, but do not reference it.
     """
     from tidegate.spark.dataframes import dataframe_of, new_staging_dir, staging_sink
     from tidegate.spark.session import obtain_session
@@ -121,7 +121,7 @@ def _graph_to_run(program: Program) -> StreamGraph:
 
 
 def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
-    """Start the job, with a thread for each print sink that prints what it sends until the job has ended."""
+    """Start the job, and a thread for each print sink that prints its records until the job has ended."""
     job_graph = build_job_graph(graph)
     _log_guarantees(graph)
     _warn_of_missing_uids(graph)
@@ -152,14 +152,14 @@ def _start(graph: StreamGraph, program: Program, spark: Any) -> Any:
 
 
 def _log_guarantees(graph: StreamGraph) -> None:
-    """For programs that print no plan. That records will be lost although there are checkpoints is a warning."""
+    """Log the guarantees, for programs that print no plan; warn if records may be lost despite checkpoints."""
     for guarantee in guarantees(graph):
         lossy = guarantee.level == "at-most-once" and graph.options.checkpoint_interval
         _LOG.log(logging.WARNING if lossy else logging.INFO, "job %r: %s", graph.name, guarantee)
 
 
 def _warn_of_missing_uids(graph: StreamGraph) -> None:
-    """Without a uid an operator's state is found by its place in the program, so no change of it can be resumed."""
+    """Warn of operators with state and no uid: they find their state by their place, which a change may move."""
     if not graph.options.checkpoint_interval or not graph.options.checkpoint_dir:
         return  # nothing outlives the driver
     nameless = [node.name for node in graph.nodes if node.uid is None and node.operation.keeps_state]
@@ -194,13 +194,13 @@ def _start_on_spark(
     session = obtain_session(spark, options, job_graph.slots_needed, use)
     gang = SparkGang(session, options, use)
     if ahead.may_fence:
-        # A program that cannot run must not end a driver that can.
+        # A program that cannot run must not fence a driver that does.
         gang.check_start(job_graph.slots_needed)
     begin = ahead.take()
     with _abandoning(begin):
         runner = JobRunner(job_graph, options, gang, begin=begin, keeps=program, on_end=targets.release)
         try:
-            # Last, when nothing else can be refused any more: a sink may delete what an earlier run has left.
+            # Last, after everything that may refuse the job: a sink may delete what an earlier run left.
             with targets.of(begin):
                 return run_job(runner, plan)
         except BaseException:
@@ -231,7 +231,7 @@ def _result(client: Any) -> JobMetrics:
     except KeyboardInterrupt:
         try:
             client.cancel()
-        except TimeoutError as e:  # whoever interrupts has no use for another error
+        except TimeoutError as e:  # the user who interrupts needs no second error
             _LOG.warning("%s", e)
         raise
     for words in dropped_words(metrics):
@@ -240,7 +240,7 @@ def _result(client: Any) -> JobMetrics:
 
 
 class _Targets:
-    """What the sinks of a job write to: prepared on entry, released at the job's end or if it does not start."""
+    """The targets of a job's sinks: prepared on entry, released at the job's end or if it does not start."""
 
     def __init__(self, graph: StreamGraph) -> None:
         self._name = graph.name
@@ -250,13 +250,13 @@ class _Targets:
         self._prepared: list[tuple[Sink, SinkJob]] = []
 
     def check(self, ahead: Prospect) -> None:
-        """Refuse what cannot be written to, and change nothing."""
+        """Raise if a target cannot be written to, and change nothing."""
         attempt = ahead.next_attempt
         for sink, parallelism in self._sinks:
             sink.check_target(SinkJob(ahead.job_id, attempt, parallelism, ahead.is_resumed))
 
     def of(self, begin: Beginning) -> _Targets:
-        """The same, of the job that begins."""
+        """These targets, for the job that begins now."""
         self._resumable = begin.is_resumed
         claimed = begin.claim is not None
         self._jobs = [
@@ -279,11 +279,11 @@ class _Targets:
             self.release(self._resumable)
 
     def release(self, resumable: bool) -> None:
-        """Give everything back; called once, whatever became of the job."""
+        """Release all prepared targets; called once, however the job ended."""
         for sink, job in self._prepared:
             try:
                 sink.release(job, resumable=resumable)
-            except Exception:  # noqa: BLE001 -- the job has ended, and so it stays
+            except Exception:  # noqa: BLE001 -- the job has ended, so its result stands
                 _LOG.warning("job %r: %s cannot be released", self._name, sink.describe(), exc_info=True)
 
 
@@ -301,7 +301,7 @@ class _Printer:
         self._left = None if self._left is None else self._left - printed
 
     def take_all(self, batches: Any) -> None:
-        with contextlib.suppress(JobError):  # raised where the result is awaited
+        with contextlib.suppress(JobError):  # the caller that awaits the result gets it
             for batch in batches:
                 self.take(batch)
 

@@ -481,7 +481,7 @@ def test_who_wants_the_directory_of_a_job_that_is_at_work_is_told_so(local, opti
     """Also where it has visible files: to empty it, or to overwrite it, would be bad advice."""
     if has_files:
         (Path(local.uri) / "part-job-0000-000000000-000000.json").write_text("{}")
-    with pytest.raises(OutputDirectoryError, match=r"in use: job job.*and it is at work\. Name another"):
+    with pytest.raises(OutputDirectoryError, match=r"in use: job job.*and it is running\. Name another"):
         Output(local.uri, options).prepare("other")
     assert local.hidden("owner") == [".tidegate-job-0.owner"]
 
@@ -508,7 +508,7 @@ def test_the_mark_of_a_driver_that_was_killed_is_in_nobodys_way_but_its_pending_
     pending.unlink()
     Output(str(out)).prepare()
     assert [p.name for p in out.iterdir()] == [".tidegate-job-0.owner"]
-    assert "the driver of job dead died without a word" in caplog.text
+    assert "the driver of job dead died without releasing" in caplog.text
 
 
 def test_a_job_that_lost_its_directory_to_one_that_overwrites_publishes_nothing_more(output, monkeypatch):

@@ -480,7 +480,7 @@ def test_dictionary_columns_are_encoded_and_read_alike(tmp_path):
     ("arguments", "message"),
     [
         ({"path": []}, "needs a path"),
-        ({"path": "x.bin"}, "cannot be told from its name"),
+        ({"path": "x.bin"}, "cannot be derived from its name"),
         ({"path": "x", "format": "xml"}, "no file format 'xml'"),
         ({"path": "x.json", "watch": "soon"}, "watch='soon'"),
         ({"path": "x.json", "split_size": 0}, "split_size=0"),

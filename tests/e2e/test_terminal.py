@@ -184,9 +184,9 @@ def test_make_run_with_a_crash_shows_the_failure_the_recovery_and_the_exact_resu
     )
     assert failed is not None, make_run.screen
     # What the display says from then on: where the job went on from, and what had happened.
-    assert f"1 restart, attempt 1 goes on from checkpoint {failed[1]}" in words
+    assert f"1 restart, attempt 1 continues from checkpoint {failed[1]}" in words
     assert "last error (attempt 0): the process of slot 1" in words
-    again = make_run.screen.partition("goes on from checkpoint")[2]
+    again = make_run.screen.partition("continues from checkpoint")[2]
     shares = [int(share) for share in re.findall(r"^\S* (\d+)%$", again, re.MULTILINE)]
     assert shares, "how far it is, with what was read before the checkpoint"
     assert (shares[0] > 0, shares[-1]) == (True, 100)

@@ -253,7 +253,7 @@ def test_objects_without_columns_cannot_become_a_dataframe(make_env):
 )
 def test_a_column_that_spark_would_misread_is_refused_before_the_job_runs(make_env, kind):
     stream = make_env().from_collection([], type=pa.schema([("good", pa.int64()), ("bad", kind)]))
-    with pytest.raises(SchemaError, match="to_dataframe cannot give column 'bad'"):
+    with pytest.raises(SchemaError, match="to_dataframe cannot return column 'bad'"):
         stream.to_dataframe()
 
 

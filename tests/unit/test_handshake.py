@@ -152,4 +152,4 @@ def test_the_secret_is_never_shown():
     assert not any("show-me" in text for text in shown)
     again = SlotBootstrap.decode(bootstrap.encode())
     assert again == bootstrap
-    assert again.job_options() == options
+    assert Options().with_values(again.options, "the driver") == options

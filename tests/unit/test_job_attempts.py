@@ -436,11 +436,11 @@ def test_slots_that_cannot_come_up_three_times_in_a_row_end_a_job_that_never_ran
     for attempt in range(3):
         await_attempt(kit, attempt + 1)
         kit.say(0, m.RegisterSlot(address(0), "executor"))
-        kit.say(1, m.SlotUnusable(f"no port of network.data_ports (40100) can be had at 10.0.0.{attempt}"))
+        kit.say(1, m.SlotUnusable(f"no port of network.data_ports (40100) is available at 10.0.0.{attempt}"))
         kit.let_go()
     assert kit.end.status is J.FAILED
     assert (
-        "slot 1 cannot come up: no port of network.data_ports (40100) can be had at 10.0.0.2"
+        "slot 1 cannot come up: no port of network.data_ports (40100) is available at 10.0.0.2"
         in kit.end.message
     )
     assert kit.end.message.endswith("3 attempts in a row ended like this before the job had ever run")

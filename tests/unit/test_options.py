@@ -146,7 +146,7 @@ def test_an_error_names_what_the_user_wrote() -> None:
         ({"resume": "latest"}, r"option resume \(latest, set in code\) needs checkpoint_dir: "),
         (
             {"checkpoint_interval": "1 s", "checkpoint_mode": "at_most_once"},
-            r"option checkpoint_interval \(1 s, set in code\) does not go with checkpoint_mode \(at_most_once",
+            r"option checkpoint_interval \(1 s, set in code\) cannot be combined with checkpoint_mode \(at_most_once",
         ),
     ):
         with pytest.raises(ConfigurationError, match=said):

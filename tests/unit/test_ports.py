@@ -49,7 +49,7 @@ def test_when_all_are_taken_the_error_names_the_option_the_range_and_the_host(fr
         socket.create_server((HOST, free)),
         pytest.raises(
             ConfigurationError,
-            match=rf"no port of network\.control_port \({free}\) can be had at 127\.0\.0\.1: Address already in use",
+            match=rf"no port of network\.control_port \({free}\) is available at 127\.0\.0\.1: Address already in use",
         ),
     ):
         listen(HOST, str(free), "network.control_port")

@@ -328,12 +328,13 @@ def test_last_error_stays_on_the_screen_in_one_line_of_its_width():
     error = "job 'pv \"count\"' failed: operator 'parse' raised ValueError: " + "x" * 300 + "\nTraceback ..."
     shown = recovery(error=error, triggered=7, completed=6, latest_completed=completed_checkpoint(6))
     lines = lines_below(shown)
-    assert lines[1] == "1 restart, attempt 1 goes on from checkpoint 6"
+    assert lines[1] == "1 restart, attempt 1 continues from checkpoint 6"
     assert lines[2].startswith("last error (attempt 0): operator 'parse' raised ValueError: xxx")
     assert (len(lines), len(lines[2]), lines[2][-1]) == (3, 80, "…")
     line = plain_line(sample(), {}, shown)
     assert (
-        "| 1 restart, attempt 1 goes on from checkpoint 6 | last error (attempt 0): operator 'parse'" in line
+        "| 1 restart, attempt 1 continues from checkpoint 6 | last error (attempt 0): operator 'parse'"
+        in line
     )
     assert "\n" not in line
     assert len(line) < 500

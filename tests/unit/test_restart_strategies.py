@@ -209,19 +209,22 @@ def test_absurd_strategies_are_refused_by_key_value_and_place(settings, said):
         ({"checkpoint_mode": "twice"}, "checkpoint.mode cannot be 'twice'"),
         (
             {"checkpoint_mode": "at-most-once", "checkpoint_interval": "1 s"},
-            "checkpoint.interval .* does not go with checkpoint.mode .*takes no checkpoints",
+            "checkpoint.interval .* cannot be combined with checkpoint.mode .*takes no checkpoints",
         ),
         (
             {"checkpoint_mode": "AT_LEAST_ONCE", "checkpoint_unaligned": True},
-            "checkpoint.unaligned .* does not go with checkpoint.mode",
+            "checkpoint.unaligned .* cannot be combined with checkpoint.mode",
         ),
         (
             {"checkpoint_unaligned": True, "checkpoint_max_concurrent": 2},
-            "checkpoint.unaligned .* does not go with checkpoint.max_concurrent .*perhaps none would be complete",
+            (
+                "checkpoint.unaligned .* cannot be combined with checkpoint.max_concurrent "
+                ".*perhaps none would be complete"
+            ),
         ),
         (
             {"checkpoint_alignment_timeout": "1 s", "checkpoint_max_concurrent": 2},
-            "checkpoint.alignment_timeout .* does not go with checkpoint.max_concurrent",
+            "checkpoint.alignment_timeout .* cannot be combined with checkpoint.max_concurrent",
         ),
         ({"resume": "latest"}, "resume .* needs checkpoint.dir"),
     ],

@@ -1,1 +1,1 @@
-"""The command line: what a person sees and types."""
+"""The command line and the live display of a job."""

@@ -1,4 +1,4 @@
-"""`tidegate checkpoints`: what is stored below a checkpoint directory, and whether it is whole."""
+"""`tidegate checkpoints`: lists what is stored below a checkpoint directory, and checks it for damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.core.ids import ATTEMPTS_PER_DRIVER, attempt_name
-from tidegate.core.words import number_of
+from tidegate.core.words import number_of, printable
 from tidegate.metrics.quantities import brief_duration, brief_size
 from tidegate.snapshot.handles import KeyedStateHandle, OperatorStateHandle, StateFile
 from tidegate.snapshot.manifest import Manifest, ManifestOperator
@@ -33,20 +33,19 @@ _PLOT_FIXED = 68
 
 @dataclass(frozen=True)
 class CheckedCheckpoint:
-    """A checkpoint that could be read, and what is wrong with its files."""
+    """A readable checkpoint, with a message for each damaged file."""
 
     checkpoint: StoredCheckpoint
     damage: tuple[str, ...]
 
     @property
     def manifest(self) -> Manifest:
-        """What it says about itself."""
         return self.checkpoint.manifest
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What there is at a location."""
+    """The checkpoints at a location."""
 
     checkpoints: tuple[CheckedCheckpoint, ...]
     unusable: tuple[UnusableCheckpoint, ...]
@@ -54,16 +53,13 @@ class Findings:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none."""
         return not self.checkpoints and not self.unusable
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything cannot be restored."""
         return bool(self.unusable) or any(c.damage for c in self.checkpoints)
 
     def reasons(self) -> list[str]:
-        """All that is wrong."""
         return [r for u in self.unusable for r in u.reasons] + [r for c in self.checkpoints for r in c.damage]
 
 
@@ -75,7 +71,7 @@ def look(
     verify: bool = False,
     show_progress: bool = False,
 ) -> Findings:
-    """Read the manifests; `verify` reads all files too, else only their existence and sizes are looked at.
+    """Read the manifests and check that all files exist with their sizes; `verify` reads the files too.
 
     `job` is a job's name, or the beginning of its id. Raises `StorageError` if the location cannot be read.
     """
@@ -105,7 +101,7 @@ def look(
 def _damage_of_files(
     stored: Sequence[StoredCheckpoint], *, contents: bool, show_progress: bool
 ) -> dict[str, str]:
-    """What is wrong with each damaged file, by its place; a file that several checkpoints share is read once."""
+    """A message for each damaged file, by its place; a file that several checkpoints share is read once."""
     files = {_place(one, file): (one.storage, file) for one in stored for file in one.manifest.files}
     damage = {}
     with _reading(sum(file.size for _, file in files.values()), shown=show_progress) as advance:
@@ -124,7 +120,7 @@ def _place(one: StoredCheckpoint, file: StateFile) -> str:
 
 @contextlib.contextmanager
 def _reading(total_bytes: int, *, shown: bool) -> Iterator[Callable[[int], object]]:
-    """Show on standard error how far the reading is, where that is a terminal."""
+    """Show the progress of reading on standard error, if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     with Progress(
@@ -138,7 +134,7 @@ def _reading(total_bytes: int, *, shown: bool) -> Iterator[Callable[[int], objec
 
 
 def as_json(findings: Findings, *, whole: bool) -> str:
-    """The findings as JSON: a list of checkpoints, `whole` with everything in their manifests."""
+    """The findings as JSON: a list of checkpoints; if `whole`, with their complete manifests."""
     rows: list[dict[str, Any]] = []
     for one in findings.checkpoints:
         manifest: dict[str, Any] = json.loads(msgspec.json.encode(one.manifest))
@@ -158,7 +154,7 @@ def as_json(findings: Findings, *, whole: bool) -> str:
 
 
 def overview(findings: Findings) -> RenderableType:
-    """A table for each job, and below what is damaged."""
+    """A table for each job, and the damage below."""
     return Group(*_tables(findings), *_damage(findings))
 
 
@@ -181,21 +177,25 @@ def _tables(findings: Findings) -> list[RenderableType]:
                 f"{with_state} of {len(m.operators)}",
                 _verdict(one.damage, findings.verified),
             )
-        parts += [Text.assemble((_plain(newest.job_name), "bold"), f"  job {newest.job_id}"), table, Text()]
+        parts += [
+            Text.assemble((printable(newest.job_name), "bold"), f"  job {newest.job_id}"),
+            table,
+            Text(),
+        ]
     return parts
 
 
 def verification(findings: Findings) -> RenderableType:
-    """What `verify` found: a table for each job, each damaged file with who needs it, and what can be restored."""
+    """The result of `verify`: a table per job, each damaged file with the checkpoints that need it, and the rest."""
     needed_by: dict[str, list[str]] = {}
     for one in findings.checkpoints:
         for reason in one.damage:
             needed_by.setdefault(reason, []).append(str(one.manifest.checkpoint_id))
     lines: list[RenderableType] = [
-        Text(f"{_plain(reason)} It is needed by checkpoint{'s' * (len(ids) > 1)} {', '.join(ids)}.", "red")
+        Text(f"{printable(reason)} It is needed by checkpoint{'s' * (len(ids) > 1)} {', '.join(ids)}.", "red")
         for reason, ids in needed_by.items()
     ]
-    lines += [Text(_plain(reason), "red") for u in findings.unusable for reason in u.reasons]
+    lines += [Text(printable(reason), "red") for u in findings.unusable for reason in u.reasons]
     files = {_place(c.checkpoint, f): f.size for c in findings.checkpoints for f in c.manifest.files}
     damaged = sum(bool(c.damage) for c in findings.checkpoints) + len(findings.unusable)
     total = len(findings.checkpoints) + len(findings.unusable)
@@ -219,18 +219,17 @@ def verification(findings: Findings) -> RenderableType:
 
 
 def inspection(one: CheckedCheckpoint, findings: Findings) -> RenderableType:
-    """Everything about one checkpoint."""
     m = one.manifest
     head = Table.grid(padding=(0, 2))
     for word, value in (
-        ("job", f"{_plain(m.job_name)} ({m.job_id}), {attempt_name(m.attempt)}"),
+        ("job", f"{printable(m.job_name)} ({m.job_id}), {attempt_name(m.attempt)}"),
         ("path", one.checkpoint.path),
         ("completed", f"{_time(m.completed_ms)} UTC, {brief_duration(m.duration_ms)} after the trigger"),
         (
             "size",
             f"{brief_size(m.bytes_full)} in {number_of(len(m.files), 'file')}, {brief_size(m.bytes_new)} of it new",
         ),
-        ("written by", f"tidegate {_plain(m.tidegate_version)}"),
+        ("written by", f"tidegate {printable(m.tidegate_version)}"),
     ):
         head.add_row(Text(word, "dim"), Text(value))
     head.add_row(Text("files", "dim"), _verdict(one.damage, findings.verified))
@@ -267,13 +266,13 @@ def plot(findings: Findings, console_width: int | None = None) -> RenderableType
                 brief_size(m.bytes_new),
                 Text(bar(m.bytes_new, largest, width), "green"),
             )
-        name = _plain(manifests[-1].job_name)
+        name = printable(manifests[-1].job_name)
         parts += [Text.assemble((name, "bold"), f"  job {manifests[-1].job_id}"), table, Text()]
     return Group(*parts, *_damage(findings))
 
 
 def bar(value: float, most: float, width: int = 12) -> str:
-    """A bar of up to `width` characters, in eighths; anything above nothing is visible.
+    """A bar of up to `width` characters, in eighths; any value above zero is visible.
 
     >>> bar(100, 100, 4), bar(50, 100, 4), bar(1, 100, 4), bar(0, 0, 4)
     ('████', '██', '▏', '')
@@ -284,7 +283,6 @@ def bar(value: float, most: float, width: int = 12) -> str:
 
 
 def show(findings: Findings, what: Iterable[RenderableType], *, asked_for_one: bool = False) -> None:
-    """Print to the terminal."""
     console = Console()
     for part in what:
         console.print(part)
@@ -297,14 +295,16 @@ def _operators(m: Manifest) -> RenderableType:
     for operator in m.operators:
         parallelism = f"{operator.parallelism} of {operator.max_parallelism}"
         states = Group(*_states(operator)) if operator.subtasks else Text("none", "dim")
-        table.add_row(escape(_plain(operator.name)), escape(_plain(operator.uid or "")), parallelism, states)
+        table.add_row(
+            escape(printable(operator.name)), escape(printable(operator.uid or "")), parallelism, states
+        )
     return table
 
 
 def _states(operator: ManifestOperator) -> Iterable[RenderableType]:
     keyed = [s.keyed for s in operator.subtasks if s.keyed is not None]
     if keyed:
-        yield from (Text(_plain(line)) for line in _keyed_lines(keyed))
+        yield from (Text(printable(line)) for line in _keyed_lines(keyed))
     by_name: dict[str, list[OperatorStateHandle]] = {}
     for subtask in operator.subtasks:
         for handle in subtask.states:
@@ -319,7 +319,7 @@ def _states(operator: ManifestOperator) -> Iterable[RenderableType]:
         )
         rows = handles[0].rows if kind == "broadcast map" else sum(h.rows for h in handles)
         held = f"{number_of(rows, 'entry', 'entries')}, stored by {number_of(len(handles), 'subtask')}"
-        yield Text(_plain(f"{name}: {kind}{of}, {held}"))
+        yield Text(printable(f"{name}: {kind}{of}, {held}"))
 
 
 def _keyed_lines(keyed: Sequence[KeyedStateHandle]) -> Iterable[str]:
@@ -334,7 +334,7 @@ def _keyed_lines(keyed: Sequence[KeyedStateHandle]) -> Iterable[str]:
 
 
 def _positions(m: Manifest) -> Iterable[RenderableType]:
-    """The plain entries: source positions, committables, and what the enumerators know."""
+    """The plain entries: source positions, committables, and the states of enumerators."""
     table = _table("operator", "subtask", "state", "value")
     left_out = 0
     for operator in m.operators:
@@ -348,7 +348,9 @@ def _positions(m: Manifest) -> Iterable[RenderableType]:
             rows.append(("", "enumerator", bytes(m.enumerators[operator.id])))
         for subtask, name, value in rows[:_MOST_ENTRIES]:
             shown = value.decode("utf-8", "replace")
-            table.add_row(escape(_plain(operator.name)), subtask, escape(_plain(name)), escape(_plain(shown)))
+            table.add_row(
+                escape(printable(operator.name)), subtask, escape(printable(name)), escape(printable(shown))
+            )
         left_out += len(rows[_MOST_ENTRIES:])
     if table.row_count:
         yield table
@@ -368,12 +370,12 @@ def _in_flight(m: Manifest) -> Iterable[RenderableType]:
 def _files(m: Manifest) -> RenderableType:
     table = _table("size", "file")
     for file in m.files:
-        table.add_row(brief_size(file.size), escape(_plain(file.path)))
+        table.add_row(brief_size(file.size), escape(printable(file.path)))
     return table
 
 
 def _damage(findings: Findings) -> Iterable[RenderableType]:
-    return [Text(_plain(reason), "red") for reason in findings.reasons()]
+    return [Text(printable(reason), "red") for reason in findings.reasons()]
 
 
 def _verdict(damage: Sequence[str], verified: bool) -> Text:
@@ -390,18 +392,13 @@ def _table(*columns: str) -> Table:
             column,
             justify="right" if right else "left",
             overflow="fold",
-            no_wrap=right or column.startswith("completed") or not column,  # a bar is not to be folded
+            no_wrap=right or column.startswith("completed") or not column,  # a bar must not be folded
         )
     return table
 
 
-def _plain(text: str) -> str:
-    """Without characters that a terminal would obey: what is shown may come from anywhere."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def _attempt(attempt: int) -> str:
-    """Short, for a table: the driver and its attempt.
+    """An attempt in short, for a table: the driver and its attempt.
 
     >>> _attempt(3), _attempt(1_000_003)
     ('3', '2/3')

@@ -47,7 +47,7 @@ class PlanFormat(enum.StrEnum):
 
 
 class _OptionsAnywhere(TyperCommand):
-    """Takes its own options before and after the script, and leaves `--` with what follows it alone."""
+    """Takes its own options before and after the script, and passes `--` and all later words on."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         end = args.index("--") if "--" in args else len(args)
@@ -83,7 +83,7 @@ def main(
     """Stateful streams in Python, on the Spark you already run."""
 
 
-# Nothing behind the script's name is ours: also `--help` is the script's there.
+# All words after the script's name belong to the script, even `--help`.
 @app.command(
     options_metavar="[--OPTION VALUE]...",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -91,9 +91,9 @@ def main(
 def run(words: Words) -> None:
     """Run a script, with options set from here.
 
-    The script runs as `python job.py` would run it. Options given here win over what the script, its option file and
-    its own arguments say; `tidegate options` lists them. Every other word goes to the script, and so does everything
-    after `--`.
+    The script runs as with `python job.py`. Options given here override those of the script, its option file and its
+    own arguments; `tidegate options` lists them. Every other word goes to the script, and so does everything after
+    `--`.
 
     The exit code is the script's own; 1 if its job failed or was refused, with the reason on standard error.
 
@@ -114,10 +114,10 @@ def explain(
         Path | None, typer.Option("--output", help="File to write it to.", show_default="standard output")
     ] = None,
 ) -> None:
-    """Show what a script's first job would become, without running it.
+    """Show the plan of a script's first job, without running the job.
 
-    The script is run up to the place where it starts a job (`execute`, `execute_async`, `execute_and_collect` or
-    `to_dataframe`); there it ends, and the plan is shown. Arguments of the script that are also ours (`--format`,
+    The script runs up to the place where it starts a job (`execute`, `execute_async`, `execute_and_collect` or
+    `to_dataframe`); there it ends, and the plan is shown. Arguments of the script that `explain` has too (`--format`,
     `--output`, `--help`) go after `--`.
 
     Example: `tidegate explain examples/pv_count.py --format svg --output plan.svg`
@@ -128,7 +128,7 @@ def explain(
     def show_instead(program: Program) -> NoReturn:
         graph = build_stream_graph(program.name, program.sinks, program.transformations, program.options)
         plans.append(explain_graph(graph, format))
-        raise SystemExit  # ends the script, or its thread; no `except Exception` of it catches this
+        raise SystemExit  # ends the script, or its thread; an `except Exception` does not catch it
 
     ambient.instead_of_running = show_instead
     try:
@@ -151,7 +151,7 @@ def options() -> None:
 
     In code: Environment(parallelism=4). In a file: parallelism: 4. Here: --parallelism 4.
     """
-    # Not a table: the longest key is wider than what a terminal of 80 columns would leave for the meaning.
+    # Not a table: in 80 columns the longest key would leave too little room for the meaning.
     console = Console()
     for row in describe():
         console.print(f"[cyan]{row.key}[/cyan]  {escape(row.default)}", highlight=False)
@@ -179,9 +179,9 @@ def checkpoints(
 ) -> None:
     """List, inspect and verify the checkpoints that are stored in a directory.
 
-    The exit code is 1 if something is damaged, or if what is asked for (the directory, the checkpoint, the job) is not
-    there; a directory without a checkpoint is fine. Without `verify` manifests are checked, and that every file
-    is there with its size. `verify` reads every file once, says which are damaged, who needs them and what can still be
+    The exit code is 1 if something is damaged, or if the directory, checkpoint or job does not exist; a directory
+    without a checkpoint is fine. Without `verify` the command checks the manifests, and that every file exists with its
+    size. `verify` reads every file once, and says which are damaged, which checkpoints need them and what can still be
     restored.
 
     Examples: `tidegate checkpoints s3://lake/checkpoints --id 42`, `tidegate checkpoints verify s3://lake/checkpoints`
@@ -211,9 +211,7 @@ def checkpoints(
             _complain(reason)
     if findings.is_empty and (job or id is not None):
         which, flag = (f" {id}", "--id") if id is not None else (f" of a job {job!r}", "--job")
-        _complain(
-            f"there is no completed checkpoint{which} in it. Without {flag}, all that are there are listed."
-        )
+        _complain(f"there is no completed checkpoint{which} in it. Without {flag} the command lists all.")
         raise typer.Exit(FAILED)
     if findings.is_empty and verify and not as_json:
         print("There is nothing to verify.")
@@ -222,7 +220,7 @@ def checkpoints(
 
 @app.command()
 def version() -> None:
-    """Show the versions of tidegate and of what it stands on."""
+    """Show the versions of tidegate and of its main dependencies."""
     _print_versions()
 
 

@@ -1,4 +1,4 @@
-"""A notebook as a screen: what rich draws, as HTML in the output of the cell, drawn again in its place."""
+"""A notebook as a screen: what rich draws, as HTML in the output of a cell, replaced with each update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMAT = '<pre style="white-space:pre;line-height:1.25;font-family:monospace">{
 
 
 def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; IPython is not imported for the question."""
+    """Whether this process is the kernel of a notebook; does not import IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and getattr(shell, "kernel", None) is not None
@@ -27,12 +27,12 @@ def html_of(drawn: RenderableType) -> str:
 
 
 class NotebookScreen:
-    """One output of a cell. Made on the thread of the cell, drawn on any."""
+    """One output of a cell. Made on the thread of the cell; any thread may draw."""
 
     def __init__(self) -> None:
         display: Any = sys.modules["IPython"].display.display  # the kernel has loaded it
         self._handle: Any = display({"text/html": ""}, raw=True, display_id=True)
 
     def show(self, drawn: RenderableType) -> None:
-        """Draw it in place of what was there."""
+        """Replace the output."""
         self._handle.update({"text/html": html_of(drawn)}, raw=True)

@@ -1,4 +1,4 @@
-"""The plan of a job in the terminal, wrapped to its width so that every operator still begins at its own place."""
+"""Prints the plan of a job in the terminal, wrapped to its width; operators keep their indentation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 def print_plan(plan: str, out: TextIO | None = None) -> None:
-    """Print the text of `explain`; only a terminal gets it wrapped, a file or a pipe gets it as it is."""
+    """Print the text of `explain`; wrapped for a terminal, unchanged for a file or a pipe."""
     out = out or sys.stdout
     if out.isatty():
         plan = wrap_plan(plan, shutil.get_terminal_size().columns)
@@ -17,7 +17,7 @@ def print_plan(plan: str, out: TextIO | None = None) -> None:
 
 
 def wrap_plan(plan: str, width: int) -> str:
-    """Break lines that are longer than `width` at spaces; what follows is indented below its beginning.
+    """Break lines that are longer than `width` at spaces; continuation lines are indented further.
 
     >>> print(wrap_plan("  clicks [source: generator click; uid clicks] : Row(app_id: string)", 40))
       clicks [source: generator click; uid

@@ -1,8 +1,8 @@
 """Live progress of a job in the terminal: rates and back pressure per operator, checkpoints, restarts, the last error.
 
-`ProgressDisplay` asks for a `JobMetrics` and a `Recovery` from its own thread and draws them: in a terminal, or in the
-output of a notebook's cell; elsewhere it writes one plain line every few seconds. It must never harm the job: if a
-snapshot cannot be had, it logs that and stops. `Rates` and the functions that draw are pure: snapshots in, something
+`ProgressDisplay` fetches a `JobMetrics` and a `Recovery` on its own thread and draws them in a terminal or in the
+output of a notebook's cell; elsewhere it writes one plain line every few seconds. It must never harm the job: if it
+cannot get a snapshot, it logs that and stops. `Rates` and the functions that draw are pure: snapshots in, something
 printable out.
 """
 
@@ -40,7 +40,7 @@ _STATUS_STYLES = {
 
 
 class VertexRates(NamedTuple):
-    """What a vertex did between its last two reports: records per second, and shares of the time from 0 to 1."""
+    """The rates of a vertex between its last two reports: records per second, and fractions of the time."""
 
     in_per_s: float = 0.0
     out_per_s: float = 0.0
@@ -52,10 +52,10 @@ class VertexRates(NamedTuple):
 
 
 class Rates:
-    """Turns a series of snapshots into rates: the current ones, and those of its whole life once a job has ended.
+    """Turns a series of snapshots into current rates, or, once a job has ended, into rates over its whole life.
 
-    Slots report less often than the display draws, and not all at once. So each subtask's last two *different*
-    reports count, by the subtask's own clock; a subtask whose clock went back (a new attempt) starts afresh.
+    Slots report less often than the display draws, and not all at once. So each subtask's last two *different* reports
+    count, by the subtask's own clock; a subtask whose clock went back (a new attempt) starts again.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Rates:
         self._attempt = 0
 
     def add(self, metrics: JobMetrics) -> dict[int, VertexRates]:
-        """Take a snapshot in; give the rates by vertex."""
+        """Add a snapshot; returns the rates by vertex."""
         if metrics.attempt != self._attempt:
             self._reports.clear()
             self._attempt = metrics.attempt
@@ -104,7 +104,7 @@ class Rates:
 
 
 class ProgressDisplay:
-    """Shows a running job until the block ends; its own thread, the last state stays on the screen.
+    """Shows a running job until the `with` block ends, on its own thread; the last state stays on the screen.
 
     >>> from rich.console import Console
     >>> import io
@@ -142,7 +142,7 @@ class ProgressDisplay:
 
     @classmethod
     def of(cls, client: JobClient) -> ProgressDisplay:
-        """The display of everything that a client tells about its job."""
+        """The display of a client's job, with its checkpoints and restarts."""
         return cls(client.metrics, recovery=lambda: Recovery.of(client))
 
     def __enter__(self) -> ProgressDisplay:
@@ -161,7 +161,7 @@ class ProgressDisplay:
             self._live.stop()
 
     def refresh(self) -> None:
-        """Fetch and draw once, now. The thread calls this; so may a test, without the thread."""
+        """Fetch and draw once. The display's thread calls this; a test may call it without the thread."""
         if self._broken:
             return
         try:
@@ -174,7 +174,7 @@ class ProgressDisplay:
                 self._live.update(draw(metrics, rates, recovery), refresh=True)
             else:
                 self._print_line(plain_line(metrics, rates, recovery))
-        except Exception as e:  # noqa: BLE001 - whatever goes wrong here, the job goes on
+        except Exception as e:  # noqa: BLE001 - an error of the display must not harm the job
             self._broken = True
             _LOG.warning("the progress display stops: %s: %s", type(e).__name__, e)
 
@@ -191,14 +191,14 @@ class ProgressDisplay:
 def draw(
     metrics: JobMetrics, rates: dict[int, VertexRates], recovery: Recovery | None = None
 ) -> RenderableType:
-    """The whole display: a headline, the progress if it is known, a line per operator, checkpoints and restarts."""
+    """The whole display: a headline, the progress if known, a line per operator, checkpoints and restarts."""
     style = _STATUS_STYLES.get(metrics.status, "bold")
     headline = Text.assemble(
         (metrics.name, "bold"), "  ", (_words(metrics.status), style), "  ", format_time(metrics.elapsed_ms)
     )
-    # Fits 80 columns; what is left of a wider terminal goes to the operators' names.
+    # Fits 80 columns; a wider terminal leaves more room for the operators' names.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    # Only names may be cut: their column alone may wrap, as rich sees it, while their text does not.
+    # Only names may be cut. For that their column must be the only one that rich may wrap; their text does not wrap.
     table.add_column("operator", min_width=14)
     for column in ("tasks", "in/s", "out/s", "records", "queue"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -212,7 +212,7 @@ def draw(
             _name(vertex.name),
             f"{len(vertex.subtasks)}/{vertex.parallelism}",
             format_number(rate.in_per_s) if records_in else "",
-            # A chain that keeps everything to itself emits nothing.
+            # A chain without output edges and sinks emits nothing.
             format_number(rate.out_per_s) if records_out else "",
             f"{max(records_in, records_out):,}",
             str(vertex.total("backlog")),
@@ -257,7 +257,7 @@ def _words(status: str) -> str:
 
 
 def time_bar(rates: VertexRates, cells: int = _BAR_CELLS) -> Text:
-    """How the time was spent.
+    """The fractions of the time as a bar.
 
     >>> str(time_bar(VertexRates(busy=0.5, backpressured=0.25, idle=0.25), cells=8))
     '████▒▒··'
@@ -270,7 +270,7 @@ def time_bar(rates: VertexRates, cells: int = _BAR_CELLS) -> Text:
 
 
 def plain_line(metrics: JobMetrics, rates: dict[int, VertexRates], recovery: Recovery | None = None) -> str:
-    """The same in one line, for logs.
+    """The display in one line, for logs.
 
     >>> source = VertexMetrics(vertex=0, name="numbers", parallelism=1, records_expected=4_000_000,
     ...     subtasks=(SubtaskMetrics(subtask=0, records_out=1_000_000, busy_ms=500, idle_ms=500),))
@@ -292,7 +292,7 @@ def plain_line(metrics: JobMetrics, rates: dict[int, VertexRates], recovery: Rec
 
 
 def format_number(number: float) -> str:
-    """A number in a few characters.
+    """A number in a few characters, rounded.
 
     >>> format_number(0), format_number(12.34), format_number(9_990), format_number(1_234_567)
     ('0', '12', '10.0 k', '1.2 M')
@@ -304,7 +304,7 @@ def format_number(number: float) -> str:
 
 
 def format_time(milliseconds: int) -> str:
-    """Whole seconds, minutes from 60 s on.
+    """Whole seconds; from 60 s on with minutes and hours.
 
     >>> format_time(2_900), format_time(65_000), format_time(3_725_000)
     ('2 s', '1:05 min', '1:02:05 h')

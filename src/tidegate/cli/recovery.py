@@ -1,6 +1,6 @@
-"""How a job's checkpoints and restarts are shown: lines for the live display, and words for its line in a log.
+"""A job's checkpoints and restarts as lines of the live display, and as parts of a line in a log.
 
-Pure: what the job's client says and the time in, text out. `Recovery.of` asks the client.
+Pure: the overviews of the job and the time in, text out. Only `Recovery.of` asks the client.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from rich.text import Text
 
 from tidegate.api.job_client import JobClient
 from tidegate.core.ids import attempt_name
+from tidegate.core.words import printable
 from tidegate.jobmanager.checkpoint.statistics import CheckpointsOverview, CheckpointStatistics
 from tidegate.jobmanager.failover.job import JobOverview
 from tidegate.metrics.quantities import brief_duration, brief_size
 
 _FAILED = re.compile(r"^job (['\"]).*?\1 failed: ")
-"""What every such message begins with: the display has said whose it is."""
+"""The beginning of every such message; it is left out, because the display names the job already."""
 _MOST_IN_A_LINE = 200
-"""Characters of an error in a log; a terminal shows as much as it is wide."""
+"""Characters of an error in a log; a terminal cuts at its width."""
 
 
 class Recovery(NamedTuple):
-    """What a job's checkpoints and restarts are, at a wall-clock time in milliseconds."""
+    """A job's checkpoints and restarts at a wall-clock time in milliseconds."""
 
     job: JobOverview
     checkpoints: CheckpointsOverview
@@ -32,12 +33,11 @@ class Recovery(NamedTuple):
 
     @classmethod
     def of(cls, client: JobClient) -> Recovery:
-        """Ask a client, now."""
         return cls(client.overview(), client.checkpoints(), time.time_ns() // 1_000_000)
 
 
 def recovery_lines(recovery: Recovery) -> list[Text]:
-    """Up to four lines, each cut at the terminal's width: checkpoints, one that failed, restarts, the last error."""
+    """Up to four lines, cut at the terminal's width: checkpoints, a failed one, restarts, the last error."""
     lines = []
     checkpoints = checkpoint_words(recovery)
     if checkpoints:
@@ -55,7 +55,7 @@ def recovery_lines(recovery: Recovery) -> list[Text]:
 
 
 def recovery_parts(recovery: Recovery) -> list[str]:
-    """The same in parts of one line of a log."""
+    """The same information as parts of one line of a log."""
     parts = [checkpoint_words(recovery)]
     failed = failed_checkpoint(recovery.checkpoints)
     if failed is not None:
@@ -67,7 +67,7 @@ def recovery_parts(recovery: Recovery) -> list[str]:
 
 
 def checkpoint_words(recovery: Recovery) -> str:
-    """How many there were and how the last one was; empty if the job takes none, or has not begun to.
+    """The number of checkpoints and the last one; empty before the first trigger.
 
     >>> from tidegate.core.states import JobStatus
     >>> job = JobOverview(JobStatus.RUNNING, attempt=0, restarts=0, restart_strategy="none")
@@ -94,7 +94,7 @@ def checkpoint_words(recovery: Recovery) -> str:
 
 
 def failed_checkpoint(checkpoints: CheckpointsOverview) -> CheckpointStatistics | None:
-    """The last failed one, as long as none was completed after it."""
+    """The last failed checkpoint, if none has completed after it."""
     failed, completed = checkpoints.latest_failed, checkpoints.latest_completed
     if failed is None or (completed is not None and completed.checkpoint_id > failed.checkpoint_id):
         return None
@@ -102,17 +102,17 @@ def failed_checkpoint(checkpoints: CheckpointsOverview) -> CheckpointStatistics 
 
 
 def restart_words(job: JobOverview) -> str:
-    """How often the job was started again, and from where; empty if never, unless it was resumed.
+    """How often the job was restarted, and from which checkpoint; empty if it was neither restarted nor resumed.
 
     >>> from tidegate.core.states import JobStatus
     >>> restart_words(JobOverview(JobStatus.RUNNING, attempt=2, restarts=2, restart_strategy="", restored_checkpoint=7))
-    '2 restarts, attempt 2 goes on from checkpoint 7'
+    '2 restarts, attempt 2 continues from checkpoint 7'
     >>> restart_words(JobOverview(JobStatus.RUNNING, 1_000_000, restarts=0, restart_strategy="", restored_checkpoint=7))
-    'driver 2, attempt 0 goes on from checkpoint 7'
+    'driver 2, attempt 0 continues from checkpoint 7'
     """
     begun = attempt_name(job.attempt)
     if job.restored_checkpoint is not None:
-        begun += f" goes on from checkpoint {job.restored_checkpoint}"
+        begun += f" continues from checkpoint {job.restored_checkpoint}"
     if not job.restarts:
         return "" if job.restored_checkpoint is None else begun
     return f"{job.restarts} restart{'s' if job.restarts != 1 else ''}, {begun}"
@@ -125,13 +125,12 @@ def error_words(job: JobOverview) -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line, and without control characters: it may hold anything that a program raised.
+    """The first line of an error, without control characters.
 
     >>> one_line("ValueError: no\\x1b[2J\\n  at line 3")
     'ValueError: no\N{REPLACEMENT CHARACTER}[2J'
     """
-    first = text.strip().partition("\n")[0]
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in first)
+    return printable(text.strip().partition("\n")[0])
 
 
 def _cut(text: str) -> str:

@@ -1,7 +1,7 @@
-"""A user's script as a command runs it: as `__main__`, with its own arguments, its errors told plainly.
+"""Runs a user's script as `__main__`, with its own arguments, and prints its errors plainly.
 
-Everything happens in this process and this thread, as with `python job.py`: the same working directory, the same
-`sys.path[0]`, so a program cannot tell the difference, except that some options were set for it.
+Everything happens in this process and thread, as with `python job.py`: the same working directory and `sys.path[0]`. So
+a program notices no difference, except that some options are set for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEAR = 0.8
 
 
 class ScriptCall(NamedTuple):
-    """What a command line asks for: a script, the options of tidegate, and the script's own arguments."""
+    """The parts of a command line: a script, the options of tidegate, and the script's own arguments."""
 
     script: Path
     options: tuple[str, ...]
@@ -33,10 +33,10 @@ class ScriptCall(NamedTuple):
 
 
 def parse_call(words: Sequence[str]) -> ScriptCall:
-    """Sort out `[--option value ...] job.py [--option value ...] [its own words] [-- its own words]`.
+    """Parse `[--option value ...] job.py [--option value ...] [its own words] [-- its own words]`.
 
-    A word that looks like an option and is none belongs to the script, unless it is nearly the name of an option:
-    then it is refused, because a mistyped option that nobody reads would be worse.
+    A word that looks like an option and is not one belongs to the script. If it is nearly the name of an option, it is
+    refused: a mistyped option must not be ignored.
 
     >>> parse_call(["job.py", "--parallelism", "4", "--input", "clicks.json", "--", "--progress"])[1:]
     (('--parallelism=4',), ('--input', 'clicks.json', '--progress'))
@@ -55,7 +55,7 @@ def parse_call(words: Sequence[str]) -> ScriptCall:
 
 
 def run_script(call: ScriptCall) -> int:
-    """Run it to its end and return its exit code; what it raised has been printed to standard error."""
+    """Run the script to its end and return its exit code; prints what it raised to standard error."""
     before = sys.argv, sys.path[:]
     sys.argv = [str(call.script), *call.arguments]
     sys.path.insert(0, str(call.script.resolve().parent))
@@ -70,7 +70,7 @@ def run_script(call: ScriptCall) -> int:
     except TidegateError as e:
         print(f"{e}{_place(e, call.script)}", file=sys.stderr)
         return FAILED
-    except Exception as e:  # noqa: BLE001 - the user's own program may raise anything: shown as python shows it
+    except Exception as e:  # noqa: BLE001 - the user's program may raise anything; print it as python would
         traceback.print_exception(e.with_traceback(_own_part(e.__traceback__, call.script)))
         return FAILED
     finally:
@@ -102,7 +102,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _place(error: TidegateError, script: Path) -> str:
-    """The line of the script that was refused; a job's own failure says where it happened by itself."""
+    """The line of the script that was refused; empty for a job's failure, which names its own place."""
     lines = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)
     ]
@@ -112,7 +112,7 @@ def _place(error: TidegateError, script: Path) -> str:
 
 
 def _own_part(trace: TracebackType | None, script: Path) -> TracebackType | None:
-    """The traceback from the script's first line on, without how we got there."""
+    """The traceback from the script's first frame on, without ours."""
     rest = trace
     while rest is not None and rest.tb_frame.f_code.co_filename != str(script):
         rest = rest.tb_next

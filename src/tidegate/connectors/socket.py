@@ -1,8 +1,8 @@
 """Lines of text from a TCP server: for demonstrations and tests, never exactly-once (a socket cannot go back).
 
-A thread of the reader connects, receives and cuts lines, and waits while the job has not taken the earlier ones, so
-the peer is slowed down by TCP itself. `close` wakes that thread wherever it waits; only a name look-up that hangs
-cannot be interrupted.
+A thread of the reader connects, receives and cuts lines. It stops receiving while too many lines wait for the job, so
+TCP itself slows the peer down. `close` wakes that thread wherever it waits; only a hanging name look-up cannot be
+interrupted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_WAITING_CHUNKS = 16
 _CLOSE_TIMEOUT_S = 5.0
 _PROBE_MS = 30_000
 _PROBES = 5
-"""A server whose host is gone is noticed after about this time, with so many probes: it would seem quiet for ever."""
+"""TCP keep-alive notices a server whose host is gone; without it the server would only seem quiet."""
 
 
 class SourceUnavailableError(TidegateError):
@@ -39,7 +39,7 @@ class SourceUnavailableError(TidegateError):
 
 
 class SocketSplit(SourceSplit, frozen=True, kw_only=True):
-    """The one connection; the position is for messages only, nobody can return to it."""
+    """The one connection; the position is for messages only, a reader cannot return to it."""
 
     position: int = 0
 
@@ -47,15 +47,15 @@ class SocketSplit(SourceSplit, frozen=True, kw_only=True):
 class SocketSource(KnownSplitsSource[str]):
     """Reads lines from `host:port` until the peer closes; one reader, whatever the parallelism.
 
-    A connection that is refused is tried `retries` more times, `retry_delay` apart. A line longer than
-    `max_line_bytes` fails the job, and so do bytes that are not text in `encoding`, unless `invalid="replace"` puts
-    U+FFFD in their place. With the delimiter "\\n", a "\\r" before it is dropped. A last line needs no delimiter.
+    A refused connection is tried `retries` more times, `retry_delay` apart. A line longer than `max_line_bytes` fails
+    the job, and so do bytes that are not text in `encoding`, unless `invalid="replace"` replaces them by U+FFFD. With
+    the delimiter "\\n", a "\\r" before it is dropped. The last line needs no delimiter.
 
     >>> SocketSource("example.org", 9999).describe()
     'lines from example.org:9999'
     """
 
-    boundedness = Boundedness.CONTINUOUS_UNBOUNDED  # it ends all the same when the peer closes
+    boundedness = Boundedness.CONTINUOUS_UNBOUNDED  # still, it ends when the peer closes
     resettable = False
     split_type = SocketSplit
     on_request = False
@@ -101,24 +101,20 @@ class SocketSource(KnownSplitsSource[str]):
         super().__init__(record_type_of(str))
 
     def splits(self, parallelism: int) -> list[SourceSplit]:
-        """The connection, for the first reader; the others end at once."""
+        """One split, the connection, for the first reader; the other readers end at once."""
         return [SocketSplit(id=self.address)]
 
     def create_reader(self, context: ReaderContext) -> SourceReader[str]:
-        """Make a reader; it connects when it gets the split."""
         return _SocketReader(context, self)
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return f"{self._host}:{self._port}"
 
     def describe(self) -> str:
-        """Where the lines come from."""
         return f"lines from {self.address}"
 
     def identity(self) -> Identity:
-        """Host and port."""
         return "socket", self._host, self._port
 
 
@@ -136,7 +132,7 @@ class _SocketReader(RequestingReader[str]):
         self._receiver: _Receiver | None = None
 
     def poll(self) -> Batch[str] | Idle | Finished:
-        """Return what was received, then raise what went wrong, then finish."""
+        """Return the received lines; after the last one raise the receiver's error, or finish."""
         if self._receiver is None or self._split is None:
             return self.out_of_splits()
         lines, ended = self._receiver.take(self._context.batch_rows)
@@ -153,19 +149,16 @@ class _SocketReader(RequestingReader[str]):
         return self.out_of_splits()
 
     def add_splits(self, splits: Sequence[Any]) -> None:
-        """Connect."""
         super().add_splits(splits)
         (self._split,) = splits
         self._receiver = _Receiver(self._source, self._context.wake)
 
     def snapshot(self) -> list[Any]:
-        """The connection with the number of lines read, until the peer has closed."""
         if self._split is None:
             return []
         return [msgspec.structs.replace(self._split, position=self._split.position + self._lines_read)]
 
     def close(self) -> None:
-        """Close the connection and end the thread."""
         if self._receiver is not None:
             self._receiver.close()
 
@@ -175,7 +168,7 @@ class _Closed(Exception):
 
 
 class _Receiver:
-    """The thread that receives; `take` and `close` are called by the mailbox thread. Shared state: under `_changed`."""
+    """The thread that receives. The mailbox thread calls `take` and `close`; `_changed` guards the shared state."""
 
     def __init__(self, source: SocketSource, wake: Callable[[], None]) -> None:
         self._source = source
@@ -191,7 +184,7 @@ class _Receiver:
         self._thread.start()
 
     def take(self, most: int) -> tuple[list[str], bool]:
-        """Up to `most` lines, and whether there will be no others."""
+        """Up to `most` lines, and whether these are the last."""
         with self._changed:
             lines: list[str] = []
             while self._chunks and len(lines) < most:
@@ -205,7 +198,7 @@ class _Receiver:
             return lines, self._ended and not self._chunks
 
     def close(self) -> None:
-        """Wake the thread and wait for its end; may be called twice."""
+        """Wake the thread and wait until it ends; idempotent."""
         with self._changed:
             if self._closing:
                 return
@@ -213,7 +206,7 @@ class _Receiver:
             self._changed.notify()
         os.write(self._stop_write, b"x")
         self._thread.join(_CLOSE_TIMEOUT_S)
-        if not self._thread.is_alive():  # else it hangs in a name look-up and still watches the pipe
+        if not self._thread.is_alive():  # else it hangs in a name look-up and will still use the pipe
             os.close(self._stop_read)
             os.close(self._stop_write)
 
@@ -229,9 +222,9 @@ class _Receiver:
         except OSError as e:
             self.error = SourceUnavailableError(
                 f"the connection to {address} broke after {self._line} lines: {e.strerror or e}. "
-                "What the peer sent and nobody received is lost."
+                "Data that was sent but not received is lost."
             )
-        except Exception as e:  # noqa: BLE001 - a reader must not wait for a thread that is gone
+        except Exception as e:  # noqa: BLE001 - the reader must learn of any end of this thread
             self.error = SourceUnavailableError(f"cannot read from {address}: {type(e).__name__}: {e}.")
         with self._changed:
             self._ended = True
@@ -298,7 +291,7 @@ class _Receiver:
             if not data:
                 break
             rest += data
-            # The tail that was searched before is not searched again.
+            # Search only the new bytes, and a delimiter that straddles the border.
             if rest.rfind(delimiter, max(0, scanned - len(delimiter) + 1)) >= 0:
                 *lines, rest = rest.split(delimiter)
                 self._post(lines)
@@ -315,7 +308,7 @@ class _Receiver:
             )
 
     def _post(self, lines: list[bytes]) -> None:
-        """Decode, number and hand over; the lines before a bad one are handed over first."""
+        """Decode and count the lines, and hand them over; the lines before a bad one still get through."""
         texts: list[str] = []
         try:
             for line in lines:
@@ -336,7 +329,7 @@ class _Receiver:
             raise BadRecordError(
                 f"line {self._line + 1} from {source.address} is not {source._encoding}: "
                 f"{e.reason} at byte {e.start} of {line[:60]!r}. "
-                "Set encoding, or invalid='replace' to go on with U+FFFD."
+                "Set encoding, or invalid='replace' to read U+FFFD instead."
             ) from e
 
     def _hand_over(self, texts: list[str]) -> None:

@@ -1,1 +1,1 @@
-"""Values and decisions that everything else stands on: ids, errors, clocks, options, key groups."""
+"""The values at the bottom of the import order: ids, errors, clocks, options, key groups."""

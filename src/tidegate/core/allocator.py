@@ -1,9 +1,8 @@
-"""How the C allocator treats freed memory: keep it for the next batch instead of giving it back to the kernel.
+"""Makes the C allocator keep freed memory for the next batch instead of returning it to the kernel.
 
-Vectorised code makes and drops temporaries of a few hundred KiB for every batch. By default glibc returns them
+Vectorised code allocates and frees temporaries of a few hundred KiB for every batch. By default glibc returns them
 to the kernel and faults them in again page by page, which costs more than the arithmetic on them (figures in
-``docs/design/key-hashing.md``). A process that does nothing but process batches calls `keep_freed_memory` once,
-before its first batch.
+``docs/design/key-hashing.md``). A slot calls `keep_freed_memory` once, before its first batch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _LARGEST_MMAP_THRESHOLD: Final = 32 << 20  # glibc's own limit on 64-bit machine
 
 
 def keep_freed_memory(keep_bytes: int = 256 << 20) -> bool:
-    """Let malloc hold up to ``keep_bytes`` of freed memory. False, with no effect, where malloc is not glibc's."""
+    """Let malloc keep up to ``keep_bytes`` of freed memory. Returns False without effect if malloc is not glibc's."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

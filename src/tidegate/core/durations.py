@@ -1,8 +1,8 @@
 """Durations and sizes as people write them: "500 ms" to milliseconds, "32 KiB" to bytes, and back.
 
-Everything inside the engine counts in whole milliseconds and whole bytes, as plain ``int``. These functions
-stand at the border where a user's value comes in. They raise ``ValueError`` with the reason alone; the
-caller (the option registry) adds the key and the place that the value came from.
+The engine counts in whole milliseconds and whole bytes, as plain ``int``. These functions convert a user's value at the
+border. They raise ``ValueError`` with only the reason; the caller (the option registry) adds the key and the origin of
+the value.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _SIZE_STEPS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("Ki
 
 
 def parse_duration_ms(value: object) -> int:
-    """Whole milliseconds of a text with a unit, a number (of milliseconds) or a ``timedelta``.
+    """The milliseconds of a text with a unit, a number (of milliseconds) or a ``timedelta``.
 
     >>> parse_duration_ms("1.5 s"), parse_duration_ms("10 min"), parse_duration_ms(250)
     (1500, 600000, 250)
@@ -96,7 +96,7 @@ def format_duration_ms(milliseconds: int) -> str:
 
 
 def parse_size_bytes(value: object) -> int:
-    """Whole bytes of a text with a unit or a number (of bytes).
+    """The bytes of a text with a unit, or of a number (of bytes).
 
     >>> parse_size_bytes("32 KiB"), parse_size_bytes("1 MB"), parse_size_bytes(512)
     (32768, 1000000, 512)

@@ -1,14 +1,14 @@
 """The exception tree: every error that tidegate raises on purpose is a `TidegateError`.
 
-An error is a message to an operator: what failed, with names and both values, then what to do. Each class
-here is picklable (its arguments are the arguments of its constructor), so it crosses processes unchanged.
+An error is a message to an operator: what failed, with names and both values, then what to do. Each class is picklable
+(`args` are the constructor's arguments), so it crosses processes unchanged.
 """
 
 from __future__ import annotations
 
 
 class TidegateError(Exception):
-    """Anything that tidegate refuses or reports; catch this to catch them all."""
+    """The base of all errors that tidegate raises."""
 
 
 class ConfigurationError(TidegateError):
@@ -20,7 +20,7 @@ class ProgramError(TidegateError):
 
 
 class SchemaError(TidegateError):
-    """Records do not have the type that the plan says; names the operator, the column and both types."""
+    """Records do not have the type that the plan expects; names the operator, the column and both types."""
 
 
 class KeyTypeError(SchemaError):
@@ -28,11 +28,11 @@ class KeyTypeError(SchemaError):
 
 
 class SerializationError(TidegateError):
-    """A user's function or object cannot be sent to the slots, or a value not be stored; names it and what is wrong."""
+    """A function or object cannot be sent to the slots, or a value cannot be stored; names it and the reason."""
 
 
 class ModuleMissingError(SerializationError):
-    """What the program needs cannot be imported in a slot: it is not installed there, or in another version."""
+    """A slot cannot import a module that the program needs: it is missing there, or has another version."""
 
 
 class BadRecordError(TidegateError):
@@ -40,7 +40,7 @@ class BadRecordError(TidegateError):
 
 
 class ProtocolError(TidegateError):
-    """Bytes on a connection are not what the protocol says; the connection is closed, the job goes on."""
+    """Bytes on a connection break the protocol; the receiver closes the connection, the job continues."""
 
 
 class AuthenticationError(ProtocolError):
@@ -48,7 +48,7 @@ class AuthenticationError(ProtocolError):
 
 
 class IllegalTransitionError(TidegateError):
-    """A state machine was asked for a step that its table of legal transitions does not have."""
+    """A step is not in a state machine's table of legal transitions."""
 
 
 class JobError(TidegateError):
@@ -64,7 +64,7 @@ class SlotsUnavailableError(JobFailedError):
 
 
 class JobFencedError(JobFailedError):
-    """Another driver has taken the job over: this one has ended and left everything to the other."""
+    """Another driver has taken the job over, and this driver has ended."""
 
 
 class JobCanceledError(JobError):
@@ -76,7 +76,7 @@ class StateCompatibilityError(TidegateError):
 
 
 class TargetLostError(TidegateError):
-    """What a sink writes to belongs to another job or driver now: nothing more is written, and no restart helps."""
+    """The target of a sink now belongs to another job or driver: the sink writes nothing more, and no restart helps."""
 
 
 class CheckpointError(TidegateError):

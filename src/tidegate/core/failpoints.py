@@ -1,6 +1,6 @@
-"""Failpoints: named places at which tests make the system fail. Off, one costs a dictionary look-up.
+"""Failpoints: named places at which tests make the system fail. An inactive one costs the test of an empty dictionary.
 
-    failpoint("checkpoint.sync")          # in the code: a name that is in NAMES
+    failpoint("checkpoint.sync")               # in the code: a name in NAMES
     with injected("checkpoint.sync", crash):   # in a test: called there each time
 
 A test checks that every name is used in the code and exercised by some test.
@@ -36,7 +36,7 @@ _active: dict[str, Callable[[], None]] = {}
 
 
 def failpoint(name: str) -> None:
-    """Do what a test asked for at this place; nothing otherwise."""
+    """Run the action that a test has injected at this place, if any."""
     if _active:
         action = _active.get(name)
         if action is not None:
@@ -45,7 +45,7 @@ def failpoint(name: str) -> None:
 
 @contextlib.contextmanager
 def injected(name: str, action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` whenever the failpoint is passed, in this process."""
+    """Call `action` whenever this process passes the failpoint."""
     if name not in NAMES:
         raise ValueError(f"there is no failpoint {name!r}; known: {', '.join(sorted(NAMES))}")
     before = _active.get(name)

@@ -1,8 +1,8 @@
-"""Identities: what an operation is, as plain values that outlive a process and a version.
+"""Identities: plain values that identify an operation across processes and versions.
 
-An operator without a uid finds its state by its identity, so an identity is never made of text for display. It has no
-address and no module either: a script is `__main__` today and a module tomorrow. Two lambdas have one identity; the
-planner tells operators with equal identities apart by their place in the program.
+An operator without a uid finds its state by its identity, so an identity never contains text for display. It contains
+no address and no module either: a script is `__main__` today and a module tomorrow. All lambdas have one identity; the
+planner distinguishes operators with equal identities by their place in the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ADDRESS: Final = re.compile("0x[0-9a-fA-F]+")
 
 
 def function_identity(function: Any) -> str:
-    """The name of a function as its module has it; that of the class for an instance.
+    """The qualified name of a function; for a callable instance, the name of its class.
 
     >>> function_identity(functools.partial(max, 1)), function_identity(lambda n: n)
     ('max', '<lambda>')
@@ -29,12 +29,11 @@ def function_identity(function: Any) -> str:
 
 
 def class_identity(instance: Any) -> str:
-    """The name of the class of an instance."""
     return _unqualified(type(instance).__qualname__)
 
 
 def expression_identity(expression: Any) -> str:
-    """A polars expression as polars writes it: names alone would not tell `a > 1` from `a <= 1`."""
+    """A polars expression as polars writes it, so that `a > 1` and `a <= 1` differ."""
     return _ADDRESS.sub("", str(expression))
 
 

@@ -1,4 +1,4 @@
-"""Ids as types, so that a slot number cannot be passed where a subtask number is meant."""
+"""Ids as types, so that the type checker refuses a slot number in place of a subtask number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SubtaskId(NamedTuple):
 
 
 class ChannelId(NamedTuple):
-    """One direction of data between two subtasks: an edge, the producer's and the consumer's subtask index."""
+    """A channel from one subtask to another: an edge, the producer's and the consumer's subtask index."""
 
     edge: EdgeId
     producer: int
@@ -29,21 +29,21 @@ class ChannelId(NamedTuple):
 
 
 ATTEMPTS_PER_DRIVER: Final = 1_000_000
-"""A driver that resumes a job begins with the next multiple, so that no attempt of an earlier driver has the same
-number: its processes may still write, and the number is what keeps their files apart."""
+"""A driver that resumes a job starts with the next multiple, so that no two drivers use the same attempt number:
+processes of the earlier driver may still write, and the number keeps their files apart."""
 
 CHECKPOINTS_PER_DRIVER: Final = 1_000_000_000
-"""The same for the ids of checkpoints: no two drivers of a job ever use the same one, so none can write or delete what
-another wrote. One checkpoint per second uses them up in 31 years."""
+"""The same for checkpoint ids: no two drivers of a job use the same id, so none can write or delete the other's files.
+At one checkpoint per second they last 31 years."""
 
 
 def driver_of_attempt(attempt: int) -> int:
-    """Which driver of the job an attempt is of, counted from 0."""
+    """The number of the driver that runs an attempt, counted from 0."""
     return attempt // ATTEMPTS_PER_DRIVER
 
 
 def driver_of_checkpoint(checkpoint_id: int) -> int:
-    """Which driver of the job took a checkpoint.
+    """The number of the driver that took a checkpoint, counted from 0.
 
     >>> driver_of_checkpoint(42), driver_of_checkpoint(1_000_000_042)
     (0, 1)
@@ -52,7 +52,7 @@ def driver_of_checkpoint(checkpoint_id: int) -> int:
 
 
 def first_checkpoint_of(attempt: int) -> int:
-    """The id of the first checkpoint of the driver that an attempt is of.
+    """The id of the first checkpoint of the driver that runs an attempt.
 
     >>> first_checkpoint_of(3), first_checkpoint_of(1_000_003)
     (1, 1000000001)
@@ -61,7 +61,7 @@ def first_checkpoint_of(attempt: int) -> int:
 
 
 def attempt_name(attempt: int) -> str:
-    """An attempt as people read it: counted for each driver, and the driver only where it is not the first.
+    """An attempt for people: counted per driver; names the driver only if it is not the first.
 
     >>> attempt_name(2), attempt_name(1_000_000)
     ('attempt 2', 'driver 2, attempt 0')
@@ -71,5 +71,5 @@ def attempt_name(attempt: int) -> str:
 
 
 def new_job_id() -> JobId:
-    """Return a random job id of 16 hexadecimal digits."""
+    """A random job id of 16 hexadecimal digits."""
     return JobId(secrets.token_hex(8))

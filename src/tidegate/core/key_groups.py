@@ -1,8 +1,8 @@
 """Key groups: the unit in which keyed state is partitioned, stored and moved when a job is rescaled.
 
-A key belongs to a key group by its stable hash, a key group to a subtask by range. The rules are those of
-Flink's ``KeyGroupRangeAssignment``; `tidegate.keys.key_group_columns` has the vectorised twins. The number of key
-groups is the job's max parallelism, fixed once there is state.
+A key's stable hash determines its key group; ranges of key groups belong to subtasks. The rules are those of Flink's
+``KeyGroupRangeAssignment``; `tidegate.keys.key_group_columns` has the vectorised twins. The number of key groups is the
+job's max parallelism, fixed once there is state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UPPER_BOUND_MAX_PARALLELISM: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeyGroupRange:
-    """The key groups ``start`` to ``end``, both inclusive. ``end`` before ``start``: none."""
+    """The key groups ``start`` to ``end``, both inclusive; empty if ``end`` is before ``start``."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class KeyGroupRange:
         return f"{self.start}-{self.end}"
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
-        """The key groups that are in both: what a restored subtask takes from a stored range."""
+        """The key groups in both ranges: a restored subtask takes these from a stored range."""
         return KeyGroupRange(max(self.start, other.start), min(self.end, other.end))
 
 
@@ -62,7 +62,7 @@ def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> Key
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Max parallelism of an operator that sets none: room to grow by half, within 128 and 32768.
+    """The max parallelism of an operator that sets none: room to grow by half, between 128 and 32768.
 
     >>> default_max_parallelism(1), default_max_parallelism(100), default_max_parallelism(30_000)
     (128, 256, 32768)
@@ -73,7 +73,7 @@ def default_max_parallelism(parallelism: int) -> int:
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:
-    """Refuse a parallelism that has no key group for some subtask, or a max parallelism out of bounds."""
+    """Refuse a parallelism that leaves a subtask without key group, or a max parallelism out of bounds."""
     if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
         raise ConfigurationError(
             f"max parallelism is {max_parallelism}, but must be from 1 to {UPPER_BOUND_MAX_PARALLELISM}."

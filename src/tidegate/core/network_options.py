@@ -7,7 +7,7 @@ from tidegate.core.option_types import DURATION, PORTS, SIZE, TEXT, at_least, ch
 
 
 class NetworkOptions:
-    """What can be set about connections and what goes over them."""
+    """The options of connections and buffers."""
 
     __slots__ = ()
 
@@ -15,14 +15,14 @@ class NetworkOptions:
         "network.buffer_timeout",
         DURATION,
         10,
-        "Longest time that a record waits for its batch to fill; 0: flush at once.",
+        "Longest time that a record waits for its batch to fill; 0: flush immediately.",
         aliases=["execution.buffer_timeout"],
     )
     buffer_size = Option(
         "network.buffer_size",
         at_least(1, SIZE),
         512 << 10,
-        "Bytes that small batches are gathered to before they are sent; one of more than twice as much is cut.",
+        "Bytes to which small batches are collected before they are sent; a batch of more than twice that is cut.",
         aliases=["taskmanager.memory.segment_size"],
     )
     buffers_per_channel = Option(
@@ -35,7 +35,7 @@ class NetworkOptions:
         "network.floating_buffers",
         integer(0, 64),
         8,
-        "Buffers that the channels of an input gate share, given by backlog.",
+        "Buffers that the channels of an input gate share, assigned by backlog.",
         aliases=["network.floating_buffers_per_gate"],
     )
     bind_host = Option(
@@ -86,6 +86,6 @@ class NetworkOptions:
         "network.link_timeout",
         at_least(1_000, DURATION),
         15_000,
-        "Silence of a peer's host, also of its kernel, after which the data connection to it is taken for dead; also "
-        "the time to open one. A peer that is only slow to read is not silent.",
+        "Silence of a peer's host, including its kernel, after which the data connection to it counts as dead; also "
+        "the time to open one. A peer that only reads slowly is not silent.",
     )

@@ -1,6 +1,6 @@
-"""One option and the registry of all: a key, a name, aliases, a type, a default, a sentence of help.
+"""`Option`, with its key, name, aliases, type, default and help, and the registry of all options.
 
-`tidegate.core.options` has the options of the engine and their values; everybody imports from there.
+`tidegate.core.options` has the options of the engine and their values; other modules import from there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CODE: Final = "code"
-"""The origin of what a program passes to `Environment` as keyword arguments."""
+"""The origin of options that a program passes to `Environment` as keyword arguments."""
 
 
 class Option(Generic[T]):
-    """One thing that can be set. `Options.<name>` is the option itself, ``options.<name>`` its value."""
+    """One option. `Options.<name>` is the option itself, ``options.<name>`` its value."""
 
     __slots__ = ("aliases", "default", "help", "key", "name", "type")
 
@@ -63,11 +63,11 @@ class Option(Generic[T]):
         raise AttributeError(f"options are immutable: cannot set {self.name}")
 
     def written(self, origin: str) -> str:
-        """How it is written there: as a keyword argument in code, else as the key."""
+        """The spelling used in an origin: the keyword argument in code, otherwise the key."""
         return self.name if origin == CODE else self.key
 
     def parse(self, value: object, origin: str, spelling: str = "") -> T:
-        """The value in its own type, or a `ConfigurationError` with what was written, and the expected form."""
+        """The value in the option's type; raises `ConfigurationError` with the value and the expected form."""
         try:
             return self.type.parse(value)
         except ValueError as reason:
@@ -79,7 +79,7 @@ class Option(Generic[T]):
 
 
 class OptionRow(NamedTuple):
-    """One line of the reference: what ``--help`` and the documentation show."""
+    """One line of the option reference in ``--help`` and the documentation."""
 
     key: str
     name: str
@@ -107,7 +107,7 @@ def register(option: Option[T]) -> Option[T]:
 
 
 def find_option(spelling: str, origin: str = "") -> Option[Any]:
-    """The option of a key, name or alias; case and ``-`` or ``_`` do not matter. Else names the nearest."""
+    """The option of a key, name or alias, whatever the case and ``-`` or ``_``; an error names the nearest one."""
     option = SPELLINGS.get(plain(spelling))
     if option is not None:
         return option

@@ -1,6 +1,6 @@
-"""The types of option values: how each is read, checked and shown.
+"""The types of option values: how each is parsed, checked and shown.
 
-Used by the registry in `tidegate.core.options` and by modules that register options of their own.
+The registry in `tidegate.core.options` uses them, and modules that register their own options.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class OptionType(Generic[T]):
-    """How the values of an option are read and shown. ``parse`` raises ``ValueError`` for a bad value."""
+    """How to parse and show the values of an option. ``parse`` raises ``ValueError`` for a bad value."""
 
     name: str
     form: str
@@ -85,7 +85,7 @@ def integer(at_least: int, at_most: int | None = None) -> OptionType[int]:
 
 
 def port_range(text: str) -> range:
-    """The ports that a text of the type `PORTS` means; empty: the kernel chooses."""
+    """The ports in a text of the type `PORTS`; for an empty text port 0, which lets the kernel choose."""
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1) if text else range(1)
 
@@ -110,9 +110,9 @@ PORTS: Final = OptionType(
 
 
 def choice(*words: str, also: Mapping[str, str] = MappingProxyType({})) -> OptionType[str]:
-    """One of a few words; case and ``-`` or ``_`` do not matter. ``also`` maps other words to one of them.
+    """One of a few words, whatever the case and ``-`` or ``_``. ``also`` maps other words to one of them.
 
-    YAML reads a bare ``on`` as true, so a boolean stands for the words on and off.
+    A boolean means on or off, because YAML reads a bare ``on`` as true.
     """
     meaning = {word.replace("-", "_"): word for word in words}
     meaning.update({other.replace("-", "_"): meaning[word.replace("-", "_")] for other, word in also.items()})
@@ -148,7 +148,7 @@ def number(at_least: float, at_most: float) -> OptionType[float]:
 
 
 def duration_or_off(minimum: int) -> OptionType[int]:
-    """A duration of at least so many milliseconds, or off, which is 0."""
+    """A duration of at least ``minimum`` milliseconds, or off, which is 0."""
 
     def parse(value: object) -> int:
         if value is False or (isinstance(value, str) and value.strip().lower() in ("off", "none", "never")):
@@ -164,7 +164,7 @@ def duration_or_off(minimum: int) -> OptionType[int]:
 
 
 def at_least(minimum: int, of: OptionType[int]) -> OptionType[int]:
-    """The same type, refusing smaller values (a zero interval, a buffer of no bytes)."""
+    """A type that refuses values below ``minimum`` (a zero interval, an empty buffer)."""
 
     def parse(value: object) -> int:
         number = of.parse(value)

@@ -1,17 +1,17 @@
-"""The one registry of options: what can be set, of which type, with which default, and who set it.
+"""The registry of options, and their values with the origin of each.
 
-An option has a dotted ``key`` (``network.buffer_timeout``: files and the command line) and a Python
-``name`` (``buffer_timeout``: keyword argument and attribute). The class body of `Options` is the registry
-of the engine's own options; a connector adds its own with `register`. Values come in layers, each over the
-one before: defaults, file, code, command line:
+An option has a dotted ``key`` (``network.buffer_timeout``: files and the command line) and a Python ``name``
+(``buffer_timeout``: keyword argument and attribute). The class body of `Options` is the registry of the engine's own
+options; a connector adds its own with `register`. Values come in layers, and a later layer wins: defaults, file, code,
+command line:
 
 >>> options = Options().with_values({"network": {"buffer_timeout": "5 ms"}}, "job.yaml")
 >>> options = options.with_keywords(parallelism=2)
 >>> options.buffer_timeout, options.parallelism, options.get(Options.heartbeat_timeout)
 (5, 2, 10000)
 
-Durations are milliseconds and sizes are bytes once they are inside. `Options` is immutable and picklable: the
-driver ships it to the slots as it is.
+Inside, durations are milliseconds and sizes are bytes. `Options` is immutable and picklable: the driver sends it to the
+slots unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COMMAND_LINE: Final = "the command line"
 
 
 class Options(NetworkOptions, RecoveryOptions):
-    """The values in force, each with the place that set it: an immutable mapping from key to value."""
+    """The effective values, each with its origin: an immutable mapping from key to value."""
 
     __slots__ = ("_origins", "_values")
 
@@ -99,7 +99,7 @@ class Options(NetworkOptions, RecoveryOptions):
         "execution.batch_rows",
         integer(1),
         262144,
-        "Most rows that a source puts in one batch; fewer where what is chained behind it is slow.",
+        "Most rows that a source puts in one batch; fewer if the operators chained after it are slow.",
     )
     mini_batch = Option(
         "execution.mini_batch",
@@ -128,7 +128,7 @@ class Options(NetworkOptions, RecoveryOptions):
         "watermark.interval",
         DURATION,
         200,
-        "Time between the watermarks of a source, and from its first record to the first; 0: one behind every batch.",
+        "Time between the watermarks of a source, and from its first record to the first; 0: one after every batch.",
         aliases=["pipeline.auto_watermark_interval"],
     )
 
@@ -142,7 +142,7 @@ class Options(NetworkOptions, RecoveryOptions):
         "heartbeat.timeout",
         at_least(1, DURATION),
         10_000,
-        "Silence after which a slot or the JobManager is taken for dead.",
+        "Silence after which a slot or the JobManager counts as dead.",
     )
     slots_wait_timeout = Option(
         "slots.wait_timeout",
@@ -180,7 +180,7 @@ class Options(NetworkOptions, RecoveryOptions):
         object.__setattr__(self, "_origins", MappingProxyType(origins))
 
     def get(self, option: Option[T]) -> T:
-        """The value in force, in the option's own type."""
+        """The effective value, in the option's type."""
         value: T = self._values.get(option.key, option.default)  # type: ignore[assignment]
         return value
 
@@ -202,9 +202,7 @@ class Options(NetworkOptions, RecoveryOptions):
             given[option.key] = spelling
             merged[option.key] = option.parse(value, origin, spelling)
             origins[option.key] = origin
-        layered = Options.__new__(Options)
-        layered._keep(merged, origins)
-        return layered
+        return _restore(merged, origins)
 
     def with_keywords(self, **keywords: object) -> Options:
         """The layer of code: the keyword arguments of ``Environment``. ``None`` means not given."""
@@ -212,14 +210,14 @@ class Options(NetworkOptions, RecoveryOptions):
         return self.with_values(given, CODE)
 
     def with_arguments(self, arguments: Sequence[str]) -> Options:
-        """The layer of the command line; for words that are no option see `split_arguments`."""
+        """The layer of the command line; `split_arguments` separates words that are not options."""
         values, rest = split_arguments(arguments)
         if rest:
             raise ConfigurationError(f"cannot use {rest[0]!r} on the command line: write --option key=value.")
         return self.with_values(values, COMMAND_LINE)
 
     def checked(self) -> Options:
-        """These options, once they also fit each other. Called when all layers are in."""
+        """These options, after a check that they fit together; called when all layers are in."""
         cls = Options
         derived = self.origin(cls.max_parallelism) == DEFAULT_ORIGIN
         if not derived and self.parallelism > self.max_parallelism:
@@ -259,17 +257,17 @@ class Options(NetworkOptions, RecoveryOptions):
 
     def _exclude(self, one: Option[Any], other: Option[Any], reason: str) -> NoReturn:
         raise ConfigurationError(
-            f"option {self._side(one)} does not go with {self._side(other, one)}: {reason}. Leave out one of them."
+            f"option {self._side(one)} cannot be combined with {self._side(other, one)}: {reason}. Leave out one."
         )
 
     def _side(self, option: Option[Any], beside: Option[Any] | None = None) -> str:
-        """An option with its value, as it was written; one that was not, as the other one."""
+        """An option with its value, spelled as in its origin; a default is spelled as in the origin of `beside`."""
         origin = self.origin(option)
         name = option.written(origin if beside is None or origin != DEFAULT_ORIGIN else self.origin(beside))
         return f"{name} ({option.type.show(self.get(option))}, set in {origin})"
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values (int, bool, str) of what was set, without the defaults: for messages and manifests."""
+        """Plain values (int, bool, str) of the options that were set, without defaults: for messages and manifests."""
         return dict(self._values)
 
     def __getitem__(self, spelling: str) -> object:
@@ -304,11 +302,11 @@ class Options(NetworkOptions, RecoveryOptions):
 def split_arguments(
     arguments: Sequence[str], *, known_only: bool = False
 ) -> tuple[dict[str, object], list[str]]:
-    """The options of a command line, and the words that are none.
+    """The options of a command line, and the other words.
 
-    Takes ``--option key=value`` (also ``-o``), ``--key value`` and ``--key=value``; a boolean needs no value.
-    A ``--word`` that is no option is refused with the nearest one, or, if ``known_only``, left to the
-    program. Words after ``--`` are the program's.
+    Takes ``--option key=value`` (also ``-o``), ``--key value`` and ``--key=value``; a boolean needs no value. Refuses a
+    ``--word`` that is not an option and names the nearest one; if ``known_only``, leaves it to the program. Words after
+    ``--`` belong to the program.
     """
     values: dict[str, object] = {}
     rest: list[str] = []
@@ -340,7 +338,7 @@ def split_arguments(
 
 
 def _next_value(option: Option[Any], waiting: list[str]) -> str:
-    """The word after ``--key``; a boolean takes it only if it is one (``--mini-batch in.json`` does not)."""
+    """The word after ``--key``; a boolean option takes it only if it is a boolean (not in ``--mini-batch in.json``)."""
     if option.type is BOOLEAN:
         try:
             BOOLEAN.parse(waiting[-1] if waiting else None)

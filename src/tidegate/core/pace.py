@@ -1,7 +1,7 @@
-"""How many rows to take at a time where their cost is unknown: learned from what the last ones took.
+"""Learns how many rows to take at a time from the cost of earlier batches.
 
-Batches of different sizes tell two costs apart: that of each row, which smaller batches make shorter, and that of each
-batch (a call to a service, a commit), which they would only make more frequent.
+Batches of different sizes show two costs: that of each row, which smaller batches spread out, and that of each batch (a
+call to a service, a commit), which smaller batches would only make more frequent.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 from tidegate.core.clock import Clock
 
 FIRST_ROWS: Final = 16
-"""To begin with where a row may take a second."""
+"""The first batch if a row may take a second."""
 _MOST_GROWTH: Final = 16
 _MOST_GROWTH_BY_BATCH: Final = 2
-"""If rows seem to cost nothing: that may be a mistake, as times are not exact."""
+"""If rows seem to cost nothing: measured times are not exact, so that may be wrong."""
 
 
 class Pace:
-    """Aims at batches that take a given time, or twice the cost of a batch where that alone takes longer. Pure."""
+    """Aims at batches that take a given time, or twice the fixed cost of a batch if that is longer. Pure."""
 
     def __init__(self, aim_ns: int, first_rows: int, most_rows: int) -> None:
         self._aim_ns = aim_ns
@@ -28,10 +28,10 @@ class Pace:
         self._batch_ns = 0
         self._knows_batch = False
         self.rows = min(first_rows, most_rows)
-        """How many to take next, at most."""
+        """The most rows to take next."""
 
     def took(self, rows: int, spent_ns: int, *, full: bool = True) -> None:
-        """These rows took so long; `full`: there were as many as there could be, so there may be more next time."""
+        """Report the time of a batch; `full`: it had as many rows as allowed, so the next may have more."""
         self._learn(rows, spent_ns)
         aim_ns = max(self._aim_ns, 2 * self._batch_ns)
         row_ns = max(spent_ns - self._batch_ns, 1) / rows
@@ -45,7 +45,7 @@ class Pace:
             self.rows = min(self._most, 2 * rows)
 
     def _learn(self, rows: int, spent_ns: int) -> None:
-        """Tell the cost of a batch from that of its rows, by the last one that had at least twice or half as many."""
+        """Estimate the fixed cost per batch by comparing with the last batch of at least twice or half the rows."""
         for other_rows, other_ns in reversed(self._taken):
             if 2 * rows <= other_rows or 2 * other_rows <= rows:
                 row_ns = max(0.0, (spent_ns - other_ns) / (rows - other_rows))

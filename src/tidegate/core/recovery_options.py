@@ -1,9 +1,9 @@
 """The options of checkpoints and restarts; part of `tidegate.core.options.Options`.
 
-Flink's keys are aliases. Where a default is not Flink's: `checkpoint.tolerable_failures` is 10 because a failed
-checkpoint harms nobody and restarting does not mend a storage that is full or away; `checkpoint.retained` is 2 because
-the second is what a damaged first falls back to; cancelled jobs keep their checkpoints because a deletion cannot be
-undone; the first restart comes soon because most failures are lost processes.
+Flink's keys are aliases. Defaults that differ from Flink's: `checkpoint.tolerable_failures` is 10, because a failed
+checkpoint does no harm and a restart does not repair a full or missing storage; `checkpoint.retained` is 2, because the
+job falls back to the second if the first is damaged; cancelled jobs keep their checkpoints, because a deletion cannot
+be undone; the first restart comes soon, because most failures are lost processes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tidegate.core.option_types import (
 
 LATEST: Final = "latest"
 LATEST_OR_NEW: Final = "latest-or-new"
-"""Values of `resume`: a job that has no checkpoint is refused, or begins."""
+"""Values of `resume`: a job without a checkpoint is refused, or starts from nothing."""
 
 
 class RecoveryOptions:
-    """What can be set about checkpoints and restarts."""
+    """The options of checkpoints and restarts."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class RecoveryOptions:
         "checkpoint.interval",
         duration_or_off(10),
         0,
-        "Time between the triggers of two checkpoints; off: there are none, and a failure ends the job.",
+        "Time between the triggers of two checkpoints; off: no checkpoints, and a failure ends the job.",
         aliases=["execution.checkpointing.interval"],
     )
     checkpoint_dir = Option(
@@ -70,21 +70,21 @@ class RecoveryOptions:
         "checkpoint.unaligned",
         BOOLEAN,
         False,
-        "Barriers overtake what is in flight, which becomes part of the checkpoint.",
+        "Barriers overtake the in-flight batches, which become part of the checkpoint.",
         aliases=["execution.checkpointing.unaligned", "execution.checkpointing.unaligned.enabled"],
     )
     checkpoint_alignment_timeout = Option(
         "checkpoint.alignment_timeout",
         duration_or_off(1),
         0,
-        "Age of a barrier after which an aligned checkpoint goes on unaligned; off: never.",
+        "Age of a barrier after which an aligned checkpoint continues unaligned; off: never.",
         aliases=["execution.checkpointing.aligned_checkpoint_timeout"],
     )
     checkpoint_allow_pickle = Option(
         "checkpoint.allow_pickle",
         BOOLEAN,
         False,
-        "Let unaligned checkpoints hold records without a type, as pickles: whoever can write to them can run code.",
+        "Let unaligned checkpoints hold records without a type, as pickles: anyone who can change them can run code.",
     )
     checkpoint_timeout = Option(
         "checkpoint.timeout",
@@ -118,22 +118,22 @@ class RecoveryOptions:
         "checkpoint.retained",
         integer(1, 1000),
         2,
-        "Completed checkpoints that are kept; with one alone there is nothing to fall back to if it is damaged.",
+        "Completed checkpoints to keep; with only one there is no fallback if it is damaged.",
         aliases=["execution.checkpointing.num_retained", "state.checkpoints.num_retained"],
     )
     checkpoint_full_every = Option(
         "checkpoint.full_every",
         integer(0),
         0,
-        "Every how many checkpoints one shares no file with those before it, so that a damaged file harms only those "
-        "between two such; 0: files are shared for as long as they are in use.",
+        "Every so many checkpoints, one shares no file with earlier ones, so that a damaged file harms only those "
+        "before the next such checkpoint; 0: files are shared for as long as they are in use.",
     )
     checkpoint_fallback = Option(
         "checkpoint.fallback",
         choice("refuse", "repeat-output"),
         "refuse",
-        "If the newest checkpoint is damaged and a sink may have committed it: fail, or go on from an older one and "
-        "write that output twice. Without such a sink the older one is taken.",
+        "If the newest checkpoint is damaged and a sink may have committed it: fail, or continue from an older one and "
+        "write that output twice. Without such a sink the job continues from the older one.",
     )
     checkpoint_keep_on_cancel = Option(
         "checkpoint.keep_on_cancel",
@@ -163,7 +163,7 @@ class RecoveryOptions:
         "allow_non_restored_state",
         BOOLEAN,
         False,
-        "Start also if the checkpoint has state of operators that are not in the program; it is left behind.",
+        "Start even if the checkpoint has state of operators that are not in the program; that state is not restored.",
         aliases=[
             "execution.state_recovery.ignore_unclaimed_state",
             "execution.savepoint.ignore_unclaimed_state",

@@ -1,4 +1,4 @@
-"""State backends by their names: what options and the planner must know of one before it is loaded.
+"""State backends by name: what options and the planner must know of a backend before it is loaded.
 
 A new backend is a folder of its own in `state/` and a line here.
 """
@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 
 class StateBackend(NamedTuple):
-    """One backend."""
+    """The facts about one backend."""
 
     implementation: str
     """Module and class of its `KeyedStateBackend`; imported only in the slots of jobs that use it."""
     keeps_objects: bool
-    """Whether state lives as Python objects, so that values without a type work as long as nobody writes them."""
+    """Whether state lives as Python objects, so that values without a type work until a checkpoint stores them."""
 
 
 STATE_BACKENDS: Final = {

@@ -1,4 +1,4 @@
-"""The states of a job and of a subtask, with every legal transition written down."""
+"""The states of a job and of a subtask, and their legal transitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.core.errors import IllegalTransitionError
 
 
 class JobStatus(enum.Enum):
-    """Where a job stands."""
+    """The status of a job."""
 
     CREATED = "created"
     WAITING_FOR_SLOTS = "waiting for slots"
@@ -25,12 +25,11 @@ class JobStatus(enum.Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended for good."""
         return not JOB_TRANSITIONS[self]
 
 
 class ExecutionState(enum.Enum):
-    """Where one attempt of a subtask stands."""
+    """The state of one attempt of a subtask."""
 
     CREATED = "created"
     SCHEDULED = "scheduled"
@@ -44,7 +43,6 @@ class ExecutionState(enum.Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the subtask has ended for good."""
         return not EXECUTION_TRANSITIONS[self]
 
 
@@ -84,7 +82,7 @@ S = TypeVar("S", JobStatus, ExecutionState)
 
 
 class StateMachine(Generic[S]):
-    """A current state that moves only along its table."""
+    """A current state and its history; it changes only along its table of transitions."""
 
     def __init__(self, subject: str, start: S, table: Mapping[S, frozenset[S]]) -> None:
         self.subject = subject
@@ -94,11 +92,9 @@ class StateMachine(Generic[S]):
 
     @property
     def state(self) -> S:
-        """Where it is now."""
         return self._state
 
     def can(self, target: S) -> bool:
-        """Whether the step is legal now."""
         return target in self._table[self._state]
 
     def to(self, target: S) -> None:

@@ -1,4 +1,4 @@
-"""URIs in messages: a URI may carry credentials and options (`s3://key:secret@bucket/dir?...`); no message has them."""
+"""URIs in messages, without the credentials and options that a URI may carry (`s3://key:secret@bucket/dir?...`)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def path_name(path: str) -> str:
 
 
 def without_credentials(message: str, uri: str) -> str:
-    """A library's message about a URI, with every URI in it as `path_name` writes it, also if it was shortened."""
-    told = message.replace(uri, path_name(uri)) if uri else message
-    shown = _ANY_URI.sub(lambda found: path_name(found[0]), told)
+    """A library's message about a URI, with every URI in it, even a shortened one, as `path_name` writes it."""
+    message = message.replace(uri, path_name(uri)) if uri else message
+    shown = _ANY_URI.sub(lambda found: path_name(found[0]), message)
     for part in _secret_parts(uri):
         shown = shown.replace(part, "***")
     return shown
 
 
 def _parts(rest: str) -> tuple[str, str, str]:
-    """User info, place and query of what follows the scheme.
+    """User info, place and query of the text after the scheme.
 
-    A password may have a slash or a question mark that nobody escaped: it reaches up to the last @ before the query.
+    A password may contain an unescaped slash or question mark: it reaches up to the last @ before the query.
     """
     head, _, query = rest.partition("?")
     port = head.partition("/")[0].partition(":")[2]
@@ -43,7 +43,7 @@ def _parts(rest: str) -> tuple[str, str, str]:
 
 
 def _secret_parts(uri: str) -> list[str]:
-    """What a library may quote alone: the user info and the query of a URI, and their pieces."""
+    """The secrets that a library may quote alone: the user info and the query of a URI, and their pieces."""
     scheme = SCHEME.match(uri)
     user_info, _, query = _parts(uri[scheme.end() if scheme else 0 :])
     values = [pair.partition("=")[2] for pair in query.split("&")]

@@ -1,4 +1,4 @@
-"""Words in messages: the article of a noun, the plural of a count, a value on one line."""
+"""Words in messages: the article of a noun, the plural of a count, a value on one line, text for a terminal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def a_or_an(noun: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, by its class: "an int"."""
+    """The class of a value with its article: "an int"."""
     return a_or_an(type(value).__name__)
 
 
 def brief(value: Any, limit: int = 120) -> str:
-    """A value's repr, cut to a line."""
+    """A value's repr, cut to `limit` characters."""
     try:
         text = repr(value)
     except Exception as e:  # noqa: BLE001 - the user's repr may raise anything; the message must still be made
@@ -29,8 +29,13 @@ def brief(value: Any, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def printable(text: str) -> str:
+    """Text without control characters, which a terminal would obey; it may come from any program or file."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def either(words: Iterable[str]) -> str:
-    """Several words, one of which is meant.
+    """Words joined with commas and "or".
 
     >>> either(["heap", "rocksdb", "disk"]), either(["heap"])
     ('heap, rocksdb or disk', 'heap')
@@ -40,7 +45,7 @@ def either(words: Iterable[str]) -> str:
 
 
 def number_of(count: int, noun: str, plural: str = "") -> str:
-    """So many of them.
+    """A count with its noun in the singular or plural.
 
     >>> number_of(1, "slot"), number_of(2, "slot"), number_of(1_000, "entry", "entries")
     ('1 slot', '2 slots', '1,000 entries')

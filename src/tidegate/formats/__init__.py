@@ -1,4 +1,4 @@
-"""How records become bytes and bytes records: JSON lines, CSV and Parquet by a schema, plain lines of text."""
+"""File formats, which turn records into bytes and back: JSON lines, CSV, Parquet and plain lines of text."""
 
 from tidegate.formats.csv import CsvFormat
 from tidegate.formats.format import FormatWriter, TextFormat

@@ -1,8 +1,7 @@
-"""One dictionary for a column whose parts were encoded each with a dictionary of its own, as Parquet's row groups are.
+"""One common dictionary for a column whose parts each have their own, as in Parquet's row groups.
 
-Behind the reader, what was found out about a dictionary is known by its values: the hashes that a partitioner has made,
-the ids that a keyed operator has found. With a dictionary that stays as it is, or grows, that is done once instead of
-once for each row group at each of these places.
+Operators after the reader cache facts per dictionary: a partitioner its hashes, a keyed operator its key ids. With one
+dictionary that stays the same or grows, each of them computes these facts once instead of once per row group.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ import pyarrow.compute as pc
 from tidegate.records.column_bits import take
 
 MOST_VALUES: Final = 4096
-"""More values are not brought together: those who know the dictionary would be slower with it than with its parts."""
+"""The most values of a common dictionary: with more, its consumers would be slower than with the parts."""
 MOST_BYTES: Final = 256 << 10
-"""The same for their size: a dictionary goes with each batch to each consumer."""
+"""The most bytes of a common dictionary: it travels with each batch to each consumer."""
 CODES: Final = pa.int16()
-"""So few values need no more. Codes are all of a column that an exchange cuts, sends and receives, so this is what
-parallelism costs (figures in benchmarks/log.md)."""
+"""Wide enough for `MOST_VALUES`. An exchange cuts, sends and receives only the codes of a column, so their width is
+what parallelism costs (figures in benchmarks/log.md)."""
 _ROWS_PER_VALUE: Final = 16
-"""Finding a value costs as much as this many rows cost behind the reader."""
+"""Looking up a value costs as much as processing this many rows after the reader."""
 
 
 class CommonDictionary:
-    """Takes the parts of one column in turn. Used by one thread."""
+    """Encodes the parts of one column in turn. Used by one thread."""
 
     def __init__(self) -> None:
         self._values: pa.Array | None = None
         self._last: pa.Array | None = None
         self._places: pa.Array | None = None
-        """The code of each value of `_last`; None if they are the same already."""
+        """The common code of each value of `_last`; None if its own codes are the common ones."""
 
     def encode(self, column: pa.DictionaryArray) -> pa.DictionaryArray:
-        """The same rows with `CODES` of the common dictionary, or as they came where that would not pay."""
+        """The same rows with `CODES` of the common dictionary, or unchanged if that would not pay."""
         own = column.dictionary
         if len(own) * _ROWS_PER_VALUE > len(column) or own.null_count or _is_large(own):
             return column
@@ -46,7 +45,7 @@ class CommonDictionary:
         return pa.DictionaryArray.from_arrays(indices, self._values, ordered=column.type.ordered, safe=False)
 
     def _take_in(self, own: pa.Array) -> None:
-        """Find the values of a part; add the few that are new, or begin anew with this part if they are many."""
+        """Look up the values of a part; add the new ones, or start over with this part if they are many."""
         self._last, self._places = own, None
         if self._values is None or self._values.type != own.type:
             self._values = own

@@ -18,7 +18,7 @@ from tidegate.formats.lines import LineDecoder, LinesRefused, LineTable
 from tidegate.formats.quoted_values import QuotedValues, QuoteRules
 from tidegate.records.columns import rows_without_columns
 
-# Of the numbers that Arrow reads: blanks around them are no part of them.
+# Which of the numbers that Arrow accepts we accept too; Arrow ignores the blanks around them.
 _WHOLE_NUMBER = r"^[ \t]*-?[0-9]+[ \t]*$"
 _NUMBER = r"(?i)^[ \t]*[+-]?(nan|inf|infinity)[ \t]*$"
 _COLUMN = re.compile(
@@ -29,11 +29,11 @@ _COLUMN = re.compile(
 class CsvFormat(TextFormat):
     """Values between delimiters, one record per line, UTF-8, quoted with `"` where needed.
 
-    With a header (the default) columns are found by their name in the first line of each file, and columns that the
-    schema does not name are ignored; without, they are the schema's in order. An empty value is null; in a `str` column
-    that is not nullable it is the empty string, and `""` always is. In a file of one column an empty line is an empty
-    value, else it is nothing. A quoted value must end on its line: the lines that it runs over are all bad.
-    Whole numbers are decimal digits, with `-` before them or not; other numbers may have an exponent, or be `nan`,
+    With a header (the default) the first line of each file names its columns, and those that the schema does not name
+    are ignored. Without a header the columns are those of the schema, in order. An empty value is null; in a `str`
+    column that is not nullable it is the empty string. `""` is always the empty string. In a file of one column an
+    empty line is an empty value; in other files it is ignored. A quoted value must end on its line: all lines that it
+    spans are bad. Integers are decimal digits with an optional `-`; other numbers may have an exponent, or be `nan`,
     `inf` or `-inf`. Dates and times are ISO 8601, booleans `true`/`false` or `1`/`0`. Nested columns, bytes and
     timedelta are refused.
 
@@ -64,7 +64,7 @@ class CsvFormat(TextFormat):
                 )
 
     def file_columns(self, first_line: bytes, declared: Sequence[str]) -> list[str]:
-        """The names in the header, if files have one."""
+        """The names in the header; without a header, the declared columns."""
         if not self.has_header:
             return list(declared)
         try:
@@ -78,7 +78,7 @@ class CsvFormat(TextFormat):
     def decoder(
         self, schema: pa.Schema, columns: Sequence[str], dictionary_columns: Sequence[str] = ()
     ) -> LineDecoder:
-        """Make the decoder for files with these columns."""
+        """Make the decoder; raises `SchemaError` if a column is missing or occurs twice."""
         missing = [name for name in schema.names if name not in columns]
         if missing:
             raise SchemaError(f"there is no column {missing[0]!r}; the columns are {', '.join(columns)}")
@@ -88,7 +88,6 @@ class CsvFormat(TextFormat):
         return _CsvDecoder(schema, list(columns), dictionary_columns, self.delimiter)
 
     def open_values(self) -> QuotedValues:
-        """Values are quoted."""
         return QuotedValues(self.delimiter)
 
     def infer_schema(self, sample: bytes) -> pa.Schema:
@@ -97,7 +96,7 @@ class CsvFormat(TextFormat):
             table = self._read_sample(sample, {})
             whole = [f.name for f in table.schema if pa.types.is_integer(f.type)]
             if whole and _has_hexadecimal(sample):
-                # Arrow takes 0x10 for a number, and we do not.
+                # Arrow reads 0x10 as a number, we do not.
                 texts = self._read_sample(sample, dict.fromkeys(whole, pa.string()))
                 whole = [
                     n for n in whole if pc.all(pc.match_substring_regex(texts[n], _WHOLE_NUMBER)).as_py()
@@ -123,11 +122,11 @@ class CsvFormat(TextFormat):
         )
 
     def encode(self, columns: pa.RecordBatch) -> bytes:
-        """Lines of values; strings are quoted, so that an empty one is not taken for null."""
+        """Lines of values; strings are quoted, so that an empty string is not read as null."""
         return self._write(columns)
 
     def header(self, schema: pa.Schema) -> bytes:
-        """The line with the names, if files have one."""
+        """The line with the column names; empty if files have no header."""
         if not self.has_header:
             return b""
         names = pa.record_batch([pa.array([n]) for n in schema.names], names=schema.names)
@@ -153,14 +152,14 @@ class _CsvDecoder(LineDecoder):
         self._schema = schema
         self._names = columns
         self._dictionaries = {n for n in dictionary_columns if n in schema.names}
-        # In a file of one column an empty line is an empty value: nulls are written so.
+        # In a file of one column an empty line is a value: null is written as one.
         self.blank = None if len(columns) == 1 else b"\r"
         self._parse_options = pa_csv.ParseOptions(
             delimiter=delimiter, ignore_empty_lines=self.blank is not None
         )
         self._delimiter = delimiter.encode()
         self._quote_rules = QuoteRules(delimiter)
-        # Named by position: a file may have columns of equal names that nobody reads.
+        # Named by position: a file may have several columns of one name that the schema does not read.
         self._positions = [f"c{columns.index(name)}" for name in schema.names]
         self._all = [f"c{i}" for i in range(len(columns))]
         self._whole_numbers = [i for i, f in enumerate(schema) if pa.types.is_integer(f.type)]
@@ -180,7 +179,7 @@ class _CsvDecoder(LineDecoder):
         table = self._read(chunk, self._convert)
         if table.num_rows != len(lines):
             raise LinesRefused(f"{table.num_rows} records in one line")
-        if not self._positions:  # then Arrow includes all columns
+        if not self._positions:  # Arrow would include all columns
             return rows_without_columns(len(lines))
         arrays = []
         for field, column in zip(self._schema, table.columns, strict=True):
@@ -208,7 +207,7 @@ class _CsvDecoder(LineDecoder):
             raise LinesRefused(self._reason(str(e))) from None
 
     def _check_numbers(self, chunk: bytes, arrays: list[pa.Array]) -> None:
-        """Refuse what Arrow takes for numbers and nobody else does: `0x10`, `nan(1)`, `1e400` as infinity."""
+        """Refuse spellings that only Arrow accepts as numbers: `0x10`, `nan(1)`, `1e400` as infinity."""
         doubtful = {}
         if self._whole_numbers and _has_hexadecimal(chunk):
             doubtful = dict.fromkeys(self._whole_numbers, _WHOLE_NUMBER)
@@ -237,7 +236,7 @@ class _CsvDecoder(LineDecoder):
         return None if found == len(self._all) else f"Expected {len(self._all)} columns, got {found}"
 
     def _check_layout(self, chunk: bytes, lines: LineTable) -> None:
-        """Make sure that the parser will see the same lines: no value runs over a line's end."""
+        """Refuse the chunk unless the parser will see the same lines: no value spans a line end."""
         if self.blank is not None and lines.has_blank_lines():
             raise LinesRefused("the line is empty")
         if b"\r" in chunk:
@@ -258,7 +257,7 @@ class _CsvDecoder(LineDecoder):
 
 
 def _has_hexadecimal(chunk: bytes) -> bool:
-    """Whether there is a `0x` somewhere; a search for two bytes takes longer than this."""
+    """Whether the chunk has a `0x`; a search for two bytes would take longer than this."""
     if b"x" not in chunk and b"X" not in chunk:
         return False
     text = np.frombuffer(chunk, np.uint8)
@@ -266,7 +265,7 @@ def _has_hexadecimal(chunk: bytes) -> bool:
 
 
 def _refuse_newlines(name: str, column: pa.Array) -> None:
-    """A value with a line's end in it could not be read back, and would break files that are split by lines."""
+    """Refuse values with a line break: readers split files by lines and could not read them back."""
     data = column.buffers()[2]
     if data is None or not _has_line_end(data):
         return

@@ -1,4 +1,4 @@
-"""What a format must offer: text formats decode whole lines and encode batches; every format opens a writer."""
+"""The interfaces of formats: text formats decode whole lines and encode batches; every format opens a writer."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class FormatWriter(ABC):
 
     @abstractmethod
     def size_bytes(self) -> int:
-        """About how large the file is by now, with what is still buffered."""
+        """The approximate size of the file so far, buffered records included."""
 
     def flush(self) -> None:
-        """Hand what is buffered to the stream, where the format allows it."""
+        """Write buffered records to the stream, if the format allows it."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Write what is buffered and the file's end; nothing follows."""
+        """Write buffered records and the file's end; the last call."""
 
 
 class TextFormat(ABC):
-    """A format of one record per line: files of it are read from any line on, and split by bytes."""
+    """A format of one record per line: its files are split by bytes and read from any line on."""
 
     name: str
     extension: str
-    """What names of its files end with."""
+    """The extension of the files that the sink writes."""
     other_extensions: tuple[str, ...] = ()
-    """What the names of files that others wrote may end with instead."""
+    """Other extensions that a source recognises."""
     has_header: bool = False
     """Whether the first line of a file names its columns."""
     default_type: type | None = None
-    """The type of the records where no schema is given; None: inferred from the first lines."""
+    """The type of the records if the user gives no schema; None: inferred from the first lines."""
 
     @abstractmethod
     def check_schema(self, schema: pa.Schema) -> None:
@@ -60,17 +60,17 @@ class TextFormat(ABC):
     def decoder(
         self, schema: pa.Schema, columns: Sequence[str], dictionary_columns: Sequence[str] = ()
     ) -> LineDecoder:
-        """Make the decoder of a file with these columns; it gives the schema's fields, in their order.
+        """Make the decoder of a file with these columns; it returns the schema's fields, in their order.
 
-        The string columns named in `dictionary_columns` come dictionary-encoded.
+        The string columns named in `dictionary_columns` are dictionary-encoded.
         """
 
     def open_values(self) -> OpenValues | None:
-        """Follow the values of a file that run over line ends; None: in this format no value can."""
+        """Make the tracker of values that span lines; None if no value of this format can."""
         return None
 
     def prepare(self) -> None:
-        """Do what takes long when first done in a process; called in a slot before records flow."""
+        """Do slow work that a process does once, such as imports; a slot calls it before records flow."""
 
     @abstractmethod
     def infer_schema(self, sample: bytes) -> pa.Schema:
@@ -78,10 +78,10 @@ class TextFormat(ABC):
 
     @abstractmethod
     def encode(self, columns: pa.RecordBatch) -> bytes:
-        """The records as lines, the last one ended too."""
+        """The records as lines; the last one ends with a newline too."""
 
     def header(self, schema: pa.Schema) -> bytes:
-        """What a file begins with."""
+        """The bytes at the start of a file."""
         return b""
 
     def open_writer(self, stream: Any, schema: pa.Schema) -> FormatWriter:
@@ -90,7 +90,7 @@ class TextFormat(ABC):
 
 
 class _TextWriter(FormatWriter):
-    """Collects small batches, because encoding has a price per call, then encodes and writes them at once."""
+    """Collects small batches and encodes them together, because each call of the encoder is expensive."""
 
     ENCODE_ROWS = 16_384
     ENCODE_BYTES = 4 << 20
@@ -140,7 +140,7 @@ def refuse_column(format_name: str, field: pa.Field, reason: str) -> SchemaError
 
 
 def check_no_nulls(columns: pa.RecordBatch, schema: pa.Schema) -> str | None:
-    """Say which column has a null without being declared nullable, or None if all is well."""
+    """A message about the first non-nullable column with a null, or None if there is none."""
     for field, column in zip(schema, columns.columns, strict=True):
         if not field.nullable and column.null_count:
             return f"field {field.name!r} is empty, but its type is {field.type} without null"

@@ -1,15 +1,15 @@
 """The layout that machine-written JSON lines share, and the proof that all lines of a chunk have it.
 
-A program that writes JSON lines writes the same keys in the same order with the same spaces, and only the values
-differ. Where that is so nothing need be parsed: every line must be the pieces of the first one with other values
-between them. `Layout.values` gives the values of a chunk only if each line is
+A program that writes JSON lines writes the same keys in the same order with the same spaces; only the values differ.
+Such lines need no parser: every line consists of the pieces of the first one with other values between them.
+`Layout.values` returns the values of a chunk only if each line is
 
 1. the pieces of the first line that are not values, byte for byte, which make up a flat JSON object;
-2. between each two of them one value: a string without backslashes and control characters, a number of JSON's grammar
+2. one value between each two pieces: a string without backslashes and control characters, a number of JSON's grammar
    without exponent, or a literal;
 
-and if all of it is UTF-8. For anything else the answer is None, also for much that is valid: an escape, a nested value,
-a number with an exponent.
+and if the chunk is UTF-8. For anything else it returns None, also for much valid JSON: an escape, a nested value, a
+number with an exponent.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Layout:
 
     keys: tuple[str, ...]
     pieces: tuple[bytes, ...]
-    """A line without its values: what comes before the first, between each two, and behind the last, with the end."""
+    """A line without its values: the text before the first, between each two, and after the last, line end included."""
 
     def is_likely(self, chunk: bytes) -> bool:
-        """Whether some lines, here and there, have this layout: a look that costs little beside the proof."""
+        """Whether a few sampled lines have this layout: a check that is cheap compared with the proof."""
         for part in range(1, _LINES_LOOKED_AT + 1):
             end = chunk.rfind(b"\n", 0, len(chunk) * part // _LINES_LOOKED_AT)
             if end >= 0 and layout_of_line(chunk, chunk.rfind(b"\n", 0, end) + 1) != self:
@@ -61,7 +61,7 @@ class Layout:
         return True
 
     def values(self, chunk: bytes, keys: Sequence[str]) -> LineValues | None:
-        """Where the values of some keys are in whole lines; None if it is not shown that all have this layout."""
+        """The places of the values of some keys in whole lines; None unless all lines provably have this layout."""
         if not 0 < len(chunk) < _LONGEST_CHUNK:
             return None
         text, size = padded(chunk)
@@ -83,7 +83,7 @@ class Layout:
 
     @cached_property
     def _loaded(self) -> _LoadedPieces:
-        """The pieces as words."""
+        """The pieces as words and masks, as `scan_lines` takes them."""
         whole = [piece.ljust(-(-len(piece) // WORD) * WORD, b"\0") for piece in self.pieces]
         masks = [(b"\xff" * len(p)).ljust(len(w), b"\0") for p, w in zip(self.pieces, whole, strict=True)]
         return _LoadedPieces(
@@ -102,22 +102,22 @@ class _LoadedPieces(NamedTuple):
 
 
 class LineValues(NamedTuple):
-    """The values of lines with one layout: strings with their quotes, numbers and literals, all shown to be right."""
+    """The values of lines with one layout, proved to be valid JSON: strings with quotes, numbers and literals."""
 
     chunk: bytes
     text: Text
     """The chunk, padded."""
     lines: int
     has_signs: bool
-    """Whether a number has a sign or a fraction, of any key."""
+    """Whether a number of any key has a sign or a fraction."""
     has_literals: bool
-    """Whether there is a `true`, `false` or `null`, of any key."""
+    """Whether any key has a `true`, `false` or `null`."""
     places: dict[str, tuple[Integers, Integers]]
-    """By key, where its values start and end; of the keys that were asked for and that the layout has."""
+    """Where the values start and end, by key; only requested keys that the layout has."""
 
 
 def layout_of_line(chunk: bytes, start: int) -> Layout | None:
-    """The layout of the line that starts here; None if it is not a flat object of different keys."""
+    """The layout of the line at `start`; None if it is not a flat object with distinct keys."""
     keys: list[str] = []
     pieces = [b"{"]
     at = start + 1

@@ -1,9 +1,9 @@
 """JSON lines: one object per line, read strictly with msgspec, written with polars.
 
-Why msgspec and not polars or pyarrow for reading: it refuses what does not fit instead of making it fit (polars turns
-a number in a string column into text and a lone surrogate into NUL; pyarrow crashes on a line `null`), it skips
-fields that nobody asked for almost for free, and for all columns it takes no more CPU than polars does. Lines that are
-shown to have one layout need no parser at all (`json_layout`).
+Why msgspec and not polars or pyarrow for reading: it refuses values that do not fit instead of converting them (polars
+turns a number in a string column into text and a lone surrogate into NUL; pyarrow crashes on a line `null`), it skips
+unwanted fields almost for free, and for all columns it takes no more CPU than polars. Lines that provably have one
+layout need no parser at all (`json_layout`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidegate.records.columns import rows_without_columns
 if TYPE_CHECKING:
     from tidegate.formats.layout_reader import LayoutReader
 
-# In fewer rows codes save nothing that a person would notice.
+# With fewer rows codes save nothing noticeable.
 _ROWS_FOR_CODES = 1_024
 _OPEN, _CLOSE = ord("{"), ord("}")
 _PLACE = re.compile(r" - at `\$(?:\[0\])?\.?([^`]*)`$")
@@ -53,8 +53,8 @@ class JsonLinesFormat(TextFormat):
     | list, dict, dataclass| array, object, object                                     |
     | None                 | `null`, or the field is missing                           |
 
-    Fields that the schema does not name are ignored. Of a key that occurs twice, the last one counts. JSON has no
-    NaN and no infinity: they are refused when read and become `null` when written.
+    Fields that the schema does not name are ignored. If a key occurs twice, the last value counts. JSON has no NaN and
+    no infinity: the reader refuses them, the writer writes `null`.
 
     >>> import pyarrow as pa
     >>> batch = pa.record_batch({"app": ["mail"], "clicks": [3]})
@@ -72,21 +72,19 @@ class JsonLinesFormat(TextFormat):
             json_column(field)
 
     def file_columns(self, first_line: bytes, declared: Sequence[str]) -> list[str]:
-        """Every line names its own columns."""
         return list(declared)
 
     def decoder(
         self, schema: pa.Schema, columns: Sequence[str], dictionary_columns: Sequence[str] = ()
     ) -> LineDecoder:
-        """Make the decoder for a schema."""
         return _JsonDecoder(schema, dictionary_columns)
 
     def prepare(self) -> None:
-        """Import the compiled loops, which takes some tenths of a second, and seconds where nothing keeps them."""
+        """Import the compiled loops: takes tenths of a second, or seconds if numba has no cache to keep them."""
         _layout_reader([])
 
     def infer_schema(self, sample: bytes) -> pa.Schema:
-        """Fields in the order of their first appearance; lines that are no objects are passed over."""
+        """Fields in the order of their first appearance; lines that are not objects are skipped."""
         values: dict[str, list[Any]] = {}
         rows = 0
         for line in sample.splitlines():
@@ -111,7 +109,6 @@ class JsonLinesFormat(TextFormat):
         return pa.schema(fields)
 
     def encode(self, columns: pa.RecordBatch) -> bytes:
-        """Lines of compact JSON."""
         if columns.num_columns == 0:
             return b"{}\n" * columns.num_rows
         if not all(_polars_writes(t) for t in columns.schema.types):
@@ -131,12 +128,11 @@ class JsonLinesFormat(TextFormat):
 
 
 class _JsonDecoder(LineDecoder):
-    """Decodes by the lines' layout where they share one, else with one of two parsers.
+    """Decodes by the lines' common layout if they have one, otherwise with one of two parsers.
 
-    One parser gives text, the other one the codes of learned dictionaries.
-
-    The first values of a string column show whether they are few. If so, it is read as a dictionary from then on,
-    until they become too many; then it is read as text for good.
+    One parser returns text, the other one the codes of learned dictionaries. The first values of a string column show
+    whether the distinct values are few. If so, the column is read as a dictionary until they become too many; then it
+    is read as text for good.
     """
 
     blank = b" \t\r"
@@ -163,8 +159,8 @@ class _JsonDecoder(LineDecoder):
         return self._parse(chunk, lines)
 
     def _parse(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
-        # Every line starts with { and ends with }: as no valid object has "}" and "{" side by side, each line end
-        # is then an end of an object, and with as many objects as lines each line is exactly one.
+        # Every line starts with { and ends with }. No valid object has "}" and "{" side by side, so each line end
+        # is then the end of an object, and if there are as many objects as lines, each line is exactly one.
         whole = lines.enclosed_by(_OPEN, _CLOSE)
         if not whole and len(lines) != 1:
             raise LinesRefused("the lines are not one object each")
@@ -195,7 +191,7 @@ class _JsonDecoder(LineDecoder):
         return None if count == 1 else f"{count} objects in one line"
 
     def _dictionaries_for(self, rows: int) -> dict[int, LearnedDictionary]:
-        """The dictionaries to read so many rows with: none if they are longer than that."""
+        """The dictionaries to read this many rows with: none if one is longer than that."""
         if rows < max(_ROWS_FOR_CODES, *map(len, self._learned.values()), 0):
             return {}
         return self._learned
@@ -234,7 +230,7 @@ class _JsonDecoder(LineDecoder):
         return msgspec.json.Decoder(struct_fields("Record", self._fields, columns))
 
     def _objects(self, chunk: bytes, parser: Any) -> list[Any] | None:
-        """The objects of a chunk; None if a learned dictionary has no room for one of the values."""
+        """The objects of a chunk; None if a value does not fit into its learned dictionary."""
         try:
             if not chunk.isascii():
                 chunk.decode()
@@ -250,13 +246,13 @@ class _JsonDecoder(LineDecoder):
 
 
 def _iso_text(value: Any) -> str:
-    """A timestamp in nanoseconds, which Arrow gives as one of pandas."""
+    """The text of a nanosecond timestamp, which Arrow returns as a pandas Timestamp."""
     return str(value.isoformat())
 
 
 def _layout_reader(fields: Sequence[pa.Field]) -> LayoutReader:
     try:
-        from tidegate.formats.layout_reader import LayoutReader  # brings numba, which only readers need
+        from tidegate.formats.layout_reader import LayoutReader  # imports numba, which only readers need
     except ImportError as e:
         raise ImportError(
             f"{e}. JSON lines are read by loops that numba compiles: install tidegate with all its dependencies "
@@ -266,7 +262,7 @@ def _layout_reader(fields: Sequence[pa.Field]) -> LayoutReader:
 
 
 def _reason(error: msgspec.DecodeError) -> str:
-    """The message of msgspec in our words: the field first, not the place in a list of lines."""
+    """The message of msgspec with the field first, instead of a place in a list of lines."""
     message = str(error)
     place = _PLACE.search(message)
     if place is None:
@@ -276,7 +272,7 @@ def _reason(error: msgspec.DecodeError) -> str:
 
 
 def _polars_writes(data_type: pa.DataType, top: bool = True) -> bool:
-    """Whether polars writes the type as the table of `JsonLinesFormat` says."""
+    """Whether polars writes the type as the table in `JsonLinesFormat` says."""
     types = pa.types
     if types.is_list(data_type) or types.is_large_list(data_type):
         return _polars_writes(data_type.value_type, top=False)

@@ -1,7 +1,7 @@
-"""Columns from the values of lines with one layout: the same as msgspec would give, or none if that is not certain.
+"""Columns from the values of lines with one layout: equal to msgspec's, or None if that is not certain.
 
-The values are shown to be JSON (`json_layout`), so what is left is their type and range. Where a value does not fit,
-the answer is None, and the parser that reads line by line says what is wrong with which one.
+`json_layout` has proved that the values are JSON, so only their type and range are left to check. If a value does not
+fit, the result is None, and the parser then finds the bad line and the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_FLOAT = 40
 
 
 def column_reader(data_type: pa.DataType) -> ReadColumn | None:
-    """How to read a column of this type; None if only the parser can."""
+    """The function that reads a column of this type; None if only the parser can."""
     types = pa.types
     if types.is_string(data_type) or types.is_large_string(data_type) or types.is_timestamp(data_type):
         return _strings
@@ -76,7 +76,7 @@ def _floats(values: LineValues, field: pa.Field) -> pa.Array | None:
     sizes = ends - starts
     if sizes.max() > _LONGEST_FLOAT:
         return None
-    # The parser takes "-0" for the integer 0, and "-0.0" for what it is.
+    # The parser reads "-0" as the integer 0 without its sign, but "-0.0" as negative zero.
     if values.has_signs and ((first == _MINUS) & (sizes == 2) & (values.text[ends - 1] == _ZERO)).any():
         return None
     return _texts(values, starts, ends, nulls).cast(pa.float64())
@@ -93,7 +93,7 @@ def _booleans(values: LineValues, field: pa.Field) -> pa.Array | None:
 
 
 def _nulls(values: LineValues, first: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_] | None:
-    """Which values are null; None if none is."""
+    """A mask of the null values; None if there are none."""
     if not values.has_literals:
         return None
     nulls = first == _N
@@ -107,7 +107,7 @@ def _texts(
     offsets = np.empty(2 * values.lines, np.int32)
     offsets[0::2] = starts
     offsets[1::2] = ends
-    # Every second one of these is a piece, and the others are what is between them.
+    # Every second element is a piece; the others are the text between the pieces.
     buffers = (pa.py_buffer(offsets), pa.py_buffer(values.chunk))
     pieces = pa.StringArray.from_buffers(len(offsets) - 1, *buffers)
     chosen = pa.array(np.arange(0, len(offsets), 2, dtype=np.int32), mask=nulls)

@@ -1,4 +1,4 @@
-"""Reads JSON lines by their layout where they have one, and stops trying where they have none."""
+"""Reads JSON lines by their common layout if they have one, and tries less often if they do not."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tidegate.formats.json_layout import Layout, LineValues, layout_of_line
 from tidegate.formats.json_values import ReadColumn, column_reader
 from tidegate.formats.learned_dictionary import LearnedDictionary
 
-# The price of the calls is that of parsing about fifty lines; with this many it is half.
+# The calls cost as much as parsing about fifty lines; with this many lines the reader takes half the parser's time.
 _FEWEST_LINES = 512
 _FIRST_PAUSE = 16
 _LONGEST_PAUSE_BYTES = 128 << 20
 
 
 class Attempts:
-    """When to try again: at once where it just worked, and the later the more often it was in vain.
+    """Decides when to try again: at once after a success, and after pauses that double with each failure.
 
-    A file of another kind is thus read at nearly the price of parsing it, and one with a bad line now and then mostly
-    at the low one.
+    So a file without a common layout costs little more than parsing it, and a file with a bad line now and then is
+    mostly read at the low cost.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Attempts:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the last one was in vain, or there was none."""
+        """Whether the last attempt failed, or there was none yet."""
         return not self._worked
 
     def due(self, size: int) -> bool:
@@ -42,12 +42,11 @@ class Attempts:
         return False
 
     def succeeded(self) -> None:
-        """It worked."""
         self._worked = True
         self._pause_bytes = 0
 
     def failed(self, size: int) -> None:
-        """It was in vain: wait for some chunks of this size, twice as long the next time."""
+        """Pause for some chunks of this size, twice as long as the last time; the first failure is free."""
         if self._worked:
             self._worked = False
             return
@@ -56,9 +55,9 @@ class Attempts:
 
 
 class LayoutReader:
-    """Reads chunks whose lines have all the same layout, the one that the last chunk had or a new one.
+    """Reads chunks whose lines all have one layout: the last chunk's, or that of the first line.
 
-    What it gives is what the parser would give; None means that the parser has to look.
+    It returns what the parser would return, or None if the parser must read the chunk.
     """
 
     def __init__(self, fields: Sequence[pa.Field], fewest_lines: int = _FEWEST_LINES) -> None:
@@ -66,13 +65,13 @@ class LayoutReader:
         self._names = [field.name for field in fields]
         self._fewest_lines = fewest_lines
         self._readers: list[ReadColumn] = [r for f in fields if (r := column_reader(f.type)) is not None]
-        # The loops take the first byte of a word for its lowest.
+        # The loops rely on the first byte of a word being its lowest.
         self._possible = 0 < len(fields) == len(self._readers) and sys.byteorder == "little"
         self._layout: Layout | None = None
         self._attempts = Attempts()
 
     def read(self, chunk: bytes, learned: Mapping[int, LearnedDictionary]) -> list[pa.Array] | None:
-        """The columns of a chunk of whole lines, those in `learned` with these dictionaries."""
+        """The columns of a chunk of whole lines; those in `learned` are encoded with these dictionaries."""
         if not self._possible or len(chunk) < self._fewest_lines * (chunk.find(b"\n") + 1):
             return None
         if not all(dictionary.has_short_values for dictionary in learned.values()):

@@ -1,9 +1,9 @@
-"""The few values of a string column, learned while reading, so that the parser gives codes instead of text.
+"""The few values of a string column, learned while reading, so that the parser returns codes instead of text.
 
-msgspec decodes a string to the member of an enum by looking its bytes up in a table, without making the text. So the
-values that were seen become an enum whose members are one-character strings, the character being the value's code:
-joined, the members of a million rows are an array of codes. Nothing is guessed: a value that is not in the table
-is handed to `_missing_`, and gets its code there.
+msgspec decodes a string to the member of an enum by looking up its bytes in a table, without making the text. So the
+known values become an enum whose members are one-character strings, and the character is the value's code: joined, the
+members of a million rows are an array of codes. Nothing is guessed: msgspec passes a value that is not in the table to
+`_missing_`, which gives it a code.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from tidegate.formats.token_codes import TokenCodes
 
 MOST_VALUES = 4_096
-"""More values are no dictionary: hashing and sending them would cost as much as the rows of a batch."""
+"""With more values a dictionary does not pay: hashing and sending it would cost as much as the rows of a batch."""
 _MOST_CHARACTERS = 1 << 20
-# Looking longer tokens up by their bytes costs more than it saves.
+# Looking up longer tokens by their bytes costs more than it saves.
 _LONGEST_TOKEN = 64
 _LOOKED_AT = 16_384
 _ROWS_PER_VALUE = 8
-# All codes are characters of two bytes, and no surrogates: joining such strings is copying.
+# All codes are characters of two bytes, without surrogates, so joining such strings is a plain copy.
 _NULL = 0x100
 _FIRST = _NULL + 1
 _NULL_TOKEN = b"null"
-# What never stands as it is in JSON.
+# Characters that JSON always escapes.
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 
 class LearnedDictionary:
-    """Values and their codes; grows as new values come, until it is full. Used by one thread."""
+    """Values and their codes; grows with new values until it is full. Used by one thread."""
 
     def __init__(self, values: Iterable[str]) -> None:
         self._values: list[str] = []
@@ -48,20 +48,20 @@ class LearnedDictionary:
         self._tokens: TokenCodes | None = None
         self._unfound = 0
         self.full = False
-        """Whether a value had no room: the column is no longer to be read with this dictionary."""
+        """Whether a value did not fit: the column must no longer be read with this dictionary."""
         for value in values:
             self._add(value)
         if not self._values:
-            self._add("")  # the parser takes no empty table, and a value that no row has does no harm
+            self._add("")  # the parser refuses an empty table; a value that no row has does no harm
         self._array: pa.Array = pa.array(self._values, pa.string())
         self.hint = self._enum()
-        """The type that the parser decodes a value to."""
+        """The enum type that the parser decodes a value to."""
 
     def __len__(self) -> int:
         return len(self._values)
 
     def encode(self, members: Sequence[Any]) -> pa.Array:
-        """The column from what the parser gave: members of `hint`, or None."""
+        """The column from the parser's values: members of `hint`, or None."""
         has_null = False
         try:
             text = "".join(members)
@@ -74,15 +74,15 @@ class LearnedDictionary:
 
     @property
     def has_short_values(self) -> bool:
-        """Whether `encode_tokens` can be used."""
+        """Whether all values are short enough for `encode_tokens`."""
         return self._longest <= _LONGEST_TOKEN
 
     def encode_tokens(self, text: Text, starts: Integers, ends: Integers) -> pa.Array | None:
-        """The column from JSON strings without escapes, where they are in a padded text, and nulls.
+        """The column from nulls and JSON strings without escapes, given by their places in a padded text.
 
-        None if one of them is something else, or if there is no room for it (then it is `full`).
+        None if a token is something else, or if a value does not fit (then the dictionary is `full`).
         """
-        from tidegate.formats.token_codes import TokenCodes  # what reads by layout has it already
+        from tidegate.formats.token_codes import TokenCodes  # imports numba, as layout readers do
 
         if self._tokens is None or self._unfound >= len(self._values):
             self._tokens, self._unfound = TokenCodes(self._plain_tokens()), 0
@@ -116,8 +116,8 @@ class LearnedDictionary:
         return pa.DictionaryArray.from_arrays(indices, self._array, safe=False)
 
     def renew(self) -> bool:
-        """Take the values that came since into the parser's table, if that pays by now; says if `hint` is another."""
-        # A value outside the table costs about as much each time as a value costs when the table is made.
+        """Rebuild the parser's table with the new values, if that pays by now; returns whether `hint` changed."""
+        # A miss costs about as much as building one entry of the table.
         if self._misses < len(self._values):
             return False
         self._misses = 0
@@ -149,8 +149,8 @@ class LearnedDictionary:
                 code = dictionary._missed(str(value))
                 return None if code is None else str.__new__(cls, code)
 
-        # A member made in the usual way takes 16 µs. If another version looked elsewhere for the members, it would
-        # find none of the values and ask `_missing_` for all: slow, but right.
+        # Creating a member in the usual way takes 16 µs. If another version of msgspec looked for the members
+        # elsewhere, it would find no value and ask `_missing_` for each: slow, but correct.
         table: dict[Any, Any] = Value._value2member_map_
         table.clear()
         table.update(self._codes)
@@ -158,20 +158,19 @@ class LearnedDictionary:
 
 
 class FirstValues:
-    """The first values of a string column, until they show whether it has few."""
+    """Collects the first values of a string column, until they show whether it has few distinct ones."""
 
     def __init__(self) -> None:
         self._distinct: set[str | None] = set()
         self._rows = 0
 
     def add(self, values: Sequence[str | None]) -> None:
-        """Take note of the next values."""
         self._rows += len(values)
         self._distinct.update(values)
 
     @property
     def enough(self) -> bool:
-        """Whether it can be told."""
+        """Whether enough rows were seen to decide."""
         return self._rows >= _LOOKED_AT or len(self._distinct) > MOST_VALUES // 2
 
     def dictionary(self) -> LearnedDictionary | None:

@@ -1,14 +1,14 @@
-"""The loops over the bytes of lines, compiled by numba: eight bytes at a time, no Python in between.
+"""Loops over the bytes of lines, compiled by numba. They work on words of eight bytes (SWAR), without Python.
 
-A text here is `padded`: its last line is ended, and behind it come `PADDING` bytes. A loop may thus load a word at any
-byte of a line, and needs no bound: a newline ends every string and every number, and is itself refused there.
+A text here is `padded`: its last line ends with a newline, and `PADDING` bytes follow. So a loop may load a word at any
+byte of a line and needs no bounds check: a newline ends every string and every number, and no value may contain one.
 
-Places are unsigned: a signed index might count from the end, which is looked at each time (a quarter of the proof's
-time). So are the constants, as a signed and an unsigned number together would be a float.
+Places are unsigned: numba checks whether a signed index counts from the end (a quarter of the proof's time). The
+constants are unsigned too, because numba turns a signed and an unsigned number together into a float.
 
-All of them are in one module, since numba's cache of machine code looks at the time of a function's own file only. The
-cache is beside this file, or in the user's cache directory; where neither can be written, each slot compiles at its
-start (about a second). Importing numba takes some tenths of a second, so only what reads lines may import this.
+All loops are in one module, because numba's cache of machine code only checks the time of a function's own file. The
+cache is beside this file, or in the user's cache directory; if neither can be written, each slot compiles at its start
+(about a second). Importing numba takes some tenths of a second, so only readers of lines may import this module.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Integers = npt.NDArray[np.int32]
 WORD = 8
 PADDING = b"\n" * 2 * WORD
 ANOTHER_LAYOUT = -1
-"""Instead of a number of lines: at least one of them has not the layout."""
+"""Returned instead of a number of lines: at least one line does not have the layout."""
 HAS_HIGH_BYTES, HAS_LITERALS, HAS_SIGNS = 1, 2, 4
-"""What was met: perhaps bytes beyond ASCII; `true`, `false` or `null`; a minus or a fraction."""
+"""What the lines contain: possibly bytes beyond ASCII; `true`, `false` or `null`; a minus or a fraction."""
 MOST_DIGITS = 18
-"""So many digits fit into 63 bits, whatever they are."""
+"""Any number of so many digits fits into 63 bits."""
 
 NO_TOKEN = -2
-"""In a table of tokens: nothing here."""
+"""Marks a free slot in a table of tokens."""
 
 _EACH = 0x0101010101010101
 _LOW_BITS = np.uint64(_EACH)
@@ -47,7 +47,7 @@ _QUOTES = np.uint64(_EACH * ord('"'))
 _BACKSLASHES = np.uint64(_EACH * ord("\\"))
 _SPACES = np.uint64(_EACH * ord(" "))
 _ZEROS = np.uint64(_EACH * ord("0"))
-# What makes the high bit of a byte 1 if it is more than nine.
+# Added to a byte, sets its high bit if the byte is more than nine.
 _ABOVE_NINE = np.uint64(_EACH * (0x80 - 10))
 _QUOTE, _MINUS, _DOT, _ZERO, _NINE, _N = (np.uint64(ord(c)) for c in '"-.09n')
 _TRUE, _NULL, _FALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"false"))
@@ -61,7 +61,7 @@ _POWERS = np.array([10**i for i in range(WORD + 1)], np.uint64)
 
 
 def padded(chunk: bytes) -> tuple[Text, int]:
-    """Whole lines as the loops want them, and how many bytes of that are theirs; the last end may be missing."""
+    """Whole lines with the padding that the loops need, and their size with the last newline, added if missing."""
     size = len(chunk) if chunk.endswith(b"\n") else len(chunk) + 1
     return np.frombuffer(chunk + PADDING, np.uint8), size
 
@@ -70,7 +70,7 @@ def _compiled(signature: str) -> Callable[[F], F]:
     def compile_now(function: F) -> F:
         try:
             compiled: Any = njit(signature, nogil=True, cache=True)(function)
-        except Exception:  # noqa: BLE001 - no place for a cache, or what is there cannot be read
+        except Exception:  # noqa: BLE001 - the cache cannot be written or read
             compiled = njit(signature, nogil=True)(function)
         return compiled
 
@@ -87,7 +87,7 @@ def _instructions(function: Callable[..., Any]) -> Any:
 
 @_instructions
 def _word_at(_context: Any, text: Any, _at: Any) -> Any:
-    """The eight bytes from a place on, the first one lowest."""
+    """The eight bytes at a place, as a little-endian word."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -99,7 +99,7 @@ def _word_at(_context: Any, text: Any, _at: Any) -> Any:
 
 @_instructions
 def _zero_bits_below(_context: Any, _word: Any) -> Any:
-    """How many zeros there are below the lowest 1 of a word, which has one."""
+    """The number of trailing zero bits of a word that is not zero."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], cgutils.true_bit)
@@ -109,7 +109,7 @@ def _zero_bits_below(_context: Any, _word: Any) -> Any:
 
 @_instructions
 def _zero_bits_above(_context: Any, _word: Any) -> Any:
-    """How many zeros there are above the highest 1 of a word, which has one."""
+    """The number of leading zero bits of a word that is not zero."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctlz(arguments[0], cgutils.true_bit)
@@ -119,25 +119,25 @@ def _zero_bits_above(_context: Any, _word: Any) -> Any:
 
 @_inlined
 def _bytes_before(flags: Any) -> Any:
-    """How many bytes of a word come before the first one that is flagged in its high bit."""
+    """How many bytes of a word come before the first one whose high bit is flagged."""
     return _zero_bits_below(flags) >> _THREE
 
 
 @_inlined
 def _zero_bytes(word: Any) -> Any:
-    """Flags: the lowest is right, those above it may be wrong, and there is one exactly if a byte is zero."""
+    """A flag in the high bit of each zero byte. The lowest flag is exact, higher ones may be false."""
     return (word - _LOW_BITS) & ~word & _HIGH_BITS
 
 
 @_inlined
 def _non_digits(word: Any) -> Any:
-    """Flags, as with `_zero_bytes`, for a word whose bytes were combined with `_ZEROS`."""
+    """Flags like those of `_zero_bytes` for bytes that are not digits; takes the word XOR `_ZEROS`."""
     return ((word + _ABOVE_NINE) | word) & _HIGH_BITS
 
 
 @_inlined
 def _digits_end(text: Any, at: Any, word: Any) -> Any:
-    """Where the run of digits ends that starts here, with this word."""
+    """Where the run of digits ends that starts at `at`, whose word is given."""
     while True:
         others = _non_digits(word ^ _ZEROS)
         if others:
@@ -161,15 +161,15 @@ def scan_lines(
     starts: Integers,
     ends: Integers,
 ) -> tuple[int, int]:
-    """Find the values of lines that are all the same pieces of text with one value between each two.
+    """Find the values of lines that all consist of the same pieces of text, with one value between each two.
 
-    `size`: the bytes of the lines; the text is padded. Piece p is the words from the end of the one before it to
-    `piece_ends[p]` in `piece_words`, as far as the masks go, and has `piece_sizes[p]` bytes; only the last one has a
-    newline, its end. Where value v of line i starts and ends goes into `starts[rows[v], i]` and `ends[rows[v], i]`;
-    nowhere if `rows[v]` is negative.
+    `size`: the bytes of the lines; the text is padded. Piece p has `piece_sizes[p]` bytes: the masked words of
+    `piece_words` from the end of the previous piece to `piece_ends[p]`. Only the last piece has a newline, at its end.
+    The loop stores where value v of line i starts and ends in `starts[rows[v], i]` and `ends[rows[v], i]`, unless
+    `rows[v]` is negative.
 
-    A value is a string without backslashes and control characters, a number without exponent, or a literal. Gives the
-    number of lines or `ANOTHER_LAYOUT`, and what was met (`HAS_...`).
+    A value is a string without backslashes and control characters, a number without exponent, or a literal. Returns
+    the number of lines or `ANOTHER_LAYOUT`, and what the lines contain (`HAS_...`).
     """
     last = np.uint64(piece_ends.size - 1)
     at = _NOTHING
@@ -199,7 +199,7 @@ def scan_lines(
                     refused = (_zero_bytes(word ^ _BACKSLASHES) | (word - _SPACES) & ~word) & _HIGH_BITS
                     quote = _zero_bytes(word ^ _QUOTES)
                     if quote:
-                        # Of the flags below the quote's the lowest is right, so there is one only if a byte is.
+                        # The lowest flag is exact, so a flag below the quote's means a refused byte before the quote.
                         if refused & ((quote & (~quote + _ONE)) - _ONE):
                             return ANOTHER_LAYOUT, met
                         at += _bytes_before(quote) + _ONE
@@ -249,9 +249,9 @@ def whole_numbers(
     numbers: npt.NDArray[np.int64],
     nulls: npt.NDArray[np.bool_],
 ) -> bool:
-    """Read values that are numbers or literals as whole numbers; says if each one is such a number, or null.
+    """Read values that are numbers or literals as integers; returns whether each is an integer or null.
 
-    Those with more than `MOST_DIGITS` digits are not read.
+    An integer of more than `MOST_DIGITS` digits counts as not readable.
     """
     for i in range(starts.size):
         at, end = np.uint64(starts[i]), np.uint64(ends[i])
@@ -268,7 +268,7 @@ def whole_numbers(
         while at < end:
             count = min(end - at, _WORD)
             digits = _word_at(text, at) ^ _ZEROS
-            # Up to the highest bytes, with zeros before it.
+            # Shift the digits to the highest bytes; the zeros below them act as leading zeros.
             digits <<= _EIGHT * (_WORD - count)
             if _non_digits(digits):
                 return False
@@ -282,7 +282,7 @@ def whole_numbers(
 
 @_inlined
 def _token_word(text: Any, at: Any, end: Any) -> Any:
-    """The word of a token from a place on, with zeros behind its end."""
+    """The word of a token at a place, with zeros after the token's end."""
     word = _word_at(text, at)
     if end - at < _WORD:
         word &= _ALL_BITS >> (_EIGHT * (_WORD - (end - at)))
@@ -291,7 +291,7 @@ def _token_word(text: Any, at: Any, end: Any) -> Any:
 
 @_inlined
 def _first_place(text: Any, start: Any, end: Any, shift: Any) -> Any:
-    """Where a token is looked for first: the highest bits of a mix that differs wherever one of its words does."""
+    """The slot at which probing for a token starts: the highest bits of a hash over all its words."""
     mix = _NOTHING
     at = start
     while at < end:
@@ -314,10 +314,11 @@ def find_tokens(
     codes: Integers,
     unknown: Integers,
 ) -> int:
-    """Look pieces of a text up; gives how many are not in the table, which ones goes into `unknown`.
+    """Look up pieces of a text by open addressing with linear probing; returns how many are not in the table.
 
-    The table has 2^n slots, the rest of them free: a token's words with zeros behind its end, and its code, which is
-    `NO_TOKEN` in a free one. Pieces have no zero bytes and at least one byte.
+    The indices of the missing ones go into `unknown`. The table has 2^n slots, some of them free. A slot has a token's
+    words, with zeros after the token's end, and its code; the code of a free slot is `NO_TOKEN`. Pieces have no zero
+    bytes and at least one byte.
     """
     last_place = np.uint64(table_codes.size - 1)
     shift = _zero_bits_above(last_place)
@@ -357,7 +358,7 @@ def put_tokens(
     table_words: Words,
     table_codes: Integers,
 ) -> None:
-    """Put pieces of a padded text, all different, with their codes into a table that has room for them."""
+    """Insert distinct pieces of a padded text with their codes into a table that has room for them."""
     last_place = np.uint64(table_codes.size - 1)
     shift = _zero_bits_above(last_place)
     for i in range(starts.size):

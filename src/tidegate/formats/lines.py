@@ -1,9 +1,9 @@
-"""Whole lines to records, with the bad ones named: what all text formats share.
+"""Decodes whole lines to records and finds the bad lines: what all text formats share.
 
-A `LineDecoder` takes all lines or none: it is fast because it need not say which line is wrong. `decode_lines` asks
-it for everything first; if it refuses, the lines are halved, and looked at, until each bad line stands alone. So a line
-is bad exactly if the decoder refuses it by itself, or if it starts inside a value that an earlier line opened, however
-the input was cut into chunks.
+A `LineDecoder` decodes all lines or none: it is fast because it need not say which line is bad. `decode_lines` first
+asks it for all lines. If it refuses, `decode_lines` bisects the lines until each bad one stands alone. So a line is bad
+exactly if the decoder refuses it by itself, or if it starts inside a value that an earlier line opened, however the
+input was cut into chunks.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _INSIDE = "inside a quoted value that an earlier line opened"
 
 
 class LinesRefused(Exception):
-    """At least one of the lines is not a record of the schema; the message is the reason, for a single line."""
+    """At least one line is not a record of the schema; for a single line the message is the reason."""
 
 
 class LineTable:
-    """The lines of a chunk: how many, whether they look as they should, and, once asked, where they are."""
+    """The lines of a chunk: their number, their first and last bytes, and (computed on demand) their places."""
 
     def __init__(self, chunk: bytes) -> None:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(chunk, np.uint8)
@@ -46,7 +46,7 @@ class LineTable:
         return self._count
 
     def counted(self, lines: int) -> None:
-        """Take the number of lines from a decoder that found it out by itself."""
+        """Set the number of lines, known from a decoder that counted them itself."""
         self._count = lines
 
     @cached_property
@@ -57,7 +57,7 @@ class LineTable:
         """Whether every line starts with one byte and ends with another (before its line end)."""
         if not len(self) or self.bytes[0] != first:
             return False
-        # Both neighbours of all newlines at once: half the price of looking up where the newlines are.
+        # Compare both neighbours of all newlines at once: half the cost of finding the newlines' places.
         between = self.bytes[2:] == first
         between &= self._is_newline[1:-1]
         between &= self.bytes[:-2] == last
@@ -71,7 +71,6 @@ class LineTable:
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Where each line starts."""
         starts = np.zeros(len(self), np.int64)
         starts[1:] = self._line_ends[:-1] + 1
         return starts
@@ -91,12 +90,12 @@ class LineTable:
         return np.append(newlines, len(self.bytes)) if self._unended else newlines
 
     def containing(self, byte: int) -> list[int]:
-        """Which lines have this byte, which is no newline."""
+        """The indices of the lines that contain this byte (not a newline)."""
         places = np.flatnonzero(self.bytes == byte)
         return np.unique(np.searchsorted(self._line_ends, places)).tolist() if len(places) else []
 
     def has_blank_lines(self) -> bool:
-        """Whether a line is empty (one of spaces alone is not)."""
+        """Whether a line is empty; a line of spaces is not."""
         return bool((self.ends == self.starts).any())
 
 
@@ -104,22 +103,22 @@ class LineDecoder(ABC):
     """Decodes lines to the columns of a schema, strictly; used by one thread."""
 
     blank: bytes | None
-    """A line of these bytes alone is no record; None: every line is one, also an empty one."""
+    """A line of only these bytes is not a record; None: every line is one, also an empty one."""
 
     @abstractmethod
     def decode(self, chunk: bytes, lines: LineTable) -> pa.RecordBatch:
         """Decode a chunk of whole lines, none of them `blank`, to one row per line.
 
-        Raises `LinesRefused` if any line is not exactly one record, or if it cannot tell (blank lines).
+        Raises `LinesRefused` if any line is not exactly one record, or if it cannot decide (blank lines).
         """
 
     def look(self, line: bytes) -> str | None:
-        """Say why a single line is refused, where that costs less than `decode`; None: decode it to know."""
+        """The reason to refuse a single line, if it can be found more cheaply than by `decode`; None: decode it."""
         return None
 
 
 class CanonicalDecoder(LineDecoder):
-    """Another decoder's columns, with values in their canonical form; a line whose value is none is refused."""
+    """Brings another decoder's values into canonical form; refuses a line whose value has none."""
 
     def __init__(self, decoder: LineDecoder, canonical: Mapping[str, Canonical]) -> None:
         self._decoder = decoder
@@ -138,39 +137,39 @@ class CanonicalDecoder(LineDecoder):
 
 
 class OpenValues(Protocol):
-    """Follows values that run over line ends through the lines of a file, in a format where they can."""
+    """Tracks values that span several lines of a file, in a format where they can."""
 
     opened_at: int | None
-    """None: no value is open, so the next line starts with a record."""
+    """Where the open value's first line starts; None: no value is open, so the next line starts a record."""
 
     def follow(self, chunk: bytes, lines: LineTable, offset: int) -> list[int]:
-        """Move on by a chunk of whole lines, at `offset` in the file; gives the lines that start inside a value."""
+        """Advance by a chunk of whole lines at `offset` in the file; returns the lines that start inside a value."""
 
     def opened_before(
         self, offset: int, first: int, read: Callable[[int, int], bytes], opened_at: int | None = None
     ) -> int | None:
-        """What `opened_at` is before the line at `offset` of a file, if it is this before the line at `first`."""
+        """The value of `opened_at` before the line at `offset`, given its value before the line at `first`."""
 
 
 class BadLine(NamedTuple):
-    """A line that is no record."""
+    """A line that is not a record."""
 
     offset: int
     """Where the line starts in the chunk."""
     rows_before: int
-    """How many rows of the chunk come before it."""
+    """How many rows of the chunk come before the line."""
     reason: str
     text: bytes
 
 
 @dataclass(frozen=True)
 class DecodedLines:
-    """The records of a chunk, and the lines that are no records."""
+    """The records of a chunk, and its bad lines."""
 
     columns: pa.RecordBatch
     bad: list[BadLine]
     lines: LineTable
-    """All lines, the bad and the blank ones too."""
+    """All lines, bad and blank ones included."""
     row_starts: npt.NDArray[np.int64] | None = None
     """Where the line of each row starts in the chunk; None if every line is a row."""
 
@@ -192,10 +191,10 @@ def decode_lines(
     values: OpenValues | None = None,
     offset: int = 0,
 ) -> DecodedLines:
-    """Decode a chunk of whole lines; blank lines are no records and not bad.
+    """Decode a chunk of whole lines; blank lines are neither records nor bad.
 
-    `empty`: columns of no rows. `values`: whether a value is open before the chunk, which is at `offset` in its file;
-    it moves on to the end of the chunk.
+    `empty`: the columns without rows. `values` knows whether a value is open before the chunk, which is at `offset` in
+    its file, and advances to the end of the chunk.
     """
     table = LineTable(chunk)
     if values is None or values.opened_at is None:
@@ -232,7 +231,7 @@ def _halve(
     good: list[pa.RecordBatch],
     refused: dict[int, str],
 ) -> None:
-    """Decode the chosen lines into `good`, in order, or find the single lines that are refused."""
+    """Decode the chosen lines into `good`, in order; find the refused ones by bisection."""
     chunk = b"\n".join([lines[i] for i in chosen]) + b"\n"
     try:
         good.append(decoder.decode(chunk, LineTable(chunk)))
@@ -256,13 +255,13 @@ def _halve(
 
 
 def concat(batches: list[pa.RecordBatch], empty: pa.RecordBatch) -> pa.RecordBatch:
-    """Put batches of one schema, but for dictionaries, together; dictionaries are unified."""
+    """Concatenate batches whose schemas differ at most in dictionary encoding; dictionaries are unified."""
     if not batches:
         return empty
     if len(batches) == 1:
         return batches[0]
     if any(not b.schema.equals(batches[0].schema) for b in batches):
-        # Some have a column as a dictionary, some do not.
+        # A column is dictionary-encoded in some batches only.
         batches = [_without_dictionaries(b) for b in batches]
     if any(pa.types.is_dictionary(t) for t in batches[0].schema.types):
         table: Any = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()

@@ -9,16 +9,15 @@ import pyarrow.parquet as pq
 
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.formats.format import FormatWriter, refuse_column
-from tidegate.records.plain_types import plain_schema
 
 BATCH_BYTES = 16 << 20
-"""A batch that is read from a file is not made larger than about this."""
+"""The approximate upper bound for a batch that is read from a file."""
 _UNSURE_ROWS = 65_536
 _DICTIONARY_ENCODINGS = ("RLE_DICTIONARY", "PLAIN_DICTIONARY")
 
 
 class ParquetFormat:
-    """Parquet files; a row group is what one reader reads at a time.
+    """Parquet files; one reader reads a row group at a time.
 
     >>> ParquetFormat(compression="zstd").describe()
     'parquet (zstd)'
@@ -39,11 +38,10 @@ class ParquetFormat:
         self.row_group_rows = row_group_rows
 
     def describe(self) -> str:
-        """The format and its compression."""
         return f"{self.name} ({self.compression})"
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse the few types that Parquet does not have, with the reason that the writer gives."""
+        """Refuse the few types that Parquet does not have, with the writer's reason."""
         for field in schema:
             try:
                 pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
@@ -55,7 +53,7 @@ class ParquetFormat:
             raise SchemaError("Parquet cannot hold records without any column")
 
     def check_read_schema(self, schema: pa.Schema) -> None:
-        """Accept any: each file says whether it has such columns."""
+        """Accept any schema: the reader compares it with each file."""
 
     def open_writer(self, stream: Any, schema: pa.Schema) -> FormatWriter:
         """Start a file in an open binary stream."""
@@ -63,7 +61,7 @@ class ParquetFormat:
 
 
 class _ParquetWriter(FormatWriter):
-    """Collects batches to whole row groups; nothing of a row group is in the stream before it is full."""
+    """Collects batches into whole row groups, and writes a row group when it is full."""
 
     ROW_GROUP_BYTES = 64 << 20
 
@@ -102,7 +100,7 @@ class _ParquetWriter(FormatWriter):
 
 
 def dictionary_columns(metadata: pq.FileMetaData, row_group: int, candidates: list[str]) -> list[str]:
-    """The columns that this row group stores as a dictionary that pays: few distinct values, so small indices."""
+    """The columns that this row group stores as a small dictionary, so that reading them as one pays."""
     group = metadata.row_group(row_group)
     found = []
     for i in range(group.num_columns):
@@ -111,24 +109,24 @@ def dictionary_columns(metadata: pq.FileMetaData, row_group: int, candidates: li
             continue
         if not _has_dictionary(column):
             continue
-        # A column that outgrew its dictionary goes on in plain text; that shows in its size.
+        # A column that outgrew its dictionary continues in plain text; its size shows that.
         if column.total_uncompressed_size <= 4 * column.num_values + 1024:
             found.append(column.path_in_schema)
     return found
 
 
 class GroupSize(NamedTuple):
-    """What the columns that are read of a row group, or of several together, are like in memory."""
+    """The size in memory of the columns read from one row group, or from several adjacent ones."""
 
     numbers: tuple[int, ...]
     rows: int
     size: int
-    """Bytes, about."""
+    """Approximate bytes."""
     sure: bool
-    """False: there are values that the file stores once and memory has many times, which `size` does not count."""
+    """False if memory holds values many times that the file stores once; `size` does not count those."""
 
     def and_next(self, other: GroupSize) -> GroupSize:
-        """These together with the ones behind them."""
+        """These row groups and the following ones together."""
         return GroupSize(
             self.numbers + other.numbers,
             self.rows + other.rows,
@@ -137,13 +135,13 @@ class GroupSize(NamedTuple):
         )
 
     def rows_at_once(self, most: int) -> int:
-        """How many rows to read at a time: at most that many, fewer where they are wide or may be."""
+        """How many rows to read at a time: at most `most`, fewer if rows are wide or may be."""
         if not self.sure:
             most = min(most, _UNSURE_ROWS)
         return max(1, min(most, BATCH_BYTES * self.rows // max(self.size, 1)))
 
     def is_one_batch(self, most: int) -> bool:
-        """Whether all rows are to be read at once."""
+        """Whether all rows fit into one read."""
         return self.rows <= self.rows_at_once(most)
 
 
@@ -163,7 +161,7 @@ def group_size(metadata: pq.FileMetaData, row_group: int, schema: pa.Schema, enc
         stored[name] += column.total_uncompressed_size
         if not widths[name] and name not in encoded and _has_dictionary(column):
             sure = False
-    # Numbers may be stored in less than they take in memory.
+    # Numbers may take less space in the file than in memory.
     size = sum(max(stored[name], widths[name] * group.num_rows) for name in stored)
     return GroupSize((row_group,), group.num_rows, size, sure)
 
@@ -177,8 +175,3 @@ def _width(kind: pa.DataType) -> int:
 
 def _has_dictionary(column: pq.ColumnChunkMetaData) -> bool:
     return any(e in _DICTIONARY_ENCODINGS for e in column.encodings)
-
-
-def reader_schema(file_schema: pa.Schema) -> pa.Schema:
-    """The schema of the records of a Parquet file: dictionaries and views are how it is stored, not what it is."""
-    return plain_schema(file_schema)

@@ -1,11 +1,10 @@
-"""Quoted values that run over line ends: which lines are inside one, and therefore no records.
+"""Quoted values that span lines: finds the lines inside one, which are therefore not records.
 
-In files of one record per line such a value is a mistake, but its lines may look like records, and must not become any.
-A quote opens a value at the start of a line or after a delimiter; inside a value two quotes are one of its characters,
-and a single one closes it (as in Python's `csv`). A value that is still open `LONGEST_VALUE` bytes after the start of
-its first line was opened by a stray quote: the lines after that are lines again. So whether a line is inside depends
-on the text before it and on nothing else, and `opened_before` finds it out for any line, mostly from a short piece of
-that text.
+In files of one record per line such a value is a mistake, but its lines may look like records and must not become any.
+A quote opens a value at the start of a line or after a delimiter. Inside a value two quotes stand for one, and a single
+quote closes the value (as in Python's `csv`). If a value is still open `LONGEST_VALUE` bytes after the start of its
+first line, a stray quote opened it: later lines count as lines again. So whether a line is inside depends only on the
+text before it, and `opened_before` finds it for any line, mostly from a short piece of that text.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import numpy as np
 from tidegate.formats.lines import LineTable
 
 LONGEST_VALUE: Final = 1 << 20
-"""How far a value can reach that runs over line ends, in bytes from the start of its first line."""
+"""How far a value that spans lines can reach, in bytes from the start of its first line."""
 _NEAR: Final = 16 << 10
-"""Where values are quoted, so many bytes before a place show whether a value is open there."""
+"""In a file with quoted values, so many bytes before a place mostly show whether a value is open there."""
 _QUOTE: Final = b'"'
 _LINE_ENDS: Final = b"\n\r"
 
@@ -32,10 +31,9 @@ class QuotedValues:
     def __init__(self, delimiter: str) -> None:
         self._opening = delimiter.encode() + _QUOTE
         self.opened_at: int | None = None
-        """Where in the file the line starts that opened the value which is open; None: no value is open."""
+        """Where in the file the line starts that opened the open value; None: no value is open."""
 
     def follow(self, chunk: bytes, lines: LineTable, offset: int) -> list[int]:
-        """Move on by a chunk of whole lines, at `offset` in the file; gives the lines that start inside a value."""
         inside: list[int] = []
         first = 0
         for line in lines.containing(_QUOTE[0]):
@@ -53,16 +51,16 @@ class QuotedValues:
     def opened_before(
         self, offset: int, first: int, read: Callable[[int, int], bytes], opened_at: int | None = None
     ) -> int | None:
-        """What `opened_at` is before the line at `offset`, from the text before it.
+        """The value of `opened_at` before the line at `offset`, from the text before it.
 
-        `first`: a line before which it is known, the file's first or one that a reader has come to; `opened_at` is what
-        it is there. `read`: gives so many bytes of the file from a place on. Goes back to a line after which it is
-        known, whatever was open before that line, or over `LONGEST_VALUE` bytes without a quote that matters; to
-        `first` only where line after line opens a value or closes one.
+        `first`: a line before which the value is known (the file's first, or one that a reader has reached), and
+        `opened_at` is that value. `read(offset, count)` returns bytes of the file. Searches backwards for a line after
+        which the value is certain whatever was open before, or for `LONGEST_VALUE` bytes without a quote that matters.
+        It goes back to `first` only if every line on the way opens or closes a value.
         """
         at_first, opened_at = opened_at, None
         changes: list[tuple[int, bool]] = []
-        """Of the lines after the one where it is known, the last first: where, and whether it opens or closes."""
+        """Lines after the certain one, last first: where each starts, and whether it toggles open and closed."""
         later = offset
         for at, line in _quoted_lines_before(offset, first, read):
             if later > at + LONGEST_VALUE:
@@ -84,11 +82,11 @@ class QuotedValues:
             if turns:
                 opened_at = at if opened_at is None else None
             elif opened_at is not None:
-                opened_at = at  # closed, and opened another
+                opened_at = at  # the line closes the value and opens another
         return opened_at
 
     def _reach(self, lines: LineTable, offset: int, first: int, end: int) -> range:
-        """Which of some lines, none of which closes the value, it reaches; it is given up before the next."""
+        """Which of the lines `first` to `end` the open value reaches; it is dropped if it does not reach all."""
         if self.opened_at is None:
             return range(0)
         reached = int(np.searchsorted(lines.starts, self.opened_at + LONGEST_VALUE - offset, "right"))
@@ -98,10 +96,10 @@ class QuotedValues:
 
 
 class QuoteRules:
-    """How quotes may stand in a line: as in Python's `csv` where it is strict.
+    """The rules for quotes in a line: those of Python's `csv` in strict mode.
 
-    A value that starts with a quote ends with one, at the end of the line or before a delimiter, and has two for each
-    one inside. In a value that does not start with a quote they are characters like others.
+    A value that starts with a quote ends with one, at the end of the line or before a delimiter, and doubles each quote
+    inside. In a value that does not start with a quote, quotes are ordinary characters.
     """
 
     def __init__(self, delimiter: str) -> None:
@@ -113,7 +111,7 @@ class QuoteRules:
         self._fit[list(self._delimiter + _QUOTE + _LINE_ENDS)] = True
 
     def check(self, chunk: bytes, lines: LineTable) -> str | None:
-        """Say why one of the lines of a chunk breaks the rules; None: none does."""
+        """Why a line of the chunk breaks the rules; None if all lines keep them."""
         if _QUOTE not in chunk or self._all_quoted(lines):
             return None
         for line in lines.containing(_QUOTE[0]):
@@ -125,7 +123,7 @@ class QuoteRules:
         return None
 
     def _all_quoted(self, lines: LineTable) -> bool:
-        """Whether quotes open and close values in turn, and do nothing else; two inside a value close and open it."""
+        """Whether all quotes alternately open and close values; a doubled quote closes the value and opens it again."""
         quotes = np.flatnonzero(lines.bytes == _QUOTE[0])
         if (np.searchsorted(quotes, lines.ends) & 1).any():
             return False
@@ -139,14 +137,14 @@ class QuoteRules:
 def _quoted_lines_before(
     offset: int, first: int, read: Callable[[int, int], bytes]
 ) -> Iterator[tuple[int, bytes | None]]:
-    """The lines with a quote before a line, the last first, with where they start; None: there is none from here on."""
+    """The lines with a quote before `offset`, last first, each with its start; None: no more from this place on."""
     end, size = offset, _NEAR
     while end > first:
         start = max(first, end - size)
         text = read(start, end - start)
         if start > first:
             text = text[text.find(b"\n") + 1 :]
-        if not text:  # not even the start of one line
+        if not text:  # no line starts in this piece
             size *= 2
             continue
         start, size = end - len(text), max(size, LONGEST_VALUE + _NEAR)
@@ -160,7 +158,7 @@ def _quoted_lines_before(
 
 
 def _ends_open(line: bytes, opening: bytes, is_open: bool) -> tuple[bool, bool]:
-    """Whether a value that this line opens is open at its end, and whether one that was open before it still is."""
+    """Whether a value that the line opens is open at its end; whether the value open before the line still is."""
     at, opens = 0, False
     if not is_open and line.startswith(_QUOTE):
         at, is_open, opens = 1, True, True

@@ -15,7 +15,7 @@ _SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False)])
 
 
 class TextLinesFormat(TextFormat):
-    """Lines of UTF-8 text, the empty ones too, without their line ends; a stream of them is one of `str`.
+    """Lines of UTF-8 text without their line ends, empty lines included; the records are `str`.
 
     >>> TextLinesFormat().encode(pa.record_batch({"value": ["a tide", ""]}))
     b'a tide\\n\\n'
@@ -35,25 +35,22 @@ class TextLinesFormat(TextFormat):
             )
 
     def check_read_schema(self, schema: pa.Schema) -> None:
-        """Refuse a first column that is no string; others are not in the lines, but in the path of the file."""
+        """Refuse a first column that is not a string; the other columns come from the path of the file."""
         self.check_schema(pa.schema(list(schema)[:1]))
 
     def file_columns(self, first_line: bytes, declared: Sequence[str]) -> list[str]:
-        """The first of the declared columns."""
         return list(declared)[:1]
 
     def decoder(
         self, schema: pa.Schema, columns: Sequence[str], dictionary_columns: Sequence[str] = ()
     ) -> LineDecoder:
-        """Make the decoder."""
         return _TextLinesDecoder(schema, dictionary=bool(dictionary_columns))
 
     def infer_schema(self, sample: bytes) -> pa.Schema:
-        """One string column, whatever the lines are."""
         return _SCHEMA
 
     def encode(self, columns: pa.RecordBatch) -> bytes:
-        """The strings, each with its line end; one that could not be read back is refused."""
+        """One line per string; refuses a string that could not be read back."""
         values = columns.column(0).to_pylist()
         for value in values:
             if value is None:

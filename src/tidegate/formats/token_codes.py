@@ -1,4 +1,4 @@
-"""Codes of known tokens, looked up by their bytes for a whole chunk at once."""
+"""Codes of known tokens, looked up by their bytes for a whole chunk at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FEWEST_SLOTS = 64
 
 
 class TokenCodes:
-    """A hash table from the bytes of a token, of which none is zero, to its code, which is -1 or more."""
+    """A hash table (open addressing) from a token's bytes, none of them zero, to its code, at least -1."""
 
     def __init__(self, codes: Mapping[bytes, int]) -> None:
         ends = np.cumsum([len(token) for token in codes], dtype=np.int32)
         starts = np.concatenate([[0], ends[:-1]]).astype(np.int32)
-        # At least three of four slots are free, so that what is looked for is mostly the first that is met.
+        # At least three quarters of the slots are free, so the first probe mostly hits.
         slots = max(_FEWEST_SLOTS, 1 << (4 * len(codes) - 1).bit_length())
         self._words = np.zeros((slots, -(-max(map(len, codes)) // WORD)), np.uint64)
         self._codes = np.full(slots, NO_TOKEN, np.int32)
@@ -25,7 +25,7 @@ class TokenCodes:
         put_tokens(text, starts, ends, np.array(list(codes.values()), np.int32), self._words, self._codes)
 
     def find(self, text: Text, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
-        """The code of each token of a padded text, and which ones were not found; their code is any."""
+        """The code of each token of a padded text, and the indices of unknown tokens, whose code is arbitrary."""
         codes, unknown = np.empty((2, len(starts)), np.int32)
         missing = find_tokens(text, starts, ends, self._words, self._codes, codes, unknown)
         return codes, unknown[:missing]

@@ -1,1 +1,1 @@
-"""What a running job measures: counters and times in the slots, snapshots of them for the driver."""
+"""The metrics of a running job: counters and times in the slots, and snapshots of them for the driver."""

@@ -1,6 +1,6 @@
-"""How event time is shown: each operator's watermark, its lag, what holds it back, down to the split; late records.
+"""Event time in words: each operator's watermark, its lag, what holds it back, down to the split; late records.
 
-Pure: snapshots in, words out. The live display and `explain` of a running job say the same.
+Pure: snapshots in, words out. The live display and `explain` of a running job use the same words.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _REMEDY = (
     "allowed_lateness(...) or a side output for late data"
 )
 _QUIET_MS = 1_000
-"""From here on it is said that a split has had no record."""
+"""A split without records for so long is shown as quiet."""
 
 
 def watermark_words(metrics: JobMetrics, vertex: VertexMetrics) -> str:
-    """The watermark of a vertex, its slowest subtask's, and who holds it; empty without event time.
+    """The watermark of a vertex's slowest subtask, and what holds it back; empty without event time.
 
     >>> clicks = VertexMetrics(vertex=0, name="clicks", parallelism=1, subtasks=(SubtaskMetrics(
     ...     subtask=0, time=EventTime(watermark_ms=43_203_000, split="partition 3", quiet_ms=40_000)),))
@@ -51,22 +51,22 @@ def watermark_words(metrics: JobMetrics, vertex: VertexMetrics) -> str:
 
 
 class OperatorWatermark(msgspec.Struct, frozen=True):
-    """How far event time is behind one operator of a running job; of several subtasks the slowest.
+    """The event time of one operator of a running job; of several subtasks the slowest.
 
     The field names are keys of the JSON format of `explain`.
     """
 
     watermark_ms: int | None
-    """None: there has been none yet; 2^63 - 1: the input has ended."""
+    """None: no watermark yet; 2^63 - 1: the input has ended."""
     lag_ms: int
-    """How far behind the wall clock it is."""
+    """How far the watermark is behind the wall clock."""
     idle: bool
     held_by: str
-    """Who is waited for, down to the split, and since when it is quiet; empty if nobody is."""
+    """What the operator waits for, down to the split, and how long that has been quiet; empty if nothing."""
 
     @property
     def words(self) -> str:
-        """All of it for people.
+        """The fields as a sentence.
 
         >>> OperatorWatermark(43_203_000, 2_000, False, "clicks/partition 3").words
         'watermark 1970-01-01 12:00:03, 2.0 s behind, held by clicks/partition 3'
@@ -104,7 +104,7 @@ def operator_watermarks(metrics: JobMetrics, vertex: VertexMetrics) -> list[Oper
 
 
 def lag_words(metrics: JobMetrics) -> str:
-    """How far the slowest vertex is behind, and who holds it; empty without event time, and when all is done.
+    """How far the slowest vertex is behind, and what holds it back; empty without event time, and at the end.
 
     >>> time = EventTime(watermark_ms=43_203_000, lag_ms=42_000, split="partition 3", quiet_ms=40_000)
     >>> clicks = VertexMetrics(
@@ -123,7 +123,7 @@ def lag_words(metrics: JobMetrics) -> str:
 
 
 def dropped_words(metrics: JobMetrics) -> list[str]:
-    """What to say at the end of a job about late records that went nowhere; nothing if there are none.
+    """Messages at the end of a job about dropped late records, one per vertex that has any.
 
     >>> count = VertexMetrics(vertex=0, name="count", parallelism=1, subtasks=(
     ...     SubtaskMetrics(subtask=0, counters={"late_records": 3, "late_records_dropped": 3}),))
@@ -139,7 +139,7 @@ def dropped_words(metrics: JobMetrics) -> list[str]:
 
 
 def drop_words(operator: str, watermark_ms: int, late_by_ms: int, dropped: int, next_at: int) -> str:
-    """What to say while a job runs about late records that an operator has dropped, when they are so many.
+    """The message while a job runs about late records that an operator has dropped so far.
 
     >>> words = drop_words("count", 43_203_000, 2_500, 12, 100)
     >>> words[:94]
@@ -156,7 +156,7 @@ def drop_words(operator: str, watermark_ms: int, late_by_ms: int, dropped: int, 
 
 
 def late_records(vertex: VertexMetrics) -> int:
-    """How many records came too late for the operators of a vertex; they are in no result.
+    """How many records were too late for the operators of a vertex, and so are in no result.
 
     >>> late_records(VertexMetrics(vertex=0, name="count", parallelism=1, subtasks=(
     ...     SubtaskMetrics(subtask=0, counters={"late_records": 3}),)))
@@ -166,7 +166,7 @@ def late_records(vertex: VertexMetrics) -> int:
 
 
 def watermark_time(watermark_ms: int | None) -> str:
-    """A watermark as people read it, in UTC.
+    """A watermark as a readable time, in UTC.
 
     >>> watermark_time(None), watermark_time(3_723_500)
     ('none yet', '1970-01-01 01:02:03.500')
@@ -184,13 +184,13 @@ def watermark_time(watermark_ms: int | None) -> str:
 
 
 def watermark_lines(metrics: JobMetrics) -> list[str]:
-    """A line per vertex that has event time."""
+    """One line per vertex with event time."""
     found = ((vertex.name, watermark_words(metrics, vertex)) for vertex in metrics.vertices)
     return [f"{_brief(name)}: {words}" for name, words in found if words]
 
 
 def _brief(name: str) -> str:
-    """The name of a long chain, cut: what follows it is to be seen too.
+    """A name, cut if it is long, so that what follows stays visible.
 
     >>> _brief("count -> async ask -> map <lambda> -> sink json files in /data/out")
     'count -> async ask -> map <lamb…'
@@ -199,7 +199,7 @@ def _brief(name: str) -> str:
 
 
 def _brief_split(split: str) -> str:
-    """The end of a long one, where paths differ.
+    """A split; of a long one only the end, where paths differ.
 
     >>> _brief_split("/data/2026/clicks/part-00000-3f1c9a52-11aa.json@16777216")
     '…/part-00000-3f1c9a52-11aa.json@16777216'
@@ -221,7 +221,7 @@ def _waited_for(vertex: VertexMetrics) -> list[SubtaskMetrics]:
 
 
 def _holder(metrics: JobMetrics, vertex: VertexMetrics, time: EventTime) -> str:
-    """Follow who waits for whom to the source; a step back in a graph without cycles, so it ends."""
+    """Follow `held_by` upstream to the source; the graph has no cycles, so this ends."""
     if time.watermark_ms == _END:
         return ""
     vertices = {v.vertex: v for v in metrics.vertices}

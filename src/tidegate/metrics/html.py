@@ -13,7 +13,6 @@ _COLUMNS = ("operator", "subtasks", "records in", "records out", "busy", "back-p
 
 
 def metrics_html(metrics: JobMetrics) -> str:
-    """The table of a job; self-contained."""
     rows = "".join(_row(cells, bold) for vertex in metrics.vertices for cells, bold in _lines(vertex))
     head = "".join(f"<th style='text-align:left'>{name}</th>" for name in _COLUMNS)
     title = f"job {metrics.name!r} {metrics.status}, {metrics.elapsed_ms / 1000:.1f} s"

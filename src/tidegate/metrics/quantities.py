@@ -1,10 +1,10 @@
-"""Times and sizes in a few characters, for people; not exact, unlike those of `core.durations`."""
+"""Rounded times and sizes in a few characters, for people; `core.durations` has exact ones."""
 
 from __future__ import annotations
 
 
 def brief_duration(milliseconds: float) -> str:
-    """A time.
+    """A duration in the unit that keeps it short.
 
     >>> brief_duration(7), brief_duration(1_230), brief_duration(61_000), brief_duration(900_000)
     ('7 ms', '1.2 s', '61.0 s', '15.0 min')
@@ -22,7 +22,7 @@ def brief_duration(milliseconds: float) -> str:
 
 
 def brief_size(size: int) -> str:
-    """A number of bytes.
+    """A number of bytes in the unit that keeps it short.
 
     >>> brief_size(512), brief_size(3 << 20)
     ('512 B', '3.0 MiB')

@@ -1,7 +1,7 @@
-"""A slot's side of metrics: plain counters and the account of a subtask's time.
+"""The slot's side of metrics: plain counters and the account of a subtask's time.
 
-One thread (the slot's mailbox) writes them, so there is no lock. `TaskMetrics.snapshot` makes the value that leaves;
-any thread may call it, and sees every number whole, though not all of one moment.
+Only the mailbox thread writes them, so there is no lock. Any thread may call `TaskMetrics.snapshot`, which makes the
+value for the wire: each number is consistent, but they need not be of one moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Counter:
         self.value = 0
 
     def inc(self, n: int = 1) -> None:
-        """Add n, a whole number; one of numpy's becomes a plain one, as the wire needs it."""
+        """Add an integer; a numpy integer becomes a Python one, which the wire needs."""
         self.value += index(n)
 
 
@@ -49,7 +49,7 @@ class Gauge:
         self.value = 0
 
     def set(self, value: int) -> None:
-        """The value from now on, a whole number."""
+        """Set the value, an integer."""
         self.value = index(value)
 
 
@@ -57,15 +57,15 @@ class TaskState(enum.IntEnum):
     """What a subtask spends its time on."""
 
     BUSY = 0
-    """It works on records."""
+    """It processes records."""
     IDLE = 1
     """It has nothing to do."""
     BACKPRESSURED = 2
-    """It has records but nowhere to put them."""
+    """It has records, but its receivers have no room for more."""
 
 
 class TimeAccount:
-    """Where a subtask's time went: always in one state, switched by the mailbox loop.
+    """The time that a subtask spent in each state; the mailbox loop switches between states.
 
     >>> account = TimeAccount(now_ns=0)
     >>> account.switch(TaskState.BUSY, 5_000_000)
@@ -78,17 +78,17 @@ class TimeAccount:
 
     def __init__(self, now_ns: int, state: TaskState = TaskState.IDLE) -> None:
         self.state = state
-        # Spent by state, the open state, since when: one tuple, so that a snapshot never sees half a switch.
+        # Time by state, the current state and its start, in one tuple: a snapshot never sees half a switch.
         self._book: tuple[int, int, int, TaskState, int] = (0, 0, 0, state, now_ns)
 
     def switch(self, state: TaskState, now_ns: int) -> None:
-        """Close the time up to now under the old state; the new one begins. The same state again is free."""
+        """Book the time up to now under the old state and start the new one. The same state again is free."""
         if state is not self.state:
             self._book = (*self._spent_ns(now_ns), state, now_ns)
             self.state = state
 
     def totals_ms(self, now_ns: int) -> tuple[int, int, int]:
-        """Milliseconds busy, idle and back-pressured, the open time included."""
+        """Milliseconds busy, idle and back-pressured, including the current state."""
         busy, idle, backpressured = self._spent_ns(now_ns)
         return busy // _NS_PER_MS, idle // _NS_PER_MS, backpressured // _NS_PER_MS
 
@@ -112,11 +112,11 @@ class OperatorMetrics:
         self.records_in = 0
         self.records_out = 0
         self.watermark_ms: int | None = None
-        """The last watermark that left the operator."""
+        """The last watermark that the operator emitted."""
 
 
 class TaskMetrics:
-    """Everything one subtask counts; add to the attributes, call `snapshot` for the wire.
+    """All metrics of one subtask; add to the attributes, call `snapshot` for the wire.
 
     >>> task = TaskMetrics(subtask=0, now_ns=0)
     >>> task.records_in += 100
@@ -162,20 +162,19 @@ class TaskMetrics:
         return operator
 
     def counter(self, name: str) -> Counter:
-        """The counter with this name, made when first asked for."""
+        """The counter with this name, made on first use."""
         counter = self._counters.get(name)
         if counter is None:
             counter = self._counters[name] = Counter()
         return counter
 
     def gauge(self, name: str) -> Gauge:
-        """A gauge of one operator of the chain; what leaves under a name is the sum of all that have it."""
+        """A new gauge of one operator of the chain; a snapshot has the sum of all gauges of a name."""
         gauge = Gauge()
         self._gauges.setdefault(name, []).append(gauge)
         return gauge
 
     def snapshot(self, now_ns: int) -> SubtaskMetrics:
-        """The values of this moment."""
         busy_ms, idle_ms, backpressured_ms = self.time.totals_ms(now_ns)
         return SubtaskMetrics(
             subtask=self.subtask,

@@ -1,8 +1,8 @@
-"""Snapshots: what a job has done so far, as plain values that cross the wire and are shown to people.
+"""Snapshots of a job's metrics, as plain values for the wire and for display.
 
 All numbers of records, bytes and milliseconds are totals since the subtask started; rates come from two snapshots. The
 three times of a subtask add up to the time since its start, so they are also the clock of its counters: a reader of two
-snapshots needs no other.
+snapshots needs no other clock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tidegate.core.words import number_of
 from tidegate.metrics.html import metrics_html
 
 RECORDS_BEHIND: Final = "records_behind"
-"""The gauge of a source subtask: how many records wait in its splits, if its reader can tell."""
+"""The gauge of a source subtask: how many records wait in its splits, if its reader knows."""
 
 RECORDS_BEFORE: Final = "records_before"
-"""The gauge of a source subtask that was restored: how many records were given before the checkpoint."""
+"""The gauge of a restored source subtask: how many records it had emitted before the checkpoint."""
 
 
 class OperatorCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,23 +28,23 @@ class OperatorCounts(msgspec.Struct, frozen=True, kw_only=True):
     records_in: int = 0
     records_out: int = 0
     watermark_ms: int | None = None
-    """The last watermark that left it; of several subtasks the smallest. None: none yet."""
+    """The last watermark that it emitted; of several subtasks the smallest. None: no watermark yet."""
 
 
 class EventTime(msgspec.Struct, frozen=True, kw_only=True):
     """The event time of a subtask, and what holds it back."""
 
     watermark_ms: int | None = None
-    """None: there has been none yet."""
+    """None: no watermark yet."""
     lag_ms: int = 0
-    """How far behind the wall clock it is."""
+    """How far the watermark is behind the wall clock."""
     idle: bool = False
     held_by: tuple[int, int] | None = None
-    """The vertex and the subtask before this one that it waits for."""
+    """The upstream vertex and subtask that it waits for."""
     split: str = ""
-    """Of a source: the split that it waits for; empty if it has none."""
+    """The split that a source waits for; empty if it has none."""
     quiet_ms: int = 0
-    """Of a source: for how long that split has had no record."""
+    """For how long that split has had no record."""
 
 
 class SubtaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,30 +52,30 @@ class SubtaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     subtask: int
     records_in: int = 0
-    """What came over the edges; of a chain that begins with a source, what the source emitted."""
+    """Records received over the edges; in a chain that begins with a source, records that the source emitted."""
     records_out: int = 0
-    """What left over the edges, to each once, and what the sinks of the chain wrote."""
+    """Records sent over the edges, counted once per edge, and records that the sinks of the chain wrote."""
     bytes_in: int = 0
     bytes_out: int = 0
     busy_ms: int = 0
     idle_ms: int = 0
     backpressured_ms: int = 0
     backlog: int = 0
-    """Input batches that wait."""
+    """Waiting input batches."""
     credits: int = 0
-    """Batches that the receivers still take."""
+    """Batches that the receivers will still accept."""
     operators: tuple[OperatorCounts, ...] = ()
-    """The operators of the chain, first to last; empty where nobody counts them one by one."""
+    """The operators of the chain, first to last; empty if they are not counted separately."""
     counters: dict[str, int] = {}
     """Counters that operators registered by name."""
     gauges: dict[str, int] = {}
     """Gauges that operators registered by name."""
     time: EventTime | None = None
-    """How far event time has come; None before the first watermark."""
+    """The event time; None before the first watermark."""
 
     @property
     def running_ms(self) -> int:
-        """Time since the subtask started, up to this snapshot."""
+        """Time from the subtask's start to this snapshot."""
         return self.busy_ms + self.idle_ms + self.backpressured_ms
 
 
@@ -88,7 +88,7 @@ def event_time_of(
     split: str = "",
     quiet_ms: int = 0,
 ) -> EventTime:
-    """The event time at a watermark, which may be none (-2^63) or the end of input (2^63 - 1)."""
+    """The event time at a watermark, which may be no watermark (-2^63) or the end of input (2^63 - 1)."""
     known = watermark_ms > -(1 << 63)
     lag_ms = max(0, now_ms - watermark_ms) if known else 0
     return EventTime(
@@ -109,7 +109,7 @@ class VertexMetrics(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int
     subtasks: tuple[SubtaskMetrics, ...] = ()
     records_expected: int | None = None
-    """How many records a bounded source will give in all, if it knows."""
+    """How many records a bounded source will emit in total, if it knows."""
 
     def total(self, counter: str) -> int:
         """The sum of one field of `SubtaskMetrics` over the subtasks.
@@ -140,15 +140,15 @@ def _added(one: OperatorCounts, other: OperatorCounts) -> OperatorCounts:
 
 
 class CatchUp(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job that went on from a checkpoint makes up for the time that it lost."""
+    """How a restored job makes up for lost time."""
 
     records_behind: int
-    """What waits in the sources."""
+    """Records that wait in the sources."""
     records_read_per_s: float | None = None
-    """None while too little time has passed to tell; so the other."""
+    """None, like the next rate, while too little time has passed."""
     records_arriving_per_s: float | None = None
     caught_up_after_ms: int | None = None
-    """How long it took, from the first report of the attempt; None: it is not done."""
+    """How long catching up took, from the first report of the attempt; None: not caught up yet."""
 
 
 class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,11 +161,11 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str = ""
     attempt: int = 0
     catch_up: CatchUp | None = None
-    """Since the last recovery; None: there was none, or the sources cannot tell what waits in them."""
+    """Since the last recovery; None: no recovery, or the sources do not know how many records wait."""
 
     @property
     def records_behind(self) -> int | None:
-        """How many records wait in the sources; None if no source can tell.
+        """How many records wait in the sources; None if no source knows.
 
         >>> waiting = SubtaskMetrics(subtask=0, gauges={"records_behind": 7})
         >>> log = VertexMetrics(vertex=0, name="log", parallelism=1, subtasks=(waiting,))
@@ -177,7 +177,7 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
         return sum(known) if known else None
 
     def __str__(self) -> str:
-        """A line for the job and one for each operator; `repr` has every number of every subtask.
+        """A line for the job and one for each operator; `repr` shows every number of every subtask.
 
         >>> counts = OperatorCounts(name="numbers", records_out=3), OperatorCounts(name="print", records_in=3)
         >>> vertex = VertexMetrics(vertex=0, name="numbers -> print", parallelism=1,
@@ -200,7 +200,7 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def progress(self) -> float | None:
-        """The part of the expected records that the sources have given, 0 to 1; None while that is unknown.
+        """The fraction of the expected records that the sources have emitted; None while that is unknown.
 
         >>> source = VertexMetrics(vertex=0, name="numbers", parallelism=1, records_expected=200,
         ...     subtasks=(SubtaskMetrics(subtask=0, records_out=50),))
@@ -211,12 +211,12 @@ class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
         expected = sum(v.records_expected or 0 for v in bounded)
         if not expected:
             return None
-        given = sum(_given_by_source(v) for v in bounded)
-        return min(1.0, given / expected)
+        emitted = sum(_emitted_by_source(v) for v in bounded)
+        return min(1.0, emitted / expected)
 
 
-def _given_by_source(vertex: VertexMetrics) -> int:
-    """What the source itself gave, before a checkpoint too; the chain behind it may have dropped or multiplied it."""
+def _emitted_by_source(vertex: VertexMetrics) -> int:
+    """Records that the source itself emitted, also before a restore; the chain after it may drop or multiply them."""
     operators = vertex.operators()
     before = sum(s.gauges.get(RECORDS_BEFORE, 0) for s in vertex.subtasks)
     return before + (operators[0].records_out if operators else vertex.total("records_out"))

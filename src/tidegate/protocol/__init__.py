@@ -1,1 +1,1 @@
-"""What driver and slots say to each other: messages, frames, the handshake."""
+"""The protocol between driver and slots: messages, frames, the handshake."""

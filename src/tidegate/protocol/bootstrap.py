@@ -1,4 +1,4 @@
-"""SlotBootstrap: all that a process needs to become a slot of a job attempt; it travels inside the Spark closure."""
+"""SlotBootstrap: what a process needs to become a slot of a job attempt; it travels inside the Spark closure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 
 from tidegate.core.ids import AttemptNumber, JobId
-from tidegate.core.options import Options
 from tidegate.protocol.tls import TlsIdentity
 
 
 class SlotBootstrap(msgspec.Struct, frozen=True):
-    """Whom to call and how to prove oneself. The secret is never shown: not in `repr`, so not in logs or errors."""
+    """Where the JobManager is and how to authenticate. `repr` hides the secret, so logs and errors do too."""
 
     job_id: JobId
     job_name: str
@@ -22,13 +21,9 @@ class SlotBootstrap(msgspec.Struct, frozen=True):
     control_port: int
     num_slots: int
     options: dict[str, Any]
-    """`Options.as_dict()`: what was set, without the defaults."""
+    """`Options.as_dict()`: the options that were set, without defaults."""
     tls: TlsIdentity | None = None
     """None: connections are not encrypted."""
-
-    def job_options(self) -> Options:
-        """The job's options, as the driver has them."""
-        return Options().with_values(self.options, "the job")
 
     def __repr__(self) -> str:
         return (
@@ -37,14 +32,13 @@ class SlotBootstrap(msgspec.Struct, frozen=True):
         )
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        # msgspec's own, which rich uses in tracebacks, would show every field.
+        # Rich uses this in tracebacks; the default of msgspec would show every field.
         return [("job", self.job_id), ("attempt", self.attempt), ("slots", self.num_slots)]
 
     def encode(self) -> bytes:
-        """As MessagePack; holds the secret, so it goes only into the closure that starts the slots."""
+        """MessagePack bytes; they hold the secret, so they go only into the closure that starts the slots."""
         return msgspec.msgpack.encode(self)
 
     @staticmethod
     def decode(data: bytes) -> SlotBootstrap:
-        """Back from `encode`."""
         return msgspec.msgpack.decode(data, type=SlotBootstrap)

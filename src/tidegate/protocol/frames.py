@@ -1,7 +1,7 @@
-"""Frames: how messages are cut out of a byte stream. Control frames are a length and a body; data frames have a header.
+"""Frames: the units of a byte stream. A control frame is a length and a body; a data frame has a header and a body.
 
-A data frame names its channel (edge, producer subtask, consumer subtask), carries `extra` (the sender's backlog on data
-and events, the number of credits on a credit frame) and a body (an Arrow stream, or an event).
+The header of a data frame names the channel (edge, producer subtask, consumer subtask) and carries `extra`: the
+sender's backlog on data and events, the number of credits on a credit frame. The body is an Arrow stream or an event.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class DataHeader(NamedTuple):
 
 
 def control_frame(body: bytes) -> bytes:
-    """A control frame, ready to send."""
     if len(body) > MAX_CONTROL_BYTES:
         raise ProtocolError(
             f"a control message of {len(body)} bytes is too long (at most {MAX_CONTROL_BYTES})"
@@ -43,20 +42,20 @@ def control_frame(body: bytes) -> bytes:
 
 
 class ControlDecoder:
-    """Cuts control frames out of what arrives, whatever the sizes of the reads."""
+    """Extracts control frames from the received bytes, whatever the sizes of the reads."""
 
     def __init__(self, limit: int = MAX_CONTROL_BYTES) -> None:
         self._buffer = bytearray()
         self._limit = limit
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take bytes and yield the bodies that are complete; a length over the limit is a `ProtocolError`."""
+        """Take bytes and yield the complete bodies; a length over the limit raises `ProtocolError`."""
         self._buffer += data
         while len(self._buffer) >= CONTROL_HEADER.size:
             (length,) = CONTROL_HEADER.unpack_from(self._buffer)
             if length > self._limit:
                 raise ProtocolError(
-                    f"a control message of {length} bytes is announced, at most {self._limit} are"
+                    f"a control message of {length} bytes is announced, at most {self._limit} are allowed"
                 )
             end = CONTROL_HEADER.size + length
             if len(self._buffer) < end:
@@ -67,7 +66,7 @@ class ControlDecoder:
 
 
 def data_header(kind: int, channel: ChannelId, length: int, extra: int) -> bytes:
-    """The header of a data frame; one that the receiver would refuse is a `ProtocolError` here already."""
+    """The header of a data frame; raises `ProtocolError` for one that the receiver would refuse."""
     if length > MAX_DATA_BYTES:
         raise ProtocolError(
             f"a record of {length} bytes is too large to go to another slot (at most {MAX_DATA_BYTES})"
@@ -76,7 +75,7 @@ def data_header(kind: int, channel: ChannelId, length: int, extra: int) -> bytes
 
 
 def parse_data_header(data: bytes | bytearray | memoryview) -> DataHeader:
-    """A header back from its bytes; an unknown kind or an absurd length is a `ProtocolError`."""
+    """Parse a header; an unknown kind or an absurd length raises `ProtocolError`."""
     kind, edge, producer, consumer, length, extra = DATA_HEADER.unpack_from(data)
     if kind not in _KINDS:
         raise ProtocolError(f"unknown kind of data frame: {kind}")

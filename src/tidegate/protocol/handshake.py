@@ -2,10 +2,10 @@
 
 1. The server sends `MAGIC` and a nonce.
 2. The client sends `MAGIC`, its hello (who it is), a nonce and an HMAC over both nonces and the hello.
-3. The server checks and answers with an HMAC of its own, so that the client too knows whom it talks to.
+3. The server checks and answers with its own HMAC, so the client knows the server too.
 
-Pure: bytes in, bytes out. Anything else than these bytes is an `AuthenticationError`, after which the driver of the
-connection closes it. The secret is compared in constant time and never leaves the process in any form but an HMAC.
+Pure: bytes in, bytes out. Any other bytes raise `AuthenticationError`, and the caller closes the connection. HMACs are
+compared in constant time, and the secret leaves the process only inside an HMAC.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GREETING_BYTES = len(MAGIC) + NONCE_BYTES
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Who connects, to what end, for which job and attempt."""
+    """Which slot connects, for which purpose, job and attempt."""
 
     role: Literal["control", "data"]
     job: str
@@ -38,7 +38,6 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 def new_secret() -> bytes:
-    """A fresh job secret."""
     return secrets.token_bytes(32)
 
 
@@ -47,7 +46,7 @@ def _mac(secret: bytes, side: bytes, server_nonce: bytes, client_nonce: bytes, h
 
 
 class ServerHandshake:
-    """The accepting side. Send `greeting` first, then `feed` what arrives until `hello` is set."""
+    """The accepting side. Send `greeting` first, then `feed` received bytes until `hello` is set."""
 
     def __init__(self, secret: bytes, job: str, attempt: int, nonce: bytes | None = None) -> None:
         self._secret = secret
@@ -57,10 +56,10 @@ class ServerHandshake:
         self.greeting = MAGIC + self._nonce
         self.hello: Hello | None = None
         self.rest = b""
-        """Bytes that came behind the handshake, for the protocol that follows."""
+        """Bytes received after the handshake, for the protocol that follows."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes; return bytes to send (empty until the client has proved itself)."""
+        """Take received bytes; return bytes to send (empty until the client has proved itself)."""
         self._buffer += data
         head = bytes(self._buffer[: len(MAGIC)])
         if head != MAGIC[: len(head)]:
@@ -71,7 +70,7 @@ class ServerHandshake:
         (length,) = _LENGTH.unpack_from(self._buffer, len(MAGIC))
         if length > MAX_HELLO_BYTES:
             raise AuthenticationError(
-                f"the peer's hello is {length} bytes long, at most {MAX_HELLO_BYTES} are"
+                f"the peer's hello is {length} bytes long, at most {MAX_HELLO_BYTES} are allowed"
             )
         end = start + length + NONCE_BYTES + MAC_BYTES
         if len(self._buffer) < end:
@@ -96,7 +95,7 @@ class ServerHandshake:
 
 
 class ClientHandshake:
-    """The connecting side. `feed` what arrives; `done` is set when the server has proved itself."""
+    """The connecting side. `feed` received bytes until `done`: then the server has proved itself."""
 
     def __init__(self, secret: bytes, hello: Hello, nonce: bytes | None = None) -> None:
         self._secret = secret
@@ -108,7 +107,7 @@ class ClientHandshake:
         self.rest = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes; return bytes to send."""
+        """Take received bytes; return bytes to send."""
         self._buffer += data
         if self._server_nonce is None:
             if len(self._buffer) < GREETING_BYTES:

@@ -1,12 +1,12 @@
-"""Whether the path to a peer is dead, as the kernels of both hosts see it. A slow reader is no dead path.
+"""Detects a dead network path to a peer by asking the kernel. A slow reader is not a dead path.
 
-A process may be too busy to read for minutes (user code holds its mailbox thread), but its kernel answers all the same:
-it acknowledges data, and it answers the probes of an idle connection and of a full receiver. So the question is put
-to the kernel: does something wait for an answer, and did any acknowledgement come since? `TCP_USER_TIMEOUT` does not
-do: it also ends connections whose full receiver answers every probe. Keepalive alone does not either: it rests
-while data waits, and what waits is sent again for a quarter of an hour (`net.ipv4.tcp_retries2`).
+A process may be too busy to read for minutes (user code holds its mailbox thread), but its kernel still acknowledges
+data and answers the probes of an idle connection and of a full receiver. So we ask our kernel: does anything wait for
+an answer, and has any acknowledgement arrived since? `TCP_USER_TIMEOUT` is not enough: it also ends connections whose
+full receiver answers every probe. Keepalive alone is not enough either: it pauses while data waits, and TCP retransmits
+that data for a quarter of an hour (`net.ipv4.tcp_retries2`).
 
-If packets are lost one way only, the end that hears nothing notices; the other one hears of it from the JobManager.
+If packets are lost in one direction only, the end that receives nothing notices, and the JobManager notifies the other.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import socket
 import struct
 
 _INFO = struct.Struct("=3xB20xI28xI")
-"""From `struct tcp_info`: probes without an answer, segments without an answer, ms since the last acknowledgement."""
+"""From `struct tcp_info`: unanswered probes, unanswered segments, ms since the last acknowledgement."""
 _PROBES_PER_TIMEOUT = 5
 _MOST_PROBES = 100
 
 
 def probe_when_idle(sock: socket.socket, timeout_ms: int, most: int = _MOST_PROBES) -> None:
-    """Have the kernel ask the peer's kernel for a sign of life while nothing else is said.
+    """Let our kernel probe the peer's kernel while the connection is idle (TCP keepalive).
 
-    It ends the connection by itself after `most` probes without an answer.
+    The kernel ends the connection after `most` unanswered probes.
     """
     every_s = max(1, timeout_ms // 1000 // _PROBES_PER_TIMEOUT)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -33,7 +33,7 @@ def probe_when_idle(sock: socket.socket, timeout_ms: int, most: int = _MOST_PROB
 
 
 class PathWatch:
-    """Watches the path of one connection. Ask `is_dead` every now and then; a long pause between is no harm."""
+    """Watches the path of one connection. Call `is_dead` from time to time; long pauses between calls do no harm."""
 
     def __init__(self, sock: socket.socket, timeout_ms: int) -> None:
         self._socket = sock
@@ -42,11 +42,11 @@ class PathWatch:
         probe_when_idle(sock, timeout_ms)
 
     def is_dead(self, now_ms: int) -> bool:
-        """Whether something has waited for an answer for the whole timeout and nothing at all was acknowledged."""
+        """Whether data has waited for an answer for the whole timeout without any acknowledgement."""
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         except OSError:
-            return False  # closed or broken: reading it will say so
+            return False  # closed or broken: reading will show that
         probes, segments, silent_ms = _INFO.unpack(info)
         if not probes and not segments:
             self._unanswered_since_ms = None

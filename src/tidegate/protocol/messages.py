@@ -1,7 +1,7 @@
 """Control messages between the JobManager and the slots: typed, tagged, MessagePack on the wire.
 
-Every connection belongs to one job, attempt and slot (proved in the handshake), so the messages do not repeat them. A
-message that does not decode is a `ProtocolError`: the connection is closed.
+Every connection belongs to one job, attempt and slot (proved in the handshake), so messages do not repeat them. A
+message that cannot be decoded raises `ProtocolError`, and the receiver closes the connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.snapshot.handles import SubtaskCheckpointMetrics, SubtaskSnapshot
 
 
 class SlotAddress(msgspec.Struct, frozen=True):
-    """Where a slot takes data connections, and which process it is."""
+    """The address at which a slot accepts data connections, and its process."""
 
     slot: SlotId
     host: str
@@ -29,7 +29,7 @@ class SlotAddress(msgspec.Struct, frozen=True):
 
 
 class RegisterSlot(msgspec.Struct, frozen=True, tag=True):
-    """The first message of a slot: it exists and offers itself."""
+    """The first message of a slot: it is ready for a deployment."""
 
     address: SlotAddress
     executor: str
@@ -38,8 +38,8 @@ class RegisterSlot(msgspec.Struct, frozen=True, tag=True):
 class SlotHeartbeat(msgspec.Struct, frozen=True, tag=True):
     """A slot is alive.
 
-    `metrics` holds the latest `SubtaskMetrics` (MessagePack) of its subtasks, each with its vertex; `stuck_ms` is how
-    long the mailbox thread has been inside one call of the task named by `inside`.
+    `metrics` holds the latest `SubtaskMetrics` (MessagePack) of the slot's subtasks, each with its vertex. `stuck_ms`
+    is how long the mailbox thread has been in one call of the task named by `inside`.
     """
 
     sequence: int
@@ -49,7 +49,7 @@ class SlotHeartbeat(msgspec.Struct, frozen=True, tag=True):
 
 
 class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
-    """A subtask went into a new state."""
+    """A subtask entered a new state."""
 
     vertex: VertexId
     subtask: int
@@ -69,7 +69,7 @@ class TaskFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class SlotUnusable(msgspec.Struct, frozen=True, tag=True):
-    """Instead of `RegisterSlot`: the process has come up, but cannot be a slot. Nothing follows."""
+    """Sent instead of `RegisterSlot`: the process has started, but cannot be a slot. No message follows."""
 
     reason: str
 
@@ -80,7 +80,7 @@ class PeerLost(msgspec.Struct, frozen=True, tag=True):
     peer: SlotId
     reason: str
     is_cut: bool = False
-    """Whether the hosts cannot reach each other; otherwise the other end closed it or died."""
+    """Whether the hosts cannot reach each other; otherwise the other end closed the connection or died."""
 
 
 class RequestSplit(msgspec.Struct, frozen=True, tag=True):
@@ -91,7 +91,7 @@ class RequestSplit(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReportWatermark(msgspec.Struct, frozen=True, tag=True):
-    """How far a source subtask of an alignment group is; None: it is idle."""
+    """The watermark of a source subtask of an alignment group; None: the subtask is idle."""
 
     group: str
     operator: OperatorId
@@ -100,9 +100,10 @@ class ReportWatermark(msgspec.Struct, frozen=True, tag=True):
 
 
 class LateRecordsDropped(msgspec.Struct, frozen=True, tag=True):
-    """An operator subtask has dropped so many late records, in all; sent when they have become twice as many.
+    """How many late records an operator subtask has dropped in total; sent when the total has doubled.
 
-    `late_by_ms` is how far behind the watermark the earliest of the last ones is (in partial results: its slice).
+    `late_by_ms` is how far the earliest of the last dropped records (in partial results: of their slices) lies behind
+    the watermark.
     """
 
     operator: OperatorId
@@ -113,9 +114,9 @@ class LateRecordsDropped(msgspec.Struct, frozen=True, tag=True):
 
 
 class SlotWarned(msgspec.Struct, frozen=True, tag=True):
-    """The engine warns of something in a slot, so many times with these words; sent when that has doubled.
+    """A warning of the engine in a slot, and how often it has occurred; sent when the count has doubled.
 
-    `vertex` and `subtask` are those whose code said it; None where it was nobody's.
+    `vertex` and `subtask` name the subtask whose code warned; None if no subtask did.
     """
 
     words: str
@@ -125,7 +126,7 @@ class SlotWarned(msgspec.Struct, frozen=True, tag=True):
 
 
 class CollectedBatch(msgspec.Struct, frozen=True, tag=True):
-    """Records for the driver (print, collect), as an Arrow stream; acknowledged with `CollectedTaken`."""
+    """Records for the driver (print, collect), as an Arrow stream; the driver acknowledges with `CollectedTaken`."""
 
     operator: OperatorId
     subtask: int
@@ -136,7 +137,7 @@ class CollectedBatch(msgspec.Struct, frozen=True, tag=True):
 class AcknowledgeCheckpoint(msgspec.Struct, frozen=True, tag=True):
     """A subtask's part of a checkpoint is durable. `snapshot` is a `SubtaskSnapshot` (see `encode_snapshot`).
 
-    `attachments` holds the bytes of files by their path, if the storage is the JobManager's memory; else it is empty.
+    `attachments` holds the bytes of files by path if the storage is the JobManager's memory; otherwise it is empty.
     """
 
     checkpoint_id: int
@@ -148,10 +149,10 @@ class AcknowledgeCheckpoint(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeclineCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    """A subtask cannot take part in a checkpoint; the task itself goes on.
+    """A subtask cannot take part in a checkpoint; the task itself continues.
 
-    `subsumed`: only because a newer one has come, which is no failure. `program_error`: the class of the error where
-    the program is to blame, and not a disk or a network: with the same state it comes again.
+    `subsumed`: a newer checkpoint has arrived, which is no failure. `program_error`: the class of the error if the
+    program caused it (not a disk or a network), so that the same state will cause it again.
     """
 
     checkpoint_id: int
@@ -170,7 +171,7 @@ class TaskDrained(msgspec.Struct, frozen=True, tag=True):
 
 
 class SlotFinished(msgspec.Struct, frozen=True, tag=True):
-    """All subtasks of the slot have ended and everything is closed; the connection ends now."""
+    """All subtasks of the slot have ended, and the slot has closed everything; it now closes the connection."""
 
 
 # ---- from the JobManager to a slot ----
@@ -191,9 +192,9 @@ class Deploy(msgspec.Struct, frozen=True, tag=True):
     placement: tuple[tuple[SlotId, ...], ...]
     addresses: tuple[SlotAddress, ...]
     restore: tuple[bytes, ...] = ()
-    """A `SubtaskRestore` for each of `subtasks`, in their order, encoded; empty: there is nothing to restore."""
+    """An encoded `SubtaskRestore` for each of `subtasks`, in their order; empty: nothing to restore."""
     storage: bytes = b""
-    """The description of the `CheckpointStorage`; empty: checkpoints are off."""
+    """The encoded `CheckpointStorage`; empty: checkpoints are off."""
 
 
 class AssignSplits(msgspec.Struct, frozen=True, tag=True):
@@ -212,14 +213,14 @@ class NoMoreSplits(msgspec.Struct, frozen=True, tag=True):
 
 
 class AlignWatermarks(msgspec.Struct, frozen=True, tag=True):
-    """How far the slowest source subtask of a group is. Goes to every slot."""
+    """The watermark of the slowest source subtask of a group; sent to every slot."""
 
     group: str
     watermark_ms: int
 
 
 class CollectedTaken(msgspec.Struct, frozen=True, tag=True):
-    """The driver has taken all batches of this sink subtask up to and with `sequence`."""
+    """The driver has taken all batches of this sink subtask up to and including `sequence`."""
 
     operator: OperatorId
     subtask: int
@@ -227,7 +228,7 @@ class CollectedTaken(msgspec.Struct, frozen=True, tag=True):
 
 
 class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    """Take a checkpoint: for source subtasks, and for those whose inputs have all ended. Goes to every slot.
+    """Take a checkpoint, in source subtasks and in those whose inputs have all ended; sent to every slot.
 
     `timestamp_ms` is the JobManager's wall clock at the trigger.
     """
@@ -237,9 +238,9 @@ class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
 
 
 class NotifyCheckpointComplete(msgspec.Struct, frozen=True, tag=True):
-    """A checkpoint is complete: commit, and build the next increment on it. All older ones are done for.
+    """A checkpoint is complete: commit it. Older checkpoints are superseded; the next increment builds on this one.
 
-    After a `final` one the drained tasks end.
+    After a `final` checkpoint the drained tasks end.
     """
 
     checkpoint_id: int
@@ -247,7 +248,7 @@ class NotifyCheckpointComplete(msgspec.Struct, frozen=True, tag=True):
 
 
 class NotifyCheckpointAborted(msgspec.Struct, frozen=True, tag=True):
-    """A checkpoint was given up; its files are being deleted, nothing may refer to them."""
+    """A checkpoint was aborted; its files are being deleted, so nothing may refer to them."""
 
     checkpoint_id: int
     reason: str = ""
@@ -283,7 +284,7 @@ SlotMessage = (
     | SlotFinished
 )
 CheckpointMessage = AcknowledgeCheckpoint | DeclineCheckpoint | TaskDrained
-"""What slots say to the CheckpointCoordinator."""
+"""Messages from slots to the CheckpointCoordinator."""
 MasterMessage = (
     Deploy
     | AssignSplits
@@ -305,12 +306,11 @@ _snapshot_decoder = msgspec.json.Decoder(SubtaskSnapshot)
 
 
 def encode_message(message: Any) -> bytes:
-    """Any control message as bytes."""
     return _encoder.encode(message)
 
 
 def decode_slot_message(data: bytes | memoryview) -> SlotMessage:
-    """A message from a slot, or `ProtocolError`."""
+    """Decode a message from a slot; raises `ProtocolError`."""
     try:
         return _slot_decoder.decode(data)
     except msgspec.MsgspecError as e:
@@ -318,7 +318,7 @@ def decode_slot_message(data: bytes | memoryview) -> SlotMessage:
 
 
 def decode_master_message(data: bytes | memoryview) -> MasterMessage:
-    """A message from the JobManager, or `ProtocolError`."""
+    """Decode a message from the JobManager; raises `ProtocolError`."""
     try:
         return _master_decoder.decode(data)
     except msgspec.MsgspecError as e:
@@ -326,12 +326,12 @@ def decode_master_message(data: bytes | memoryview) -> MasterMessage:
 
 
 def encode_snapshot(snapshot: SubtaskSnapshot) -> bytes:
-    """What a subtask acknowledges, as in `AcknowledgeCheckpoint.snapshot`."""
+    """Encode a snapshot for `AcknowledgeCheckpoint.snapshot`."""
     return msgspec.json.encode(snapshot)
 
 
 def decode_snapshot(data: bytes | memoryview) -> SubtaskSnapshot:
-    """The way back, or `ProtocolError`."""
+    """Decode `AcknowledgeCheckpoint.snapshot`; raises `ProtocolError`."""
     try:
         return _snapshot_decoder.decode(data)
     except msgspec.MsgspecError as e:

@@ -1,4 +1,4 @@
-"""Ports to listen at: any, a fixed one, or the first free one of a range; and what an address is."""
+"""Listening sockets: at any port, a fixed one, or the first free one of a range; and the loopback test."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TRY_AGAIN_S = 0.1
 
 
 def listen(host: str, ports: str, option: str, *, patience_s: float = 0.0) -> socket.socket:
-    """A listening socket at an address, at the first port that is free; `ports` empty: at any.
+    """A socket that listens at the first free port of a range; if `ports` is empty, at any port.
 
-    If all are taken, they are tried again for a while: processes of an earlier attempt may still hold them. Then it
-    is a `ConfigurationError` that names the option.
+    If all ports are in use, it tries again for `patience_s`: processes of an earlier attempt may still hold them. Then
+    it raises a `ConfigurationError` that names the option.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     deadline = time.monotonic() + patience_s
@@ -33,14 +33,14 @@ def listen(host: str, ports: str, option: str, *, patience_s: float = 0.0) -> so
                 reason = str(e.strerror)
         if time.monotonic() >= deadline:
             raise ConfigurationError(
-                f"no port of {option} ({ports}) can be had at {host or 'this host'}: {reason}. Widen the range (each "
+                f"no port of {option} ({ports}) is available at {host or 'this host'}: {reason}. Widen the range (each "
                 f"job of a driver needs a control port, each slot of a host a data port), or free one."
             )
         time.sleep(_TRY_AGAIN_S)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or every address of a name, is on the loopback; a name without an address is not."""
+    """Whether an address, or every address of a name, is a loopback address; False for a name without one."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -1,4 +1,4 @@
-"""What is logged of connections that a port refuses: enough to see who and why, never so much that it fills the log."""
+"""The log of refused connections: shows the peer and the reason, and never floods."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ logger = logging.getLogger(__name__)
 
 
 class RefusalLog:
-    """Logs each reason once per address and window, at once, and at the window's end how many more there were.
+    """Logs each reason immediately, once per address and window; at the window's end, how many more there were.
 
-    Used by the thread that owns the port. `tick` may be called as often as one likes; `close` says what is left.
+    The thread that owns the port uses it and calls `tick` at any interval. `close` ends the window.
     """
 
     WINDOW_MS = 10_000
     MOST = 20
-    """Lines in a window: a flood may come from many addresses, and say something else each time."""
+    """The most lines in a window: a flood may come from many addresses, each time with another reason."""
 
     def __init__(self, port: str) -> None:
         self._port = port
         self._window_end_ms = 0
         self._said: set[tuple[str, str]] = set()
         self.unsaid = 0
-        """Refusals of this window that were counted only."""
+        """Refusals of this window that were counted but not logged."""
 
     def add(self, peer: str, reason: str, now_ms: int) -> None:
         """A connection from `peer` (host:port) was refused."""
@@ -37,12 +37,10 @@ class RefusalLog:
         logger.warning("refused a connection from %s to %s: %s", peer, self._port, reason)
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed."""
         if self._said and now_ms >= self._window_end_ms:
             self.close()
 
     def close(self) -> None:
-        """End the window."""
         if self.unsaid:
             logger.warning("refused %d more connections to %s", self.unsaid, self._port)
         self._said.clear()

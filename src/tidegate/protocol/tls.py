@@ -1,12 +1,12 @@
-"""TLS for control and data connections: one certificate per job, which every process of it has and trusts alone.
+"""TLS for control and data connections: one certificate per job; all processes of the job trust only this one.
 
-The driver makes the certificate (or reads the user's) and sends it with its key to the slots, in the bootstrap, where
-the job's secret goes too. A client takes exactly that certificate from a server, so nobody without the key can stand
-between two processes; who the client is, the handshake inside shows (`protocol/handshake.py`). It is trusted because
-the driver sent it: its dates and who signed it do not matter, and a job may run for longer than it is valid.
+The driver makes the certificate (or reads the user's) and sends it with its key to the slots, in the bootstrap, beside
+the job's secret. A client accepts exactly this certificate from a server, so a man in the middle would need the key.
+The handshake inside the connection then identifies the client (`protocol/handshake.py`). The certificate is trusted
+because the driver sent it: its dates and its issuer do not matter, and a job may outlive it.
 
-A `TlsSocket` behaves as a plain non-blocking socket does where the two differ: it raises `BlockingIOError`, it has
-`sendmsg`, and one `recv` leaves nothing decrypted behind that the kernel cannot announce.
+A `TlsSocket` imitates a plain non-blocking socket: it raises `BlockingIOError`, it has `sendmsg`, and `recv` leaves no
+decrypted bytes behind, which the kernel could not announce.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidegate.core.options import Options
 from tidegate.protocol.ports import is_loopback
 
 _RECORD_BYTES = 16 << 10
-"""What a TLS record holds at most; smaller pieces are joined up to it."""
+"""The most that a TLS record holds; smaller pieces are joined up to it."""
 _WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _VALID_FOR = datetime.timedelta(days=3650)
 _CLOCKS_DIFFER = datetime.timedelta(days=1)
@@ -38,7 +38,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-
 
 
 class TlsIdentity(msgspec.Struct, frozen=True):
-    """The certificate and the private key of a job, as PEM. The key is never shown, as the job's secret is not."""
+    """The certificate and the private key of a job, as PEM. `repr` hides the key, like the job's secret."""
 
     certificate: bytes
     key: bytes
@@ -50,7 +50,7 @@ class TlsIdentity(msgspec.Struct, frozen=True):
         return []
 
     def server_context(self) -> ssl.SSLContext:
-        """For the accepting side of connections."""
+        """The context for the accepting side of connections."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.num_tickets = 0
         with _as_file(self.certificate) as certificate, _as_file(self.key) as key:
@@ -58,9 +58,9 @@ class TlsIdentity(msgspec.Struct, frozen=True):
         return _of_ours(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """For the connecting side: trusts this one certificate, whatever the address of the server is.
+        """The context for the connecting side: trusts this one certificate, whatever the server's address is.
 
-        Of a file with a chain that is the first. The others are authorities, which sign for anybody.
+        In a file with a chain that is the first one. The others are authorities, which also sign for strangers.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
@@ -73,7 +73,7 @@ class TlsIdentity(msgspec.Struct, frozen=True):
 
 
 def identity_for(options: Options, job: str, bind_host: str) -> TlsIdentity | None:
-    """The identity of a job whose control port binds to this address; None: its connections are not encrypted."""
+    """The identity of a job whose control port binds to this address; None: no encryption."""
     if options.tls == "off" or (options.tls == "auto" and is_loopback(bind_host)):
         return None
     certificate, key = options.tls_certificate, options.tls_key
@@ -84,7 +84,7 @@ def identity_for(options: Options, job: str, bind_host: str) -> TlsIdentity | No
 
 
 def new_identity(job: str) -> TlsIdentity:
-    """A new key, and a certificate for it that it has signed itself."""
+    """A new key with a self-signed certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -111,7 +111,7 @@ def new_identity(job: str) -> TlsIdentity:
 
 
 def read_identity(certificate: str, key: str) -> TlsIdentity:
-    """The user's own certificate and key, from PEM files; what cannot be used is a `ConfigurationError`."""
+    """The user's own certificate and key, from PEM files; raises `ConfigurationError` if they cannot be used."""
     try:
         identity = TlsIdentity(Path(certificate).read_bytes(), Path(key).read_bytes())
         _shake_alone(identity)
@@ -124,10 +124,10 @@ def read_identity(certificate: str, key: str) -> TlsIdentity:
 
 
 class TlsSocket(ssl.SSLSocket):
-    """A connected socket with TLS. While `shake` has not returned True nothing can be sent or received."""
+    """A connected socket with TLS. It can send and receive only after `shake` has returned True."""
 
     def shake(self) -> bool:
-        """Go on with the handshake of TLS; whether it is done. What is no TLS of ours is an `AuthenticationError`."""
+        """Continue the TLS handshake, and return whether it is done; raises `AuthenticationError` if it fails."""
         try:
             self.do_handshake()
         except _WOULD_BLOCK:
@@ -140,7 +140,7 @@ class TlsSocket(ssl.SSLSocket):
         return True
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """As a plain socket's; also what else of the last record fits."""
+        """Like a plain socket's `recv`; also returns the rest of the last record, as far as it fits."""
         try:
             data = super().recv(buflen, flags)
         except _WOULD_BLOCK as e:
@@ -150,21 +150,21 @@ class TlsSocket(ssl.SSLSocket):
         return data
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """As a plain socket's. See `pending` for what else of the last record is there."""
+        """Like a plain socket's `recv_into`; `pending` says how much of the last record is left."""
         try:
             return super().recv_into(buffer, nbytes, flags)
         except _WOULD_BLOCK as e:
             raise BlockingIOError from e
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """As a plain socket's; a call that raised must be repeated with the same bytes, more may follow them."""
+        """Like a plain socket's `send`; after an error the caller must repeat the same bytes, and may add more."""
         try:
             return super().send(data, flags)
         except _WOULD_BLOCK as e:
             raise BlockingIOError from e
 
     def sendmsg(self, buffers: Sequence[memoryview], *args: Any) -> int:  # type: ignore[override]
-        """Send from the first buffers on, in one record if they are small."""
+        """Send the first buffer, or several small ones joined in one record."""
         head = buffers[0]
         if head.nbytes >= _RECORD_BYTES or len(buffers) == 1:
             return self.send(head)
@@ -176,7 +176,7 @@ class TlsSocket(ssl.SSLSocket):
         return self.send(joined)
 
     def shutdown(self, how: int) -> None:
-        """End a direction of the connection, and leave the other as it is. The frames inside tell an end from a cut."""
+        """Shut one direction down and leave the other open. The frames inside distinguish an end from a cut."""
         socket.socket.shutdown(self, how)
 
 
@@ -187,7 +187,7 @@ def _of_ours(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def _shake_alone(identity: TlsIdentity) -> None:
-    """Raise what the handshake of two processes with this identity would raise."""
+    """Run the handshake of two processes with this identity in memory; raises what it raises."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = identity.client_context().wrap_bio(to_client, to_server)
     server = identity.server_context().wrap_bio(to_server, to_client, server_side=True)
@@ -198,7 +198,7 @@ def _shake_alone(identity: TlsIdentity) -> None:
 
 @contextlib.contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """A path to bytes that are in memory alone: `load_cert_chain` takes nothing else, and a key is not for disks."""
+    """A path to bytes that stay in memory: `load_cert_chain` takes only paths, and a key must not be on disk."""
     fd = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         os.write(fd, data)

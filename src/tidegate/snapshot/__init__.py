@@ -1,1 +1,1 @@
-"""What a checkpoint is: handles, the manifest, and who gets what when it is restored. Values only."""
+"""What a checkpoint is: handles, the manifest, and the assignment of state in a restore. Values only."""

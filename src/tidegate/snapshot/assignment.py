@@ -1,10 +1,11 @@
-"""Who gets what on a restore: the state of a checkpoint dealt out over the subtasks of a job. Pure.
+"""Assigns a checkpoint's state to the subtasks of a job in a restore. Pure.
 
-Operators are matched by their id, which a uid fixes. Keyed state goes by key-group range; of the others, with an
-unchanged parallelism each subtask gets its own back, else
+Operators are matched by their id, which a uid fixes. Keyed state is assigned by key-group range. Operator state depends
+on its redistribution:
 
-- `split`: the entries of all old subtasks, in their order, are cut into as many even shares as there are new subtasks;
-- `union`: every subtask gets the entries of all;
+- `split`: with unchanged parallelism each subtask gets its own entries back; otherwise the entries of all old subtasks,
+  in their order, are cut into even shares, one for each new subtask;
+- `union`: every subtask gets the entries of all subtasks;
 - `broadcast`: every subtask gets one copy.
 """
 
@@ -30,10 +31,10 @@ from tidegate.snapshot.manifest import (
 
 
 class OperatorRestore(msgspec.Struct, frozen=True):
-    """What an operator subtask gets; nothing at all, if the operator was in the checkpoint without state.
+    """The state of an operator subtask; empty if the operator was in the checkpoint without state.
 
-    A keyed handle may cover more key groups than the subtask's own. Of an operator state's file only `rows` rows from
-    `first_row` on are meant.
+    A keyed handle may cover more key groups than the subtask's own. Only the `rows` rows from `first_row` on of an
+    operator state's file belong to the subtask.
     """
 
     operator: OperatorId
@@ -42,9 +43,9 @@ class OperatorRestore(msgspec.Struct, frozen=True):
 
 
 class SubtaskRestore(msgspec.Struct, frozen=True):
-    """What a subtask gets: the part of its deployment that comes from a checkpoint.
+    """The state of a subtask: the part of its deployment that comes from a checkpoint.
 
-    `operators` has those of its chain that were in the checkpoint; the others are new and begin empty.
+    `operators` has those of its chain that were in the checkpoint; the others are new and start empty.
     """
 
     vertex: VertexId
@@ -52,27 +53,25 @@ class SubtaskRestore(msgspec.Struct, frozen=True):
     operators: tuple[OperatorRestore, ...] = ()
     in_flight: InFlightHandle | None = None
     finished: bool = False
-    """It had read all of its input (only if the parallelism is unchanged)."""
+    """Whether it had read all of its input; never set if tasks or their parallelism have changed."""
 
     def files(self) -> list[StateFile]:
-        """Every file that it refers to."""
         found = [f for o in self.operators for k in o.keyed for f in k.files]
         found += [s.file for o in self.operators for s in o.states if s.file is not None]
         return found if self.in_flight is None else [*found, self.in_flight.file]
 
 
 class Restore(msgspec.Struct, frozen=True):
-    """The whole job's: for each subtask, and for the enumerators of its sources (JSON)."""
+    """The state of a whole job: of each subtask, and of the enumerators of its sources (JSON)."""
 
     checkpoint_id: int
     subtasks: dict[SubtaskId, SubtaskRestore]
     enumerators: dict[OperatorId, msgspec.Raw]
     left_behind: tuple[str, ...] = ()
-    """Operators whose state is not restored, because that was allowed."""
+    """Operators whose state is not restored, which the user has allowed."""
 
     @property
     def enumerator_states(self) -> dict[OperatorId, bytes]:
-        """The states of the enumerators, as JSON."""
         return {operator: bytes(state) for operator, state in self.enumerators.items()}
 
 
@@ -81,12 +80,11 @@ _decoder = msgspec.json.Decoder(SubtaskRestore)
 
 
 def encode_restore(restore: SubtaskRestore) -> bytes:
-    """For a deployment."""
     return msgspec.json.encode(restore)
 
 
 def decode_restore(data: bytes) -> SubtaskRestore:
-    """The way back, or `ProtocolError`."""
+    """Decode what `encode_restore` made; raises `ProtocolError`."""
     try:
         return _decoder.decode(data)
     except msgspec.MsgspecError as e:
@@ -100,10 +98,10 @@ def assign(
     *,
     allow_non_restored_state: bool = False,
 ) -> Restore:
-    """Deal a checkpoint out over the vertices of a job graph.
+    """Assign a checkpoint's state to the subtasks of a job graph.
 
-    Raises `StateCompatibilityError`: another max parallelism, state of an operator that the job does not have (unless
-    allowed), in-flight batches that have no channel to go back to.
+    Raises `StateCompatibilityError` if the max parallelism differs, if an operator with state is not in the job (unless
+    allowed), or if in-flight batches have no channel to go back to.
     """
     stored = {o.id: o for o in manifest.operators}
     left_behind = _left_behind(manifest, vertices, allow_non_restored_state)
@@ -114,8 +112,8 @@ def assign(
         operators: list[list[OperatorRestore]] = [[] for _ in range(vertex.parallelism)]
         for operator in vertex.operators:
             if operator.id in stored:
-                dealt = _deal_operator(manifest, stored[operator.id], vertex)
-                for mine, restore in zip(operators, dealt, strict=True):
+                assigned = _assign_operator(manifest, stored[operator.id], vertex)
+                for mine, restore in zip(operators, assigned, strict=True):
                     mine.append(restore)
         for i in range(vertex.parallelism):
             subtasks[SubtaskId(vertex.id, i)] = SubtaskRestore(
@@ -140,7 +138,7 @@ def _left_behind(manifest: Manifest, vertices: Sequence[VertexLike], allowed: bo
             hint = "Undo the change of the program (operators that have a uid can be moved)"
         if first.name in names:
             hint = f"The job's operator {first.name!r} has another uid or place than it had. {hint}"
-        more = f", nor are those of {len(missing) - 1} more" if len(missing) > 1 else ""
+        more = f", nor are {len(missing) - 1} more with state" if len(missing) > 1 else ""
         raise StateCompatibilityError(
             f"operator {first.label()} has state in checkpoint {manifest.checkpoint_id} but is not in the job{more}. "
             f"{hint}, or set allow_non_restored_state to leave the state behind."
@@ -149,7 +147,7 @@ def _left_behind(manifest: Manifest, vertices: Sequence[VertexLike], allowed: bo
 
 
 def _finished(manifest: Manifest, vertices: Sequence[VertexLike]) -> frozenset[tuple[VertexId, int]]:
-    """The subtasks that need not run again: only in an unchanged job, else somebody may send to them."""
+    """The subtasks that need not run again: only in an unchanged job, otherwise other subtasks may send to them."""
     before = [(v.operators, v.parallelism) for v in manifest.vertices]
     now = [(tuple(o.id for o in v.operators), v.parallelism) for v in vertices]
     if before != now:
@@ -160,7 +158,7 @@ def _finished(manifest: Manifest, vertices: Sequence[VertexLike]) -> frozenset[t
 def _in_flight(
     manifest: Manifest, vertices: Sequence[VertexLike], edges: Sequence[EdgeLike]
 ) -> dict[tuple[VertexId, int], InFlightHandle]:
-    """Batches go back into their channels, so there must be the same channels: the same tasks, equally parallel."""
+    """In-flight batches by subtask. They return to their channels, so tasks, parallelism and exchanges must match."""
     handles = {(v.id, subtask): handle for v in manifest.vertices for subtask, handle in v.in_flight}
     if not handles:
         return {}
@@ -206,10 +204,12 @@ def _tasks(vertices: Sequence[VertexLike] | Sequence[ManifestVertex]) -> str:
     return ", ".join(f"{v.name!r}" for v in vertices)
 
 
-# ---- dealing out ----
+# ---- assignment ----
 
 
-def _deal_operator(manifest: Manifest, stored: ManifestOperator, vertex: VertexLike) -> list[OperatorRestore]:
+def _assign_operator(
+    manifest: Manifest, stored: ManifestOperator, vertex: VertexLike
+) -> list[OperatorRestore]:
     """One restore for each new subtask."""
     parallelism = vertex.parallelism
     keyed = [s.keyed for s in stored.subtasks if s.keyed is not None]
@@ -221,7 +221,8 @@ def _deal_operator(manifest: Manifest, stored: ManifestOperator, vertex: VertexL
         )
     states: list[list[OperatorStateHandle]] = [[] for _ in range(parallelism)]
     for handles in _by_name(stored).values():
-        for mine, share in zip(states, _deal_state(handles, stored.parallelism, parallelism), strict=True):
+        shares = _assign_state(handles, stored.parallelism, parallelism)
+        for mine, share in zip(states, shares, strict=True):
             mine.extend(share)
     return [
         OperatorRestore(stored.id, _of_range(keyed, i, vertex), tuple(states[i])) for i in range(parallelism)
@@ -246,7 +247,7 @@ def _by_name(stored: ManifestOperator) -> dict[str, list[tuple[int, OperatorStat
     return found
 
 
-def _deal_state(
+def _assign_state(
     handles: Sequence[tuple[int, OperatorStateHandle]], before: int, now: int
 ) -> list[list[OperatorStateHandle]]:
     """The shares of one state, one for each of `now` subtasks."""
@@ -254,7 +255,7 @@ def _deal_state(
     if plain[0].redistribution == "union":
         return [list(plain) for _ in range(now)]
     if plain[0].redistribution == "broadcast":
-        # All copies are equal; taking them in turn spreads the reading.
+        # All copies are equal; using them in turn spreads the reads.
         return [[plain[i % len(plain)]] for i in range(now)]
     if before == now:
         return [[handle for subtask, handle in handles if subtask == i] for i in range(now)]
@@ -272,7 +273,7 @@ def _length(handle: OperatorStateHandle) -> int:
 
 
 def _cut(handles: Sequence[OperatorStateHandle], start: int, stop: int) -> list[OperatorStateHandle]:
-    """The entries from `start` to `stop` of these handles behind each other."""
+    """The entries from `start` to `stop` of the concatenated handles."""
     share = []
     for handle in handles:
         length = _length(handle)

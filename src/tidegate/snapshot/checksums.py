@@ -1,7 +1,7 @@
 """Checksums of durable bytes: the first 128 bits of SHA-256, written as `sha256-128:<hex>`.
 
-The fastest of the standard library's strong functions: processors have instructions for it, and it drops the GIL. The
-algorithm's name is part of the text, so that another one can be read beside it later.
+SHA-256 is the fastest strong hash of the standard library: processors have instructions for it, and it drops the GIL.
+The text names the algorithm, so that later versions can use another one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ TEXT_LENGTH: Final = len(PREFIX) + 32
 
 
 def checksum(data: Any) -> str:
-    """The checksum of a buffer."""
     return finish(hashlib.sha256(data))
 
 
 def finish(running: Any) -> str:
-    """The checksum of what `hashlib.sha256()` was fed with."""
+    """The checksum of all bytes that a `hashlib.sha256()` was updated with."""
     return PREFIX + running.hexdigest()[:32]

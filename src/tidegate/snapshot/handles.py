@@ -1,7 +1,7 @@
-"""State handles: what a subtask tells the JobManager about its snapshot. Where the bytes are, never the bytes.
+"""State handles: what a subtask reports about its snapshot to the JobManager. They say where the bytes are.
 
-A handle is plain data: it crosses the wire in an acknowledgement, is part of the manifest (as JSON) and comes back in
-the deployment of the next attempt. Paths are relative to the job's checkpoint directory, so that it can be moved.
+A handle is plain data: it crosses the wire in an acknowledgement, is part of the manifest (as JSON) and returns in the
+deployment of the next attempt. Paths are relative to the job's checkpoint directory, so the directory can be moved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StateFile(msgspec.Struct, frozen=True):
 
 
 class StateSchema(msgspec.Struct, frozen=True):
-    """The type of one keyed state. `fingerprint` is over everything else; it is compared before a restore."""
+    """The type of one keyed state. `fingerprint` covers all other fields and is compared before a restore."""
 
     name: str
     kind: StateKind
@@ -43,33 +43,31 @@ class StateSchema(msgspec.Struct, frozen=True):
 class KeyedStateHandle(msgspec.Struct, frozen=True):
     """The keyed state of one operator subtask: a range of key groups.
 
-    `files` in the order in which they are to be applied (heap: the base, then its increments), or as a set (rocksdb).
+    `files` are in the order in which a restore applies them (heap: the base, then its increments), or a set (rocksdb).
     """
 
     backend: str
-    """The name of the backend that wrote the files, and alone can read them."""
+    """The name of the backend that wrote the files; only that one can read them."""
     key_groups: tuple[int, int]
     states: tuple[StateSchema, ...]
     files: tuple[StateFile, ...]
     bytes_new: int
-    """Bytes that this checkpoint wrote; the rest is shared with earlier ones."""
+    """Bytes that this checkpoint wrote; the rest is shared with earlier checkpoints."""
 
     @property
     def range(self) -> KeyGroupRange:
-        """The key groups that it covers."""
         return KeyGroupRange(*self.key_groups)
 
     @property
     def bytes_full(self) -> int:
-        """Bytes of all its files."""
         return sum(f.size for f in self.files)
 
 
 class OperatorStateHandle(msgspec.Struct, frozen=True):
     """One operator (not keyed) state of one subtask.
 
-    `entries` holds small plain values as JSON, in the manifest itself: source positions, committables. Typed lists and
-    broadcast maps are in `file` (Parquet, one row per entry).
+    `entries` holds small plain values as JSON, inside the manifest: source positions, committables. `file` holds typed
+    lists and broadcast maps (Parquet, one row per entry).
     """
 
     name: str
@@ -77,16 +75,16 @@ class OperatorStateHandle(msgspec.Struct, frozen=True):
     entries: tuple[msgspec.Raw, ...] = ()
     file: StateFile | None = None
     rows: int = 0
-    """Number of entries: of `entries`, or those that are meant in `file`, from `first_row` on."""
+    """Number of entries: of `entries`, or of `file` from `first_row` on."""
     schema: str = ""
     """The entry's type in words, for `file`."""
     fingerprint: str = ""
     first_row: int = 0
-    """Where a subtask's share of `file` begins once it has been dealt out; 0 in a checkpoint."""
+    """Where a subtask's share of `file` begins in a restore; 0 in a checkpoint."""
 
 
 class OperatorSnapshot(msgspec.Struct, frozen=True):
-    """What one operator of a subtask has: nothing at all for a stateless one."""
+    """The state of one operator of a subtask; empty for a stateless one."""
 
     operator: OperatorId
     keyed: KeyedStateHandle | None = None
@@ -94,12 +92,11 @@ class OperatorSnapshot(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the operator has no state."""
         return self.keyed is None and not self.states
 
 
 class InFlightHandle(msgspec.Struct, frozen=True):
-    """Batches that an unaligned barrier overtook, of one subtask's inputs and outputs (one Arrow-stream file)."""
+    """Batches that an unaligned barrier overtook in one subtask's inputs and outputs (one Arrow-stream file)."""
 
     file: StateFile
     batches: int
@@ -115,7 +112,6 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True):
     finished: bool = False
 
     def files(self) -> list[StateFile]:
-        """Every file that it refers to."""
         found: list[StateFile] = []
         for operator in self.operators:
             if operator.keyed is not None:
@@ -127,7 +123,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True):
 
 
 class SubtaskCheckpointMetrics(msgspec.Struct, frozen=True):
-    """How long a subtask's part of a checkpoint took, and how much it was."""
+    """The duration and size of a subtask's part of a checkpoint."""
 
     alignment_ms: float = 0.0
     sync_ms: float = 0.0

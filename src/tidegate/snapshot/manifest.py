@@ -1,8 +1,8 @@
-"""The manifest: the JSON document that makes a checkpoint one. Version 1; see docs/checkpoint-format.md.
+"""The manifest: the JSON document that makes a checkpoint complete. Version 1; see docs/checkpoint-format.md.
 
-The first three lines (format, version, checksum) are the same in all versions to come. The checksum is over the whole
-document with the checksum itself left empty, so that no byte of it can change unnoticed. Encoding is deterministic:
-equal manifests are equal bytes. A pure value: who reads and writes it is the storage.
+The first three lines (format, version, checksum) stay the same in all later versions. The checksum covers the whole
+document with an empty checksum, so any changed byte is noticed. Encoding is deterministic: equal manifests are equal
+bytes. A pure value: the storage reads and writes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Kind = Literal["checkpoint", "savepoint"]
 
 
 class ManifestError(CheckpointError):
-    """A manifest cannot be used; `str()` says which, and why."""
+    """A manifest cannot be used; the message says which one and why."""
 
 
 class TruncatedManifestError(ManifestError):
@@ -46,7 +46,7 @@ class ForeignManifestError(ManifestError):
 
 
 class DamagedManifestError(ManifestError):
-    """The document is not what was written: its checksum is another."""
+    """The document has changed since it was written: its checksum is wrong."""
 
 
 class NewerManifestError(ManifestError):
@@ -54,11 +54,11 @@ class NewerManifestError(ManifestError):
 
 
 class UnreadableManifestError(ManifestError):
-    """The document is whole, but has not the form of its version."""
+    """The document is intact, but does not have the form of its version."""
 
 
 class OperatorLike(Protocol):
-    """What is asked of an operator of a job graph."""
+    """What the manifest needs of an operator of a job graph."""
 
     @property
     def id(self) -> OperatorId: ...
@@ -69,7 +69,7 @@ class OperatorLike(Protocol):
 
 
 class VertexLike(Protocol):
-    """What is asked of a vertex of a job graph."""
+    """What the manifest needs of a vertex of a job graph."""
 
     @property
     def id(self) -> VertexId: ...
@@ -84,7 +84,7 @@ class VertexLike(Protocol):
 
 
 class EdgeLike(Protocol):
-    """What is asked of an edge of a job graph."""
+    """What the manifest needs of an edge of a job graph."""
 
     @property
     def id(self) -> EdgeId: ...
@@ -105,7 +105,7 @@ class EdgeLike(Protocol):
 
 
 class SubtaskState(msgspec.Struct, frozen=True):
-    """What one subtask of an operator stored."""
+    """The stored state of one subtask of an operator."""
 
     subtask: int
     keyed: KeyedStateHandle | None = None
@@ -113,7 +113,7 @@ class SubtaskState(msgspec.Struct, frozen=True):
 
 
 class ManifestOperator(msgspec.Struct, frozen=True):
-    """An operator and its state; `subtasks` has those that stored something."""
+    """An operator and its state; `subtasks` has only those with state."""
 
     id: OperatorId
     uid: str | None
@@ -124,7 +124,6 @@ class ManifestOperator(msgspec.Struct, frozen=True):
     subtasks: tuple[SubtaskState, ...] = ()
 
     def label(self) -> str:
-        """How messages name it."""
         return f"{self.name!r}" if self.uid in (None, self.name) else f"{self.name!r} (uid {self.uid!r})"
 
 
@@ -141,23 +140,23 @@ class ManifestVertex(msgspec.Struct, frozen=True):
 
 
 class ManifestEdge(msgspec.Struct, frozen=True):
-    """An exchange between two tasks. In-flight batches can only go back into the same."""
+    """An exchange between two tasks. In-flight batches can only go back into the same exchange."""
 
     id: EdgeId
     source: VertexId
     source_operator: int
-    """Which operator of the source's chain feeds it."""
+    """The index in the source's chain of the operator that feeds it."""
     tag: str | None
-    """The side output; None: the main one."""
+    """The side output; None: the main output."""
     target: VertexId
     input: int
     partitioning: str
     columns: tuple[str, ...] | None
-    """Those that cross it; None: all."""
+    """The columns that cross it; None: all."""
 
 
 class SubtaskStatistics(msgspec.Struct, frozen=True):
-    """How a subtask's part of the checkpoint went."""
+    """The metrics of a subtask's part of the checkpoint."""
 
     vertex: VertexId
     subtask: int
@@ -183,22 +182,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The states of the sources' enumerators, as JSON."""
     statistics: tuple[SubtaskStatistics, ...]
     files: tuple[StateFile, ...]
-    """Every file that the handles name, once, by path: for those who check or copy without knowing handles."""
+    """All files that the handles name, each once, sorted by path: for tools that do not know handles."""
     edges: tuple[ManifestEdge, ...] = ()
-    """Where there are in-flight batches: the exchanges of the job."""
+    """The exchanges of the job, if there are in-flight batches."""
 
     @property
     def duration_ms(self) -> int:
-        """From the trigger to the completion."""
         return self.completed_ms - self.triggered_ms
 
     @property
     def paths(self) -> frozenset[str]:
-        """The paths of all its files: what must be kept while it is retained."""
+        """The paths of all files, which must be kept while the checkpoint is retained."""
         return frozenset(f.path for f in self.files)
 
     def has_state(self, operator: ManifestOperator) -> bool:
-        """Whether anything would be lost without an operator. What the runtime itself keeps with it would not."""
+        """Whether dropping an operator would lose state of the program; states of the runtime do not count."""
         return operator.id in self.enumerators or any(
             subtask.keyed is not None
             or any((s.entries or s.rows) and not s.name.startswith("$") for s in subtask.states)
@@ -206,7 +204,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def encode(self) -> bytes:
-        """As a document; a manifest that could not be read back is refused."""
+        """Encode as a document; raises `ManifestError` if the document could not be read back."""
         data = _document(self)
         try:
             again = decode_manifest(data)
@@ -234,7 +232,7 @@ def make_manifest(
     kind: Kind = "checkpoint",
     edges: Sequence[EdgeLike] = (),
 ) -> Manifest:
-    """The manifest of what all subtasks of a job graph acknowledged; the order of `snapshots` does not matter."""
+    """Make the manifest from the snapshots that all subtasks acknowledged, in any order."""
     by_vertex: dict[VertexId, list[SubtaskSnapshot]] = {v.id: [] for v in vertices}
     for snapshot in sorted(snapshots, key=lambda s: (s.vertex, s.subtask)):
         by_vertex[snapshot.vertex].append(snapshot)
@@ -261,7 +259,6 @@ def make_manifest(
 
 
 def manifest_edges(edges: Sequence[EdgeLike]) -> tuple[ManifestEdge, ...]:
-    """The exchanges of a job graph as a manifest has them."""
     return tuple(
         ManifestEdge(e.id, e.source, e.source_operator, e.tag, e.target, e.input, e.partitioning, e.columns)
         for e in edges
@@ -269,7 +266,7 @@ def manifest_edges(edges: Sequence[EdgeLike]) -> tuple[ManifestEdge, ...]:
 
 
 def decode_manifest(data: bytes, name: str = "the manifest") -> Manifest:
-    """A manifest from its document; `name` is what messages call it. Raises a `ManifestError`, nothing else."""
+    """Decode a document; `name` is its name in messages. Raises only `ManifestError`."""
     head = _HEAD.match(data)
     if head is None:
         if _HEAD_TEXT.startswith(data[: len(_HEAD_TEXT)]) and len(data) < _HEAD_LONGEST:
@@ -304,7 +301,9 @@ def decode_manifest(data: bytes, name: str = "the manifest") -> Manifest:
     try:
         manifest = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
-        raise UnreadableManifestError(f"{name} has not the form of version {version}: {e}. {_ANOTHER}") from e
+        raise UnreadableManifestError(
+            f"{name} does not have the form of version {version}: {e}. {_ANOTHER}"
+        ) from e
     problem = _inconsistency(manifest)
     if problem:
         raise UnreadableManifestError(f"{name} contradicts itself: {problem}. {_ANOTHER}")
@@ -324,11 +323,11 @@ _ONE_PER_LINE: Final = frozenset({"vertices", "operators", "statistics", "files"
 
 
 def _document(manifest: Manifest) -> bytes:
-    """One line per field, and one per vertex, operator, subtask and file: readable, and diffs say something."""
+    """One line per field, and one per vertex, operator, subtask and file, for readers and diffs."""
     fields = []
     for field in manifest.__struct_fields__:
         value: Any = getattr(manifest, field)
-        if field == "edges" and not value:  # came later than the others, and few have them
+        if field == "edges" and not value:  # a later addition that few manifests have
             continue
         if field in _ONE_PER_LINE and value:
             text = b"[\n  " + b",\n  ".join(map(_encoder.encode, value)) + b"\n]"
@@ -345,7 +344,7 @@ def _own_version() -> str:
     try:
         return importlib.metadata.version("tidegate")
     except importlib.metadata.PackageNotFoundError:
-        return "unknown"  # run from its source files, without being installed
+        return "unknown"  # runs from source files, not installed
 
 
 def _writer_of(data: bytes) -> str:
@@ -385,7 +384,7 @@ def _operator(
 
 
 def _new_bytes(snapshot: SubtaskSnapshot) -> int:
-    """What this checkpoint wrote: of keyed state the handle knows, everything else is written each time."""
+    """Bytes that this checkpoint wrote: keyed handles know theirs, all other files are written each time."""
     new = 0 if snapshot.in_flight is None else snapshot.in_flight.file.size
     for operator in snapshot.operators:
         new += 0 if operator.keyed is None else operator.keyed.bytes_new
@@ -409,7 +408,7 @@ def _handle_files(manifest: Manifest) -> Iterable[StateFile]:
 
 
 def _inconsistency(manifest: Manifest) -> str:
-    """What a reader would trip over, or nothing."""
+    """The first contradiction inside a manifest, or an empty text."""
     listed = {f.path: f for f in manifest.files}
     used = set()
     for file in _handle_files(manifest):

@@ -1,4 +1,4 @@
-"""Shipping tidegate itself to the executors of a cluster, so that only its dependencies must be installed there."""
+"""Ships tidegate itself to the executors of a cluster, so that only its dependencies must be installed there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ship_package(spark: Any) -> None:
         receiver = spark.sparkContext if classic else spark
         if receiver in _shipped:
             return
-        # Spark serves the file from where it is, for executors that come later too: it stays until we end.
+        # Spark serves this file to later executors too, so it must stay until this process ends.
         folder = tempfile.mkdtemp(prefix="tidegate-package-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         archive = Path(folder) / "tidegate_package.zip"
@@ -41,7 +41,7 @@ def ship_package(spark: Any) -> None:
 
 
 def write_archive(target: Path) -> None:
-    """Write the package as executors import it."""
+    """Write the package as a zip file that executors can import."""
     package = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(package.rglob("*")):

@@ -1,4 +1,4 @@
-"""Spark DataFrames in and out, through Parquet files that both sides read: in as a source, out as a result."""
+"""Spark DataFrames as sources and as results, through Parquet files that both sides read."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tidegate.storage.locations import resolve
 
 
 def new_staging_dir(options: Options) -> str:
-    """A directory of its own for one DataFrame: under `spark.staging_dir`, or a temporary one on this machine."""
+    """A new directory for one DataFrame: under `spark.staging_dir`, or a temporary one on this machine."""
     if options.spark_staging_dir:
         return f"{options.spark_staging_dir.rstrip('/')}/tidegate-{uuid.uuid4().hex}"
     return tempfile.mkdtemp(prefix="tidegate-dataframe-")
 
 
 def stage(dataframe: Any, options: Options) -> tuple[FileSource, str]:
-    """Write a bounded DataFrame as Parquet and give the source that reads it, with its location."""
+    """Write a bounded DataFrame as Parquet; returns the source that reads it, and its location."""
     if not hasattr(dataframe, "isStreaming"):
         raise ProgramError(f"from_dataframe needs a Spark DataFrame, got {kind_of(dataframe)}")
     if dataframe.isStreaming:
@@ -45,32 +45,31 @@ def stage(dataframe: Any, options: Options) -> tuple[FileSource, str]:
 
 
 class StagingSink(FileSink):
-    """The sink that `to_dataframe` writes to; refuses what Spark has no type for."""
+    """The sink that `to_dataframe` writes to."""
 
     def check_type(self, record_type: RecordType) -> None:
-        """Refuse, before the job runs, a column that would not be readable after it."""
+        """Refuse a column that Spark could not read, before the job runs."""
         super().check_type(record_type)
         _spark_schema(record_type.schema)
 
 
 def staging_sink(location: str) -> FileSink:
-    """The sink that `to_dataframe` writes to."""
     return StagingSink(location, format="parquet", overwrite=True)
 
 
 def dataframe_of(spark: Any, location: str, record_type: RecordType) -> Any:
-    """The files of `staging_sink` as a DataFrame; of the right schema even if there is no record."""
+    """The files of `staging_sink` as a DataFrame, with the right schema even without records."""
     return spark.read.schema(_spark_schema(record_type.schema)).parquet(location)
 
 
 _IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 )
-"""Spark's timestamps are moments; as Arrow columns they are in UTC (before 4.3 they are by themselves)."""
+"""Spark's timestamps are instants; their Arrow columns must be in UTC (before Spark 4.3 they always were)."""
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns of a DataFrame as its staged files have them, moments in UTC."""
+    """The columns of a DataFrame as its staged files have them, instants in UTC."""
     fields = []
     for field in schema:
         try:
@@ -84,7 +83,7 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
 
 _NOT_IN_FILES = ("interval", "variant", "time(")
-"""Types of Spark that a Parquet file holds under another type, which only Spark itself can tell."""
+"""Spark types that a Parquet file stores as another type, so that only Spark itself recognises them."""
 
 
 def _no_way_in(field: StructField) -> SchemaError:
@@ -95,7 +94,7 @@ def _no_way_in(field: StructField) -> SchemaError:
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:
-    """The columns of the staged files as Spark reads them; what it would read as something else is refused."""
+    """The columns of the staged files as Spark reads them; refuses a type that Spark would read as another one."""
     fields = []
     for field in schema:
         try:
@@ -118,7 +117,7 @@ def _is_misread(t: pa.DataType) -> bool:
 
 def _no_way_out(field: pa.Field) -> SchemaError:
     return SchemaError(
-        f"to_dataframe cannot give column {field.name!r}: Spark does not read {field.type} from a file as it is. "
+        f"to_dataframe cannot return column {field.name!r}: Spark does not read {field.type} from a file as it is. "
         f"Convert it before (times to microseconds, unsigned numbers to int64, times of day to text)."
     )
 

@@ -1,4 +1,4 @@
-"""What Spark's errors say: the one line that tells an operator why a gang ended, out of a Java stack trace."""
+"""Extracts from Spark's errors and Java stack traces the one line that tells an operator why a gang ended."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _REMEDIES = (
         "Set PYSPARK_PYTHON (or spark.pyspark.python) to a Python of the driver's version on every executor",
     ),
     (
-        # Not if the host lacks processes, memory or files at that moment (EAGAIN, ENOMEM, ENFILE, EMFILE): that passes.
+        # Not if the host only lacks processes, memory or files for now (EAGAIN, ENOMEM, ENFILE, EMFILE).
         r"(Cannot run program (?!.*error[=:] ?(?:11|12|23|24)\b).*)",
         "Set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that exists on every executor",
     ),
 )
-"""Faults of the environment, and what to do about them."""
+"""Patterns of faults of the environment, with the remedy for each."""
 
 _LOST = r"ExecutorLostFailure \((executor \S+)[^)]*\)(?: Reason: (.*))?"
 _OURS = r"tidegate\.[\w.]+\.(?:\w+(?:Error|Lost)): (.*)"
@@ -33,7 +33,7 @@ _WRAPPER = re.compile(r"(?:Py4J|Spark|Python)\w*(?:Error|Exception)\b.*")
 
 
 def explain_end(error: BaseException) -> GangEnded:
-    """Why a gang ended, from what Spark raised where its result was awaited."""
+    """Why a gang ended, from the error that Spark raised for its job."""
     text = str(error)
     for pattern, remedy in _REMEDIES:
         found = re.search(pattern, text)
@@ -50,7 +50,7 @@ def explain_end(error: BaseException) -> GangEnded:
 
 
 def _deepest(text: str) -> str:
-    """The last cause that says more than that something failed; else the first line."""
+    """The last cause that is not just a wrapper; otherwise the first line."""
     causes = re.findall(_JAVA, text, re.MULTILINE) + re.findall(_RAISED, text)
     telling = [cause for cause in causes if not _WRAPPER.fullmatch(cause)]
     lines = text.strip().splitlines()

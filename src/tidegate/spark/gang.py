@@ -1,7 +1,7 @@
 """A gang of slots: one Spark job whose only stage is a barrier stage; each of its tasks is a slot.
 
-Spark gang-schedules the tasks (all or none), supervises their processes and never retries the stage by itself, because
-a failed barrier result stage is final. The JobManager decides what happens next.
+Spark gang-schedules the tasks (all or none) and supervises their processes. It never retries the stage, because a
+failed barrier result stage is final. The JobManager decides what happens next.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 
 _CLOSE_S = 10.0
 _SWITCH_S = 0.0005
-"""How long a slot's upload thread may keep the interpreter while its mailbox thread waits; Python's 5 ms would be the
-latency of every record that comes during a checkpoint."""
+"""How long a slot's upload thread may hold the GIL while the mailbox thread waits; Python's 5 ms would delay every
+record that arrives during a checkpoint."""
 
 
 class SparkGang:
     """The `GangHost` of Spark: counts slots, starts a gang, cancels it; one gang after the other.
 
-    A gang that Spark does not let go of in time may outlive the start of the next: it is fenced by its attempt.
+    If Spark does not end a gang in time, it may outlive the start of the next one; its attempt number fences it.
     """
 
     def __init__(self, spark: Any, options: Options, use: SessionUse | None = None) -> None:
@@ -63,7 +63,7 @@ class SparkGang:
         return not hasattr(self._spark, "_jsparkSession")
 
     def count_slots(self) -> int | None:
-        """Tasks that can run at the same time on the executors there are now; None: not known."""
+        """How many tasks the present executors can run at the same time; None: unknown."""
         if self.is_connect:
             return None
         scala_context = self._spark.sparkContext._jsc.sc()
@@ -71,9 +71,9 @@ class SparkGang:
         return int(scala_context.maxNumConcurrentTasks(profile))
 
     def count_busy_slots(self) -> tuple[int, int]:
-        """Tasks beside the gang's that run now, and how many of them are of this job's earlier attempts.
+        """How many tasks outside the gang run now, and how many of them belong to earlier attempts of this job.
 
-        Asked of the scheduler itself: what Spark's status store says is late by as much as its event queue is long.
+        Asks the scheduler itself, because Spark's status store lags by the length of its event queue.
         """
         pools = [self._spark.sparkContext._jsc.sc().taskScheduler().rootPool()]
         busy = own = 0
@@ -89,9 +89,9 @@ class SparkGang:
         return busy, own
 
     def check_start(self, slots_needed: int) -> None:
-        """Raise what is sure to fail the job before its first attempt: the control port, or slots that cannot come.
+        """Raise if the job would surely fail: the control port is not available, or a local master has too few slots.
 
-        Called before the job is claimed. Slots of a cluster may come later, when another driver of the job has ended.
+        Called before the job is claimed. A cluster may offer slots later, when another driver of the job has ended.
         """
         options = self._options
         host, _ = self.control_host()
@@ -103,13 +103,13 @@ class SparkGang:
                 raise SlotsUnavailableError(
                     f"the job needs {number_of(slots_needed, 'slot')}, and the master "
                     f"{self._spark.sparkContext.master} will never have more than {slots}. Start Spark with "
-                    f"local[{slots_needed}], or set parallelism={slots}. A driver that runs the job goes on"
+                    f"local[{slots_needed}], or set parallelism={slots}. A driver that already runs the job continues"
                 )
 
     def control_host(self) -> tuple[str, str]:
-        """Where the JobManager listens, and the name under which executors reach it.
+        """The address at which the JobManager listens, and the name under which executors reach it.
 
-        An address that they cannot reach is a `ConfigurationError`.
+        Raises `ConfigurationError` if they cannot reach the address.
         """
         bind = self._options.bind_host
         is_everywhere = bind in ("0.0.0.0", "::")
@@ -138,7 +138,7 @@ class SparkGang:
         return bind, bind
 
     def start(self, slots: int, bootstrap: SlotBootstrap, on_end: Callable[[GangEnded], None]) -> None:
-        """Submit the Spark job and return; `on_end` is called from its thread."""
+        """Submit the Spark job from a new thread and return; that thread calls `on_end`."""
         self._tag = f"tidegate-{bootstrap.job_id}-{bootstrap.attempt}"
         self._tags.add(self._tag)
         log.info(
@@ -155,7 +155,7 @@ class SparkGang:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Have Spark kill what is left of the gang; returns at once, repeated calls do no harm."""
+        """Ask Spark to kill the rest of the gang; returns immediately and is idempotent."""
         self._cancelled.set()
         self._is_over.set()
         if self._tag:
@@ -165,11 +165,11 @@ class SparkGang:
                     self._spark.interruptTag(self._tag)
                 else:
                     self._spark.sparkContext.cancelJobsWithTag(self._tag)
-            except Exception as e:  # noqa: BLE001 -- the gang ends all the same when its slots are told
-                log.warning("Spark could not be told to cancel %s: %s", self._tag, e)
+            except Exception as e:  # noqa: BLE001 -- the gang still ends when the JobManager cancels its slots
+                log.warning("Spark could not be asked to cancel %s: %s", self._tag, e)
 
     def close(self) -> None:
-        """Wait for the thread of an ended gang; one that Spark had not taken when it was cancelled is told again."""
+        """Wait for the thread of an ended gang; cancel again if Spark had not yet started it the first time."""
         try:
             self._wait()
         finally:
@@ -215,7 +215,7 @@ class SparkGang:
 
 
 def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The body of a Spark task: be a slot until the job ends."""
+    """The body of a Spark task: runs a slot until the job ends."""
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     sys.setswitchinterval(_SWITCH_S)
     from pyspark import BarrierTaskContext
@@ -226,16 +226,16 @@ def _slot_main(bootstrap: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[
         pass
     context = BarrierTaskContext.get()
     slot = SlotId(context.partitionId())
-    # Python workers are not told the id of their executor; its address is as good a name.
+    # Python workers do not know the id of their executor; its address serves as well.
     address = context.getTaskInfos()[slot].address
     run_slot(SlotBootstrap.decode(bootstrap), slot, address, own_process=True)
     yield pa.RecordBatch.from_pydict({"slot": pa.array([slot], pa.int64())})
 
 
 def use_python_of_driver(context: Any) -> None:
-    """Have a master on this machine run its tasks with this very Python, unless somebody says otherwise.
+    """Let a local master run its tasks with the driver's Python, unless the user chose another.
 
-    PySpark would take the `python3` of the PATH, which need not be the one that tidegate is installed in.
+    PySpark would take the `python3` of the PATH, which may lack tidegate.
     """
     chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if context.master.startswith("local") and not chosen:
@@ -243,5 +243,5 @@ def use_python_of_driver(context: Any) -> None:
 
 
 def _tag_of(properties: Any) -> str | None:
-    """The gang that a Spark job with these local properties is, if it is one."""
+    """The tag of the gang that a Spark job with these local properties belongs to, if any."""
     return None if properties is None else properties.get("spark.jobGroup.id")

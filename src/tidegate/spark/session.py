@@ -26,41 +26,40 @@ LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
 }
-"""For a session on this machine only."""
+"""Settings of a local session."""
 
 GANG_SETTINGS = {
-    # One stage for the whole job: it would say nothing, in the middle of what we say.
+    # The job is one stage, so Spark's bar would show nothing, and in the middle of our output.
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
-    # A cancelled slot has this long to end by itself before Spark kills its process.
+    # How long a cancelled slot may take to end before Spark kills its process.
     "spark.python.task.killTimeout": "100ms",
-    # Too few slots is noticed in seconds, not in ten minutes.
+    # Spark notices too few slots in seconds instead of ten minutes.
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "10",
 }
-"""For any session that tidegate starts."""
+"""Settings of every session that tidegate starts."""
 
 _QUIET_LOGGING = Path(__file__).with_name("log4j2-quiet.properties")
 
 _lock = threading.Lock()
 _own: SparkSession | None = None
 _users: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Who needs the session that tidegate started: jobs until they have ended, and it itself once a DataFrame is of it."""
+"""Users of the session that tidegate started: running jobs, and the session itself once it has made a DataFrame."""
 
 
 class SessionUse:
-    """Keeps the session that tidegate started from being replaced, until it is over."""
+    """Keeps the session that tidegate started from being replaced until `end`."""
 
     def end(self) -> None:
-        """Nothing of the user runs there any more."""
         with _lock:
             _users.discard(self)
 
 
 def obtain_session(given: Any, options: Options, slots_needed: int, use: SessionUse | None = None) -> Any:
-    """The session to run on. A local one that tidegate started is replaced when it has too few slots.
+    """The session to run on. A local session that tidegate started is replaced if it has too few slots.
 
-    It is not while anybody uses it: a job until its `use` ends, and for good if there is none, as with a DataFrame.
+    It is not replaced while it is in use: by a job until its `use` ends, or, without a `use` (a DataFrame), for good.
     """
     if given is not None:
         return given
@@ -103,13 +102,13 @@ def _own_session(options: Options, slots_needed: int) -> SparkSession:
 
 
 def _is_submitted(options: Options) -> bool:
-    """Whether spark-submit started this process and nobody asked for another master than the one it was given."""
+    """Whether spark-submit started this process and the options name no other master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ and options.origin(Options.spark_master) == DEFAULT_ORIGIN
 
 
 def _start_submitted_session() -> SparkSession:
-    """Start the session with the master, the name and the settings that spark-submit was given; they all win."""
-    SparkContext._ensure_initialized()  # else the settings of the JVM that called us are not seen
+    """Start the session with the master, the name and the settings of spark-submit; they override ours."""
+    SparkContext._ensure_initialized()  # loads the settings of the JVM that started us
     submitted = SparkConf()
     builder = SparkSession.builder
     for key, value in GANG_SETTINGS.items():
@@ -119,7 +118,7 @@ def _start_submitted_session() -> SparkSession:
 
 
 def start_session(master: str, **settings: str) -> SparkSession:
-    """Start a session with settings that suit a gang; `settings` (dots as double underscores) win over them."""
+    """Start a session with settings that suit a gang; `settings` (dots as double underscores) override them."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     chosen = dict(GANG_SETTINGS)
@@ -137,7 +136,7 @@ def start_session(master: str, **settings: str) -> SparkSession:
 
 
 def hide_progress_bar(given: Any) -> None:
-    """Stop the bar that Spark draws in the terminal, for the rest of the session: it would be drawn over ours."""
+    """Stop Spark's progress bar in the terminal for the rest of the session: it would overwrite ours."""
     session = given or SparkSession.getActiveSession()
     context = getattr(session, "_sc", None)  # None: Spark Connect, whose server has no terminal
     if context is None:
@@ -157,7 +156,7 @@ def stop_own_session() -> None:
 
 
 def _master(master: str, slots_needed: int) -> str:
-    """`local[*]` means as many slots as there are cores, and never fewer than the job needs."""
+    """Make `local[*]` as many slots as there are cores, and at least as many as the job needs."""
     if re.fullmatch(r"local(\[\*\])?", master):
         return f"local[{max(os.cpu_count() or 1, slots_needed)}]"
     return master

@@ -1,7 +1,7 @@
 """Finding completed checkpoints: all below a directory, the newest of a job, or the one at a path.
 
-What cannot be used is passed over and reported, never raised: the caller decides whether to go on without it. Storage
-that cannot be reached at all is a `StorageError`. Called in the driver and by `tidegate checkpoints`.
+An unusable checkpoint is skipped and reported, never raised: the caller decides whether to continue without it. Storage
+that cannot be reached at all raises `StorageError`. The driver and `tidegate checkpoints` call this.
 """
 
 from __future__ import annotations
@@ -31,29 +31,27 @@ _TRIES: Final = 10
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A manifest that could be read, and where its files are."""
+    """A readable manifest and the storage of its files. Paths are as messages write them."""
 
     storage: CheckpointStorage
     manifest: Manifest
 
     @property
     def path(self) -> str:
-        """Its directory, as messages write it."""
         return self.storage.show(layout.checkpoint_directory(self.manifest.checkpoint_id))
 
     @property
     def manifest_path(self) -> str:
-        """Its manifest, as messages write it."""
         return self.storage.show(layout.manifest_path(self.manifest.checkpoint_id))
 
     def damage(self, *, contents: bool = True) -> list[str]:
-        """What is wrong with its files; without `contents` only their existence and sizes are looked at."""
+        """A message for each damaged file; without `contents` check only existence and size."""
         return self.storage.damage(self.manifest.files, contents=contents)
 
 
 @dataclass(frozen=True)
 class UnusableCheckpoint:
-    """One that was passed over, and all that is wrong with it."""
+    """A checkpoint that was skipped, with the reasons."""
 
     storage: CheckpointStorage
     checkpoint_id: int
@@ -61,20 +59,19 @@ class UnusableCheckpoint:
 
     @property
     def path(self) -> str:
-        """Its directory, as messages write it."""
         return self.storage.show(layout.checkpoint_directory(self.checkpoint_id))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search gave: the newest usable checkpoint, or None, and those that are damaged."""
+    """The result of a search: the newest usable checkpoint, or None, and the damaged ones."""
 
     checkpoint: StoredCheckpoint | None
     unusable: tuple[UnusableCheckpoint, ...] = ()
 
     @property
     def passed_over(self) -> tuple[UnusableCheckpoint, ...]:
-        """The damaged ones that are newer than the one that was found, or may be: those of another job."""
+        """The damaged checkpoints that are newer than the one found, or may be: those of another job."""
         one = self.checkpoint
         if one is None:
             return self.unusable
@@ -85,7 +82,7 @@ class Found:
         )
 
     def verified(self) -> Found:
-        """The same after all files have been read: the one that was found, or the newest before it, that is whole."""
+        """Read all files, and fall back to the newest earlier checkpoint of the job that is intact."""
         one = self.checkpoint
         if one is None:
             return self
@@ -94,7 +91,7 @@ class Found:
         return Found(whole.checkpoint, self.passed_over + whole.unusable)
 
     def report(self) -> str:
-        """What was passed over and why, for a log; empty if nothing was."""
+        """The skipped checkpoints and the reasons, for a log; empty if none was skipped."""
         return "\n".join(f"{u.path} cannot be used: {' '.join(u.reasons)}" for u in self.unusable)
 
 
@@ -106,8 +103,8 @@ def newest_usable(storage: CheckpointStorage, *, contents: bool = True) -> Found
 def find_latest(root: str, job_name: str, *, contents: bool = True) -> Found:
     """The newest usable checkpoint below a checkpoint directory of any job with this name (for resume="latest").
 
-    The job that completed one last comes first, in a job the highest id. A manifest that cannot be read may be meant
-    and is reported, unless something else in its directory says that the job has another name.
+    The job with the latest completion comes first, and within a job the highest id. An unreadable manifest may belong
+    to the job, so it is reported, unless another file in its directory shows another job name.
     """
     return _settled(lambda: _all_of_name(root, job_name), contents)
 
@@ -118,10 +115,10 @@ def _all_of_name(root: str, job_name: str) -> list[StoredCheckpoint | UnusableCh
         storage = FilesystemStorage(root, job_id)
         try:
             of_job = _read_all(storage)
-        except CorruptFileError:  # nobody knows which of them count
+        except CorruptFileError:  # the inheritance is damaged: it is unknown which checkpoints count
             read, _ = read_all(storage, storage.with_manifest())
             if read and all(one.manifest.job_name != job_name for one in read):
-                continue  # and that job is not meant
+                continue  # another job
             raise
         names = {one.manifest.job_name for one in of_job if isinstance(one, StoredCheckpoint)}
         if of_job and not names and (inheritance := storage.inheritance()) is not None:
@@ -160,7 +157,7 @@ def list_checkpoints(root: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
 
 
 def list_at(location: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
-    """The same for a checkpoint directory, the directory of one job, or the path of one checkpoint."""
+    """All completed checkpoints of a checkpoint directory, of one job's directory, or the one at a path."""
     plain, query = split_query(location)
     split = layout.split_location(absolute(plain))
     if split is not None:
@@ -175,7 +172,7 @@ def list_at(location: str) -> list[StoredCheckpoint | UnusableCheckpoint]:
 
 
 def job_ids(root: str) -> list[str]:
-    """The jobs that have a directory below a checkpoint directory; `MissingDirectoryError` if there is none."""
+    """The jobs with a directory below a checkpoint directory; `MissingDirectoryError` if `root` does not exist."""
     try:
         place = resolve(root)
         failpoint("storage.list")
@@ -196,7 +193,7 @@ def job_ids(root: str) -> list[str]:
 def read_all(
     storage: CheckpointStorage, checkpoint_ids: Sequence[int]
 ) -> tuple[list[StoredCheckpoint], list[UnusableCheckpoint]]:
-    """The manifests of one job's completed checkpoints: those that can be read, and those that cannot."""
+    """The manifests of one job's completed checkpoints: the readable ones and the others."""
     read = [_read(storage, id) for id in checkpoint_ids]
     return (
         [one for one in read if isinstance(one, StoredCheckpoint)],
@@ -209,7 +206,7 @@ def _read_all(storage: CheckpointStorage) -> list[StoredCheckpoint | UnusableChe
 
 
 def _list_job(storage: FilesystemStorage) -> list[StoredCheckpoint | UnusableCheckpoint]:
-    """Those of one job; none is usable if nobody can know which of them count."""
+    """The checkpoints of one job; all unusable if the inheritance, which says which ones count, is damaged."""
     try:
         return _read_all(storage)
     except CorruptFileError as e:
@@ -217,7 +214,7 @@ def _list_job(storage: FilesystemStorage) -> list[StoredCheckpoint | UnusableChe
 
 
 def _read_one(storage: CheckpointStorage, checkpoint_id: int) -> StoredCheckpoint | UnusableCheckpoint:
-    """One that was asked for by its path, and so perhaps was not listed."""
+    """Read a checkpoint that the user named by path; `completed` may not list it."""
     one = _read(storage, checkpoint_id)
     void = storage.why_void(checkpoint_id) if isinstance(one, StoredCheckpoint) else ""
     return UnusableCheckpoint(storage, checkpoint_id, (void,)) if void else one
@@ -233,7 +230,7 @@ def _read(storage: CheckpointStorage, checkpoint_id: int) -> StoredCheckpoint | 
 
 
 def _settled(read: Callable[[], list[StoredCheckpoint | UnusableCheckpoint]], contents: bool) -> Found:
-    """The newest that is usable. What is gone when it is looked at is not damaged: a driver that runs replaced it."""
+    """The newest usable checkpoint. One that vanished meanwhile is not damaged: a running driver replaced it."""
     found = _first_usable(read(), contents)
     for _ in range(_TRIES):
         if all(u.checkpoint_id in u.storage.completed() for u in found.unusable):
@@ -253,7 +250,7 @@ def _first_usable(found: list[StoredCheckpoint | UnusableCheckpoint], contents: 
 
 
 def _newest_first(found: list[StoredCheckpoint | UnusableCheckpoint]) -> Iterator[StoredCheckpoint]:
-    """Job by job, the one that completed something last first; in a job by id, which no clock can turn back."""
+    """Jobs by their latest completion; within a job by id, because ids, unlike clocks, never go back."""
     readable = [one for one in found if isinstance(one, StoredCheckpoint)]
     last_ms: dict[str, tuple[int, int]] = {}
     for one in readable:

@@ -1,8 +1,9 @@
 """Checkpoint storage on any pyarrow filesystem: a local path, file://, s3://, gs://, hdfs://.
 
-A local file is written under a temporary name, synced and renamed; the manifest also syncs the directories, so that a
-completed checkpoint survives a power failure. On an object store a file appears when its upload is complete; other
-filesystems write and move. Requests to object stores are repeated by their own clients, so nothing is repeated here.
+A local file is written under a temporary name, synced and renamed; writing the manifest also syncs the directories, so
+a completed checkpoint survives a power failure. On an object store a file appears when its upload is complete. On other
+filesystems the storage writes and then moves. The clients of object stores retry their requests, so this module does
+not.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -24,7 +25,16 @@ from tidegate.snapshot.handles import StateFile
 from tidegate.storage import layout, local_files
 from tidegate.storage.inheritance import Inheritance, decode_inheritance
 from tidegate.storage.locations import Place, absolute, path_name, resolve, split_query
-from tidegate.storage.storage import CheckpointStorage, CorruptFileError, Scope, SnapshotWriter, StorageError
+from tidegate.storage.storage import (
+    CheckpointStorage,
+    CorruptFileError,
+    Scope,
+    SnapshotWriter,
+    StorageError,
+    missing_file,
+    wrong_checksum,
+    wrong_size,
+)
 
 _CHUNK_BYTES: Final = 4 << 20
 _TRIES: Final = 10
@@ -32,23 +42,25 @@ _FAILED = (OSError, pa.ArrowException)
 
 
 class FilesystemStorage(CheckpointStorage):
-    """The checkpoints of one job below `<root>/<job id>`. Nothing is opened before the first use; any thread.
+    """The checkpoints of one job below `<root>/<job id>`. It opens nothing before the first use; any thread.
 
-    `sync`: wait until local files are on the disk. Without it a power failure may take completed checkpoints away.
+    `sync`: wait until local files are on the disk. Without it a power failure may lose completed checkpoints.
+    `prepared`: the job's directory exists. If it is missing later, the disk is not mounted, and the storage must not
+    write to the empty mount point.
     """
 
-    def __init__(self, root: str, job_id: str, *, sync: bool = True) -> None:
+    def __init__(self, root: str, job_id: str, *, sync: bool = True, prepared: bool = False) -> None:
         if not layout.is_job_id(job_id):
             raise StorageError(f"{job_id!r} cannot be the name of a job's checkpoint directory")
         self.root = absolute(root)
         self.job_id = job_id
         self.sync = sync
-        self.prepared = False
-        """Whether the job's directory was there: if it is gone later, the disk is away, and nothing is written where
-        the disk should be."""
+        self.prepared = prepared
 
-    def __reduce__(self) -> tuple[Callable[..., FilesystemStorage], tuple[str, str, bool, bool]]:
-        return _make, (self.root, self.job_id, self.sync, self.prepared)
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name != "place"
+        }  # opened on first use
 
     def __repr__(self) -> str:
         return f"FilesystemStorage({path_name(self.root)!r}, {self.job_id!r})"
@@ -65,7 +77,7 @@ class FilesystemStorage(CheckpointStorage):
             ) from None
 
     def prepare(self) -> None:
-        """Make the job's directory; in the driver, before the job starts. Raises what would fail every checkpoint."""
+        """Make the job's directory, in the driver before the job starts. Raises what would fail every checkpoint."""
         place = self.place
         if not place.is_local:
             return
@@ -81,22 +93,18 @@ class FilesystemStorage(CheckpointStorage):
         self.prepared = True
 
     def show(self, path: str) -> str:
-        """Where a path is, as messages write it."""
         return self.place.show(path)
 
     # ---- state files ----
 
     def writer(self, checkpoint_id: int, attempt: int, operator: str, subtask: int) -> SnapshotWriter:
-        """Where an operator subtask puts its files of a checkpoint."""
         return _Writer(self, checkpoint_id, attempt, operator, subtask)
 
     def read(self, file: StateFile) -> bytes:
-        """The bytes of a file, checked."""
-        data = b"".join(self._checked_chunks(file, whole=True))
-        return data
+        return b"".join(self._checked_chunks(file, whole=True))
 
     def download(self, file: StateFile, local_path: str) -> None:
-        """A file into a local one, which is removed again if the file is damaged."""
+        """Copy a file to a local one, which is removed again if the file is damaged."""
         try:
             with open(local_path, "wb") as out:
                 for chunk in self._checked_chunks(file):
@@ -110,7 +118,6 @@ class FilesystemStorage(CheckpointStorage):
             raise
 
     def check(self, file: StateFile, *, contents: bool = True) -> None:
-        """Read and check one; without `contents` only its existence and size are looked at."""
         if contents:
             for _ in self._checked_chunks(file):
                 pass
@@ -118,23 +125,22 @@ class FilesystemStorage(CheckpointStorage):
         self._refuse_foreign(file.path)
         info = self._info(file.path)
         if info.type != pa_fs.FileType.File:
-            self._missing(file)
+            raise missing_file(self.show(file.path), file)
         if info.size != file.size:
-            self._wrong_size(file, info.size)
+            raise wrong_size(self.show(file.path), file, info.size)
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete state files; one that is gone already is no error."""
         for path in paths:
             self._refuse_foreign(path)
         for path in paths:
             self._delete(path)
 
     def _checked_chunks(self, file: StateFile, *, whole: bool = False) -> Iterator[bytes]:
-        """The file in pieces; raises `CorruptFileError` at the latest behind the last one."""
+        """The file in pieces; raises `CorruptFileError` at the latest after the last one."""
         self._refuse_foreign(file.path)
         failpoint("storage.read")
         running, size = hashlib.sha256(), 0
-        # One byte more than there should be: a longer file is found without reading all of it.
+        # Ask for one byte too many: that detects a longer file without reading all of it.
         chunk_bytes = file.size + 1 if whole else _CHUNK_BYTES
         try:
             with self._open(file.path) as stream:
@@ -143,20 +149,17 @@ class FilesystemStorage(CheckpointStorage):
                     size += len(chunk)
                     yield chunk
         except FileNotFoundError:
-            self._missing(file)
+            raise missing_file(self.show(file.path), file) from None
         except _FAILED as e:
             raise StorageError(
                 f"cannot read checkpoint file {self.show(file.path)} ({file.size} bytes): {_reason(e)}"
             ) from e
         if size != file.size:
             info = self._info(file.path)
-            self._wrong_size(file, size if info.size is None else info.size)
+            raise wrong_size(self.show(file.path), file, size if info.size is None else info.size)
         found = finish(running)
         if found != file.checksum:
-            raise CorruptFileError(
-                f"checkpoint file {self.show(file.path)} is damaged: its checksum is {found} but was {file.checksum} "
-                f"when it was written ({file.size} bytes). Restore another checkpoint."
-            )
+            raise wrong_checksum(self.show(file.path), file, found)
 
     def _open(self, path: str) -> Any:
         if self.place.is_local:
@@ -167,22 +170,9 @@ class FilesystemStorage(CheckpointStorage):
         if not layout.is_state_file(path):
             raise CorruptFileError(f"{path!r} is not the path of a state file below {self.show('')}")
 
-    def _missing(self, file: StateFile) -> NoReturn:
-        raise CorruptFileError(
-            f"checkpoint file {self.show(file.path)} is missing; it had {file.size} bytes. Restore another checkpoint."
-        ) from None
-
-    def _wrong_size(self, file: StateFile, size: int) -> NoReturn:
-        how = "truncated" if size < file.size else "damaged"
-        raise CorruptFileError(
-            f"checkpoint file {self.show(file.path)} is {how}: it has {size} bytes but had {file.size} when it was "
-            f"written. Restore another checkpoint."
-        )
-
     # ---- manifests ----
 
     def write_manifest(self, checkpoint_id: int, attempt: int, data: bytes) -> str:
-        """Make a checkpoint complete; a manifest that is there already is never replaced."""
         path = layout.manifest_path(checkpoint_id)
         if not self._put_new(path, data):
             found = self._read_whole(path)
@@ -195,7 +185,6 @@ class FilesystemStorage(CheckpointStorage):
         return self.show(path)
 
     def read_manifest(self, checkpoint_id: int) -> bytes:
-        """The manifest of a completed checkpoint."""
         path = layout.manifest_path(checkpoint_id)
         try:
             return self._read_whole(path)
@@ -205,13 +194,12 @@ class FilesystemStorage(CheckpointStorage):
             ) from None
 
     def completed(self) -> list[int]:
-        """Ids of the checkpoints that have a manifest which counts, ascending."""
         ids = self.with_manifest()
         inheritance = self.inheritance() if ids else None
         return [id for id in ids if inheritance is None or inheritance.covers(id)]
 
     def why_void(self, checkpoint_id: int) -> str:
-        """Why a manifest does not count: a driver wrote it when another had taken the job over."""
+        """Why a manifest does not count: its driver wrote it after another driver had taken the job over."""
         inheritance = self.inheritance()
         if inheritance is None or inheritance.covers(checkpoint_id):
             return ""
@@ -221,7 +209,7 @@ class FilesystemStorage(CheckpointStorage):
         )
 
     def with_manifest(self) -> list[int]:
-        """Ids of all checkpoints that have a manifest, also those that do not count; ascending."""
+        """Ids of all checkpoints with a manifest, also of one that does not count; ascending."""
         with self._listing():
             entries = self._list("", recursive=False)
             ids = sorted(
@@ -246,7 +234,6 @@ class FilesystemStorage(CheckpointStorage):
     # ---- deletion ----
 
     def discard(self, checkpoint_id: int, keep: frozenset[str]) -> None:
-        """Delete a checkpoint: first its manifest, then everything that was written for it and is not in `keep`."""
         self._delete(layout.manifest_path(checkpoint_id))
         self._delete_directory(layout.checkpoint_directory(checkpoint_id), keep)
         for path in self._files(layout.SHARED_DIRECTORY):
@@ -255,7 +242,6 @@ class FilesystemStorage(CheckpointStorage):
                 self._delete(path)
 
     def sweep(self, keep: frozenset[str], before_checkpoint: int) -> list[str]:
-        """Delete what earlier checkpoints and attempts left behind and nobody refers to; returns what it was."""
         completed = set(self.completed())
         swept = []
         for path in self._files(""):
@@ -274,9 +260,9 @@ class FilesystemStorage(CheckpointStorage):
         return swept
 
     def remove_if_unused(self, *, claims: bool) -> bool:
-        """Remove the job's directories, and its `claims` too, unless there is a manifest: then False.
+        """Remove the job's directories, with its `claims` if asked to; called after the job's end.
 
-        After the job's end.
+        Returns False and removes nothing if there is a manifest.
         """
         if self.with_manifest():
             return False
@@ -288,7 +274,6 @@ class FilesystemStorage(CheckpointStorage):
         return True
 
     def last_used(self) -> tuple[int, int]:
-        """The highest checkpoint id and the highest attempt of any name there is; -1 where there is none."""
         paths = self._files("")
         stored = [s for s in map(layout.parse_path, paths) if s is not None]
         attempts = [s.attempt for s in stored if s.attempt is not None]
@@ -298,7 +283,6 @@ class FilesystemStorage(CheckpointStorage):
     # ---- claims: see `jobmanager/job_claim.py` ----
 
     def add_claim(self, claim: layout.Claim) -> None:
-        """Make a claim durable."""
         self._put_new(layout.claim_path(claim), b"")
 
     def claims(self) -> list[layout.Claim]:
@@ -307,16 +291,16 @@ class FilesystemStorage(CheckpointStorage):
         return sorted(claim for claim in found if claim is not None)
 
     def remove_claim(self, claim: layout.Claim) -> None:
-        """Remove a claim and what belongs to it; one that is gone already is no error."""
+        """Remove a claim and its inheritance; a missing claim is no error."""
         self._delete(layout.inheritance_path(claim))
-        self._delete(layout.claim_path(claim))  # last: who finds the claim removes both
+        self._delete(layout.claim_path(claim))  # last: a driver that finds the claim removes both
 
     def write_inheritance(self, claim: layout.Claim, inheritance: Inheritance) -> None:
-        """Make durable what the driver with this claim takes over: from now on nothing else of others counts."""
+        """Make durable which checkpoints the driver with this claim takes over: no others of earlier drivers count."""
         self._put_new(layout.inheritance_path(claim), inheritance.encode())
 
     def inheritance(self) -> Inheritance | None:
-        """What the newest driver took over that has written it down; None: no driver has, so everything counts."""
+        """The newest inheritance that a driver has written; None: no driver has, so every checkpoint counts."""
         for _ in range(_TRIES):
             found = map(layout.parse_inheritance, self._files(layout.CLAIMS_DIRECTORY))
             newest = max((claim for claim in found if claim is not None), default=None)
@@ -366,7 +350,7 @@ class FilesystemStorage(CheckpointStorage):
         self._delete_empty(directory)
 
     def _delete_empty(self, directory: str) -> None:
-        """Remove a checkpoint's directory unless somebody has put something into it meanwhile."""
+        """Remove a directory unless another process has put a file into it meanwhile."""
         target = self.place.join(directory)
         with contextlib.suppress(*_FAILED):
             if self.place.is_local:
@@ -405,7 +389,7 @@ class FilesystemStorage(CheckpointStorage):
     # ---- writing ----
 
     def put(self, path: str, chunks: Iterator[Any], size: int) -> None:
-        """Make a file of these buffers durable under a name that nobody else writes; nothing stays if it fails."""
+        """Write a durable file from these buffers; no other process uses the name. A failure leaves nothing behind."""
         with self._writing(path, size):
             if self.place.is_local:
                 local_files.write(self.place.path, path, chunks, sync=self.sync, has_root=self.prepared)
@@ -413,7 +397,7 @@ class FilesystemStorage(CheckpointStorage):
                 self._stream(path, chunks)
 
     def _put_new(self, path: str, data: bytes) -> bool:
-        """The same, unless there is a file of that name already: then False."""
+        """Write a durable file and return True, or return False if the name exists."""
         with self._writing(path, len(data)):
             if self.place.is_local:
                 directories = (layout.SHARED_DIRECTORY, path.rpartition("/")[0])
@@ -425,7 +409,7 @@ class FilesystemStorage(CheckpointStorage):
                     directories=directories,
                     has_root=self.prepared,
                 )
-            # Object stores give pyarrow no "create if absent". None is needed: no two drivers have a name in common.
+            # Object stores offer pyarrow no "create if absent". It is not needed: no two drivers share a name.
             if self.place.filesystem.get_file_info(self.place.join(path)).type != pa_fs.FileType.NotFound:
                 return False
             self._stream(path, iter([data]))
@@ -444,7 +428,7 @@ class FilesystemStorage(CheckpointStorage):
             if target != final:
                 filesystem.move(target, final)
         except BaseException:
-            # Leaving the block has completed the upload of what there was.
+            # Leaving the `with` block has completed the upload of a partial file.
             with contextlib.suppress(*_FAILED):
                 filesystem.delete_file(target)
             raise
@@ -489,7 +473,7 @@ class _Writer(SnapshotWriter):
                 yield chunk
 
         try:
-            source = open(local_path, "rb", buffering=0)  # noqa: SIM115 - a with around it would hide whose error it is
+            source = open(local_path, "rb", buffering=0)  # noqa: SIM115 - only errors of opening are caught here
         except OSError as e:
             raise StorageError(f"cannot read {local_path} to upload it: {_reason(e)}") from e
         with source:
@@ -506,12 +490,6 @@ class _Writer(SnapshotWriter):
         return path
 
 
-def _make(root: str, job_id: str, sync: bool, prepared: bool) -> FilesystemStorage:
-    storage = FilesystemStorage(root, job_id, sync=sync)
-    storage.prepared = prepared
-    return storage
-
-
 def _reason(error: BaseException) -> str:
-    """The error in words, without the path that the message has anyway."""
+    """The error in words, without the path, which the message has already."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).rstrip(".")

@@ -1,8 +1,8 @@
 """Inheritance: which checkpoints a driver took over with a job, a small JSON document; see docs/checkpoint-format.md.
 
-A driver that was stopped may write a manifest after another one has taken the job over and has thrown away what the
-manifest relies on. So the successor writes down which checkpoints it found, before it touches anything; what an earlier
-driver adds later does not count, for nobody. Version 1; the checksum is that of the document without it.
+A driver that was suspended may write a manifest after another driver has taken the job over and has deleted files that
+the manifest refers to. So the successor first writes down which checkpoints it found. No process uses a checkpoint that
+an earlier driver adds later. Version 1; the checksum is that of the document without the checksum.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ _CHECKSUM = re.compile(rb'"checksum":"([a-z0-9:-]*)"')
 
 
 class Inheritance(msgspec.Struct, frozen=True):
-    """What the driver with these attempts found when it had claimed the job."""
+    """What a driver found after it had claimed the job."""
 
     job_name: str
     driver: int
-    """Which driver of the job it is, counted from 0."""
+    """The number of this driver of the job, counted from 0."""
     checkpoints: tuple[int, ...]
-    """The completed checkpoints of the drivers before it, ascending, damaged ones included."""
+    """The completed checkpoints of earlier drivers, ascending, damaged ones included."""
 
     def covers(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint counts: one that was taken over, or of this driver or a later one."""
+        """Whether a checkpoint counts: it was taken over, or this driver or a later one made it."""
         return checkpoint_id in self.checkpoints or driver_of_checkpoint(checkpoint_id) >= self.driver
 
     def encode(self) -> bytes:
-        """As a document."""
         document = msgspec.json.encode(_Document(FORMAT, VERSION, "", self))
         return document.replace(b'"checksum":""', b'"checksum":"%s"' % checksum(document).encode(), 1)
 
@@ -48,7 +47,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def decode_inheritance(data: bytes) -> Inheritance:
-    """The inheritance of a document, or `ValueError` with what is wrong with it."""
+    """Decode a document; raises `ValueError` with the reason."""
     found = _CHECKSUM.search(data)
     if found is None:
         raise ValueError(f"its {len(data)} bytes have no checksum")

@@ -1,4 +1,4 @@
-"""Which storage a job has: made from its options in the driver, described in bytes for the slots."""
+"""The storage of a job: the driver makes it from the options, and sends slots a description in bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_storage(options: Options, job_id: JobId) -> CheckpointStorage:
 
 
 def encode_storage(storage: CheckpointStorage) -> bytes:
-    """For a deployment; memory storage with its files, so give its `excerpt`."""
+    """The description of a storage for a deployment. Memory storage includes its files, so pass an `excerpt`."""
     if isinstance(storage, FilesystemStorage):
         return msgspec.msgpack.encode(
             _Filesystem(storage.root, storage.job_id, storage.sync, storage.prepared)
@@ -47,13 +47,12 @@ def encode_storage(storage: CheckpointStorage) -> bytes:
 
 
 def decode_storage(data: bytes) -> CheckpointStorage:
-    """The storage in a slot, or `ProtocolError`."""
+    """Make the storage in a slot from its description; raises `ProtocolError`."""
     try:
         description = _decoder.decode(data)
     except msgspec.MsgspecError as e:
         raise ProtocolError(f"not a description of checkpoint storage: {e}") from e
     if isinstance(description, _Filesystem):
-        storage = FilesystemStorage(description.root, description.job_id, sync=description.sync)
-        storage.prepared = description.prepared
-        return storage
+        d = description
+        return FilesystemStorage(d.root, d.job_id, sync=d.sync, prepared=d.prepared)
     return MemoryStorage(description.limit_bytes, description.files)

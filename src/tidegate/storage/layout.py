@@ -4,12 +4,12 @@
         chk-42/_metadata                       the manifest
         chk-42/a0-<operator>-0-<name>          exclusive files
         shared/c42-a0-<operator>-0-<name>      shared files
-        claims/a1000000-<8 hex digits>         a driver runs the job; the highest is the one that may
+        claims/a1000000-<8 hex digits>         a driver runs the job; only the driver with the highest may
         claims/a1000000-<8 hex digits>.json    which checkpoints of earlier drivers count since then
 
 Paths are relative to the job's directory. `a0` is the attempt that wrote a file, `0` before the name is the subtask. In
-operators and names every byte but letters, digits, `_` and `.` (in names also `-`) is written as `~` and its two
-hexadecimal digits, and what is too long ends in a hash; so no state name can lead out of the directory.
+operators and names every byte except letters, digits, `_` and `.` (in names also `-`) is written as `~` and two
+hexadecimal digits, and a long name is cut and gets a hash; so no state name can lead out of the directory.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9_.-]")
 
 
 class StoredPath(NamedTuple):
-    """What a path says: the checkpoint that it was written for, by which attempt, and how long it lives."""
+    """The parts of a path: the checkpoint and the attempt that wrote it, and how long it lives."""
 
     checkpoint_id: int
     attempt: int | None
-    """None: the manifest, whose content says it."""
+    """None for the manifest, whose content names it."""
     kind: Literal["exclusive", "shared", "manifest"]
     temporary: bool
-    """Written under another name first, and never renamed."""
+    """Whether the file still has its temporary name: it is being written, or its writer died."""
 
 
 class Claim(NamedTuple):
-    """That a driver runs the job, with attempts from this number on. The greatest is the newest."""
+    """A driver's claim to run the job, with attempts from this number on. The greatest is the newest."""
 
     attempt: int
     token: str
-    """8 hexadecimal digits: drivers that claim the same number at the same moment do not write the same file."""
+    """8 hexadecimal digits: two drivers that claim the same number at the same moment write different files."""
 
 
 def claim_path(claim: Claim) -> str:
@@ -67,7 +67,7 @@ def claim_path(claim: Claim) -> str:
 
 
 def inheritance_path(claim: Claim) -> str:
-    """The file that says what the driver with this claim took over.
+    """The file that names the checkpoints that the driver with this claim took over.
 
     >>> inheritance_path(Claim(1000000, "00c0ffee"))
     'claims/a1000000-00c0ffee.json'
@@ -76,7 +76,7 @@ def inheritance_path(claim: Claim) -> str:
 
 
 def parse_inheritance(path: str) -> Claim | None:
-    """The claim that such a file belongs to, or None."""
+    """The claim of an inheritance file's path, or None."""
     return parse_claim(path.removesuffix(_INHERITANCE)) if path.endswith(_INHERITANCE) else None
 
 
@@ -87,7 +87,6 @@ def parse_claim(path: str) -> Claim | None:
 
 
 def checkpoint_directory(checkpoint_id: int) -> str:
-    """Where a checkpoint's own files are."""
     return f"chk-{checkpoint_id}"
 
 
@@ -97,7 +96,7 @@ def manifest_path(checkpoint_id: int) -> str:
 
 
 def file_path(checkpoint_id: int, attempt: int, operator: str, subtask: int, name: str, scope: Scope) -> str:
-    """A state file; different arguments give different paths.
+    """The path of a state file; different arguments give different paths.
 
     >>> file_path(42, 0, "5f1d", 3, "seen apps.parquet", "exclusive")
     'chk-42/a0-5f1d-3-seen~20apps.parquet'
@@ -111,13 +110,13 @@ def file_path(checkpoint_id: int, attempt: int, operator: str, subtask: int, nam
 
 
 def temporary_path(path: str, token: str) -> str:
-    """Beside `path`, under a name that nobody takes for it; `token` is of 8 hexadecimal digits."""
+    """A hidden name beside `path`; `token` has 8 hexadecimal digits."""
     directory, _, name = path.rpartition("/")
     return f"{directory}/.{name}.{token}.tmp"
 
 
 def parse_path(path: str) -> StoredPath | None:
-    """What a path says, or None if nothing of ours has such a name."""
+    """The parts of a path, or None if the storage never writes such a name."""
     temporary = _TEMPORARY.fullmatch(path)
     plain = path if temporary is None else temporary[1] + temporary[2]
     if match := _MANIFEST.fullmatch(plain):
@@ -130,24 +129,24 @@ def parse_path(path: str) -> StoredPath | None:
 
 
 def is_state_file(path: str) -> bool:
-    """Whether a handle may have this path: a manifest from elsewhere must not make us touch anything else."""
+    """Whether a handle may have this path: a foreign manifest must not make us touch other files."""
     parsed = parse_path(path)
     return parsed is not None and parsed.kind != "manifest" and not parsed.temporary
 
 
 def parse_checkpoint_directory(name: str) -> int | None:
-    """The checkpoint of a directory's name, or None."""
+    """The checkpoint id in a directory's name, or None."""
     match = _DIRECTORY.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def is_job_id(name: str) -> bool:
-    """Whether a directory of this name may be a job's."""
+    """Whether a job's directory may have this name."""
     return _JOB_ID.fullmatch(name) is not None
 
 
 def split_location(location: str) -> tuple[str, str, int | None] | None:
-    """(checkpoint.dir, job id, checkpoint or None) of the path of a checkpoint, its manifest, or a job's directory.
+    """(checkpoint.dir, job id, checkpoint or None) from the path of a checkpoint, a manifest, or a job's directory.
 
     >>> split_location("s3://lake/checkpoints/9c02/chk-42/_metadata")
     ('s3://lake/checkpoints', '9c02', 42)
@@ -173,6 +172,6 @@ def _safe(text: str) -> str:
         return "~"
     if len(written) <= _MAX_NAME_BYTES:
         return written
-    # The end of a name is kept, as it says the format.
+    # Keep the end of the name: it says the format.
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{written[: _MAX_NAME_BYTES - 36]}~~{digest}~~{written[-16:]}"

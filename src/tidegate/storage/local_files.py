@@ -1,10 +1,10 @@
 """Whole files on a local disk: written under a temporary name, synced, renamed.
 
-Directories are synced with the manifest (`write_new`), once for all files that it names: before it there is no
-checkpoint that could be lost. Syncing takes some milliseconds per file of a busy disk, hardly any CPU time.
+Writing the manifest (`write_new`) syncs the directories once for all files that it names: without a manifest there is
+no checkpoint to lose. Syncing a file takes some milliseconds on a busy disk and hardly any CPU time.
 
-State is as secret as the records it was made from, and restoring it trusts it: files are for their owner alone (0600),
-and so are the directories made here (0700).
+State is as secret as the records it was made from, and a restore trusts it. So only the owner may access files (0600)
+and the directories made here (0700).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 
 
 def make_directories(path: str) -> None:
-    """Make a job's directory, and the checkpoint directory above it, for their owner alone; others by the umask."""
+    """Make a job's directory and the checkpoint directory above it for their owner alone; higher ones by the umask."""
     checkpoint_dir = os.path.dirname(path)
     if not os.path.lexists(above := os.path.dirname(checkpoint_dir)):
         os.makedirs(above, exist_ok=True)
@@ -30,7 +30,7 @@ def make_directories(path: str) -> None:
 
 
 def write(root: str, path: str, chunks: Iterator[Any], *, sync: bool, has_root: bool = False) -> None:
-    """Write `root/path`, whole or not at all. Its directories are made; but not `root`, if that must be there."""
+    """Write `root/path`, whole or not at all. Makes missing directories, but not `root` if `has_root`."""
     temporary = _write_temporary(root, path, chunks, sync, has_root)
     try:
         os.rename(temporary, os.path.join(root, path))
@@ -42,9 +42,9 @@ def write(root: str, path: str, chunks: Iterator[Any], *, sync: bool, has_root: 
 def write_new(
     root: str, path: str, data: bytes, *, sync: bool, directories: Sequence[str], has_root: bool = False
 ) -> bool:
-    """The same, but False if there is such a file: of several writers exactly one wins.
+    """Write `root/path`, or return False if it exists: of several writers exactly one wins.
 
-    What is in `directories` (below `root`, those that exist) is durable before the new file is.
+    The contents of `directories` (below `root`, if they exist) are durable before the new file appears.
     """
     final = os.path.join(root, path)
     if os.path.lexists(final):
@@ -62,7 +62,7 @@ def write_new(
     except OSError as e:
         if e.errno not in _NO_LINKS:
             raise
-        # No hard links on this filesystem; what is left is a gap of microseconds.
+        # This filesystem has no hard links: check and rename, with a race of microseconds.
         if os.path.lexists(final):
             return False
         os.rename(temporary, final)

@@ -1,4 +1,4 @@
-"""Locations: a path or a URI to a pyarrow filesystem and a path on it. `core.uris` writes them in messages."""
+"""Locations: turns a path or URI into a pyarrow filesystem and a path on it. `core.uris` shows them in messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
 
 class Place(NamedTuple):
-    """A directory or file: its filesystem, its path there, and what the path starts with in messages."""
+    """A directory or file: its filesystem, its path there, and the scheme that messages put before the path."""
 
     filesystem: Any
     path: str
@@ -30,20 +30,19 @@ class Place(NamedTuple):
 
     @property
     def is_object_store(self) -> bool:
-        """Whether files appear whole when their stream is closed, and directories need not be made."""
+        """Whether a file appears whole when its stream is closed, and directories need not be created."""
         return self.filesystem.type_name in _OBJECT_STORES
 
     def show(self, below: str = "") -> str:
-        """It, or what is below it, as the user would write it; without credentials."""
+        """The place, or a path below it, as the user would write it, without credentials."""
         return f"{self.scheme}{self.join(below)}"
 
     def join(self, below: str) -> str:
-        """The path of something below it."""
         return f"{self.path.rstrip('/')}/{below}" if below else self.path
 
 
 def absolute(path: str) -> str:
-    """The path itself if it is a URI, else made absolute, as slots have another working directory."""
+    """A URI unchanged, a path made absolute: slots have another working directory."""
     return path if SCHEME.match(path) else os.path.abspath(os.path.expanduser(path))
 
 
@@ -72,9 +71,9 @@ def resolve(location: str) -> Place:
 def filesystem_of(uri: str) -> tuple[Any, str]:
     """The filesystem of a URI and the path there; raises what pyarrow raises, which may repeat the URI."""
     if uri.startswith("s3://") and "allow_delayed_open" not in uri:
-        # A small file is then one request instead of the three of a multipart upload.
+        # With it a small file takes one request instead of the three of a multipart upload.
         try:
             return pa_fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true")
         except pa.ArrowInvalid:
-            pass  # an older Arrow does not know it, or the URI itself is wrong: said below
+            pass  # an older Arrow does not know the option, or the URI is wrong: the call below raises
     return pa_fs.FileSystem.from_uri(uri)

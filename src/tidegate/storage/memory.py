@@ -1,8 +1,8 @@
 """Checkpoint storage in the JobManager's memory, for tiny state: nothing survives the driver.
 
-Slots can't reach that memory, so bytes travel: a slot's writer keeps them (`SnapshotWriter.attachments`), the
-acknowledgement carries them beside the handles, and the JobManager takes them with `accept` when it accepts the
-acknowledgement. For a restore it sends each slot an `excerpt`: a storage that holds the files of that slot's handles.
+Slots cannot reach that memory, so the bytes travel. A slot's writer keeps them (`SnapshotWriter.attachments`), the
+acknowledgement carries them beside the handles, and the JobManager stores them with `accept`. For a restore the
+JobManager sends each slot an `excerpt`: a storage with the files of that slot's handles.
 """
 
 from __future__ import annotations
@@ -13,31 +13,41 @@ from typing import Any
 
 from tidegate.core.durations import format_size_bytes
 from tidegate.core.failpoints import failpoint
+from tidegate.core.options import Options
 from tidegate.snapshot.checksums import checksum
 from tidegate.snapshot.handles import StateFile
 from tidegate.storage import layout
-from tidegate.storage.storage import CheckpointStorage, CorruptFileError, Scope, SnapshotWriter, StorageError
-
-DEFAULT_LIMIT_BYTES = 5 << 20
+from tidegate.storage.storage import (
+    CheckpointStorage,
+    CorruptFileError,
+    Scope,
+    SnapshotWriter,
+    StorageError,
+    missing_file,
+    wrong_checksum,
+    wrong_size,
+)
 
 
 class MemoryStorage(CheckpointStorage):
-    """Files by path. The JobManager's has everything that was accepted; a slot's has what it is to restore."""
+    """Files by path. The JobManager's storage has all accepted files, a slot's has those to restore."""
 
     outlives_driver = False
 
     def __init__(
-        self, limit_bytes: int = DEFAULT_LIMIT_BYTES, files: Mapping[str, bytes] | None = None
+        self,
+        limit_bytes: int = Options.checkpoint_memory_limit.default,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
-        """The most that one operator subtask may write for one checkpoint."""
+        """The most bytes that one operator subtask may write for one checkpoint."""
         self.files = dict(files or {})
         self._manifests: dict[int, bytes] = {}
 
     # ---- the JobManager's side ----
 
     def accept(self, attachments: Mapping[str, bytes]) -> None:
-        """Take the bytes that came with an acknowledgement. Those of a discarded checkpoint must not be given here."""
+        """Store the attachments of an acknowledgement; the caller leaves out those of a discarded checkpoint."""
         for path, data in attachments.items():
             if not layout.is_state_file(path):
                 raise StorageError(f"{path!r} is not the path of a state file")
@@ -45,27 +55,23 @@ class MemoryStorage(CheckpointStorage):
                 raise StorageError(f"{self.show(path)} was written already: a name is never written twice")
 
     def excerpt(self, files: Iterable[StateFile]) -> MemoryStorage:
-        """What a slot needs to restore these files, and to write its own; one that is missing is left out."""
+        """The storage that a slot needs to restore these files and to write its own; missing files are left out."""
         paths = {f.path for f in files}
         return MemoryStorage(self.limit_bytes, {p: self.files[p] for p in sorted(paths) if p in self.files})
 
     # ---- CheckpointStorage ----
 
     def show(self, path: str) -> str:
-        """Where a path is, as messages write it."""
         return f"memory:{path}"
 
     def writer(self, checkpoint_id: int, attempt: int, operator: str, subtask: int) -> SnapshotWriter:
-        """Where an operator subtask puts its files of a checkpoint."""
         return _Writer(self, checkpoint_id, attempt, operator, subtask)
 
     def read(self, file: StateFile) -> bytes:
-        """The bytes of a file, checked."""
         self.check(file)
         return self.files[file.path]
 
     def download(self, file: StateFile, local_path: str) -> None:
-        """The same into a local file."""
         data = self.read(file)
         try:
             with open(local_path, "wb") as out:
@@ -76,28 +82,16 @@ class MemoryStorage(CheckpointStorage):
             ) from e
 
     def check(self, file: StateFile, *, contents: bool = True) -> None:
-        """Check one; without `contents` only its existence and size are looked at."""
         failpoint("storage.read")
         data = self.files.get(file.path)
         if data is None:
-            raise CorruptFileError(
-                f"checkpoint file {self.show(file.path)} is missing; it had {file.size} bytes. "
-                f"Restore another checkpoint."
-            )
+            raise missing_file(self.show(file.path), file)
         if len(data) != file.size:
-            how = "truncated" if len(data) < file.size else "damaged"
-            raise CorruptFileError(
-                f"checkpoint file {self.show(file.path)} is {how}: it has {len(data)} bytes but had {file.size} when "
-                f"it was written. Restore another checkpoint."
-            )
+            raise wrong_size(self.show(file.path), file, len(data))
         if contents and (found := checksum(data)) != file.checksum:
-            raise CorruptFileError(
-                f"checkpoint file {self.show(file.path)} is damaged: its checksum is {found} but was {file.checksum} "
-                f"when it was written ({file.size} bytes). Restore another checkpoint."
-            )
+            raise wrong_checksum(self.show(file.path), file, found)
 
     def write_manifest(self, checkpoint_id: int, attempt: int, data: bytes) -> str:
-        """Make a checkpoint complete; a manifest that is there already is never replaced."""
         failpoint("storage.write")
         path = self.show(layout.manifest_path(checkpoint_id))
         found = self._manifests.setdefault(checkpoint_id, data)
@@ -109,7 +103,6 @@ class MemoryStorage(CheckpointStorage):
         return path
 
     def read_manifest(self, checkpoint_id: int) -> bytes:
-        """The manifest of a completed checkpoint."""
         failpoint("storage.read")
         if checkpoint_id not in self._manifests:
             raise CorruptFileError(
@@ -119,11 +112,9 @@ class MemoryStorage(CheckpointStorage):
         return self._manifests[checkpoint_id]
 
     def completed(self) -> list[int]:
-        """Ids of the checkpoints that have a manifest, ascending."""
         return sorted(self._manifests)
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete state files; one that is gone already is no error."""
         for path in paths:
             if not layout.is_state_file(path):
                 raise CorruptFileError(f"{path!r} is not the path of a state file")
@@ -131,14 +122,12 @@ class MemoryStorage(CheckpointStorage):
             self.files.pop(path, None)
 
     def discard(self, checkpoint_id: int, keep: frozenset[str]) -> None:
-        """Delete a checkpoint: first its manifest, then everything that was written for it and is not in `keep`."""
         self._manifests.pop(checkpoint_id, None)
         for path, stored in self._stored():
             if stored.checkpoint_id == checkpoint_id and path not in keep:
                 self.files.pop(path, None)
 
     def sweep(self, keep: frozenset[str], before_checkpoint: int) -> list[str]:
-        """Delete what earlier checkpoints and attempts left behind and nobody refers to; returns what it was."""
         swept = [
             path
             for path, stored in self._stored()
@@ -151,7 +140,6 @@ class MemoryStorage(CheckpointStorage):
         return swept
 
     def last_used(self) -> tuple[int, int]:
-        """The highest checkpoint id and the highest attempt of any name there is; -1 where there is none."""
         stored = [s for _, s in self._stored()]
         ids = [s.checkpoint_id for s in stored] + list(self._manifests)
         return max(ids, default=-1), max((s.attempt for s in stored if s.attempt is not None), default=-1)
@@ -184,7 +172,7 @@ class _Writer(SnapshotWriter):
 
     def upload(self, name: str, local_path: str, scope: Scope = "shared") -> StateFile:
         try:
-            # The size first: a file far over the limit is not read at all.
+            # Check the size first: a file over the limit is not read at all.
             self._check_limit(layout.file_path(*self._id, name, scope), os.path.getsize(local_path))
             with open(local_path, "rb") as source:
                 data = source.read()

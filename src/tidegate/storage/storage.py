@@ -1,8 +1,8 @@
 """The contract of checkpoint storage: durable, checked files below one job's checkpoint directory.
 
-Writers are in the slots (on the thread of the asynchronous part), readers in the slots (restore) and in the driver
-(manifest, deletion). A name is never written twice, and every name carries the attempt that wrote it, so that a zombie
-of an older attempt cannot write over anything.
+Slots write on the thread of the asynchronous part, and read in a restore. The driver writes the manifest and deletes.
+No name is written twice, and every name carries the attempt that wrote it, so a zombie of an older attempt cannot
+overwrite anything.
 """
 
 from __future__ import annotations
@@ -17,19 +17,40 @@ from tidegate.storage.layout import Scope as Scope
 
 
 class StorageError(TidegateError):
-    """Checkpoint storage cannot be read or written; names the path, the bytes and the reason."""
+    """Checkpoint storage cannot be read or written; the message names the path, the bytes and the reason."""
 
 
 class MissingDirectoryError(StorageError):
-    """There is no checkpoint directory at all: nothing was ever written there, or it is not mounted."""
+    """The checkpoint directory does not exist: it was never written to, or it is not mounted."""
 
 
 class FencedError(StorageError):
-    """Another driver has taken the job over: this one may not write, delete or commit anything any more."""
+    """Another driver has taken the job over: this one must not write, delete or commit any more."""
 
 
 class CorruptFileError(StorageError):
-    """A file is missing, has another size or another checksum than its handle says."""
+    """A file is missing, or its size or checksum differs from its handle."""
+
+
+def missing_file(shown: str, file: StateFile) -> CorruptFileError:
+    return CorruptFileError(
+        f"checkpoint file {shown} is missing; it had {file.size} bytes. Restore another checkpoint."
+    )
+
+
+def wrong_size(shown: str, file: StateFile, size: int) -> CorruptFileError:
+    how = "truncated" if size < file.size else "damaged"
+    return CorruptFileError(
+        f"checkpoint file {shown} is {how}: it has {size} bytes but had {file.size} when it was written. "
+        f"Restore another checkpoint."
+    )
+
+
+def wrong_checksum(shown: str, file: StateFile, found: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"checkpoint file {shown} is damaged: its checksum is {found} but was {file.checksum} when it was written "
+        f"({file.size} bytes). Restore another checkpoint."
+    )
 
 
 class SnapshotWriter(ABC):
@@ -39,48 +60,49 @@ class SnapshotWriter(ABC):
     def write(self, name: str, data: Any, scope: Scope = "shared") -> StateFile:
         """Make a buffer durable under a new name and return its handle. Raises `StorageError`.
 
-        `exclusive`: of this checkpoint alone, deleted with it. `shared`: later checkpoints may refer to it.
+        `exclusive`: the file belongs to this checkpoint alone and is deleted with it. `shared`: later checkpoints may
+        refer to it.
         """
 
     @abstractmethod
     def upload(self, name: str, local_path: str, scope: Scope = "shared") -> StateFile:
-        """The same for a local file, which stays where it is."""
+        """Make a local file durable under a new name, like `write`; the local file stays."""
 
     @property
     def attachments(self) -> dict[str, bytes]:
-        """Bytes by path that the acknowledgement must carry, because they are nowhere else: of memory storage only."""
+        """Bytes by path that the acknowledgement must carry; only memory storage has them."""
         return {}
 
 
 class CheckpointStorage(ABC):
-    """All files of one job's checkpoints. Picklable description with methods that do the I/O; any thread."""
+    """All files of one job's checkpoints: a picklable description with methods that do the I/O; any thread."""
 
     outlives_driver = True
-    """Whether another driver can go on from what is stored here."""
+    """Whether another driver can resume from this storage."""
 
     @abstractmethod
     def writer(self, checkpoint_id: int, attempt: int, operator: str, subtask: int) -> SnapshotWriter:
-        """Where an operator subtask puts its files of a checkpoint."""
+        """The writer of an operator subtask's files of a checkpoint."""
 
     @abstractmethod
     def read(self, file: StateFile) -> bytes:
-        """The bytes of a file, size and checksum checked: `CorruptFileError` names it otherwise."""
+        """The bytes of a file. Checks size and checksum; raises `CorruptFileError`."""
 
     @abstractmethod
     def download(self, file: StateFile, local_path: str) -> None:
-        """The same into a local file."""
+        """Copy a file to a local one, checked as in `read`."""
 
     def verify(self, files: Sequence[StateFile]) -> None:
-        """Read and check all of them; raises for the first that is damaged."""
+        """Read and check all files; raises for the first damaged one."""
         for file in files:
             self.check(file)
 
     @abstractmethod
     def check(self, file: StateFile, *, contents: bool = True) -> None:
-        """Read and check one; without `contents` only its existence and size are looked at."""
+        """Read and check a file; without `contents` check only its existence and size."""
 
     def damage(self, files: Sequence[StateFile], *, contents: bool = True) -> list[str]:
-        """What is wrong with each of the damaged ones, in words. Storage that can't be reached raises."""
+        """A message for each damaged file. Raises if the storage cannot be reached."""
         found = []
         for file in files:
             try:
@@ -93,7 +115,7 @@ class CheckpointStorage(ABC):
     def write_manifest(self, checkpoint_id: int, attempt: int, data: bytes) -> str:
         """Make a checkpoint complete: the manifest appears whole or not at all. Returns its full path.
 
-        One that exists is never replaced: `StorageError`, unless it has the same bytes.
+        Never replaces a manifest: raises `StorageError` if there is one with other bytes.
         """
 
     @abstractmethod
@@ -102,31 +124,31 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def show(self, path: str) -> str:
-        """Where a path is, as messages write it."""
+        """The full path, as messages write it."""
 
     @abstractmethod
     def completed(self) -> list[int]:
-        """Ids of the checkpoints that have a manifest which counts, ascending."""
+        """Ids of the checkpoints with a manifest that counts, ascending."""
 
     def why_void(self, checkpoint_id: int) -> str:
-        """Why a manifest that is there does not count; empty if it does."""
+        """Why an existing manifest does not count; empty if it does."""
         return ""
 
     @abstractmethod
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete state files; one that is gone already is no error."""
+        """Delete state files; a missing file is no error."""
 
     @abstractmethod
     def discard(self, checkpoint_id: int, keep: frozenset[str]) -> None:
-        """Delete a checkpoint: first its manifest, then everything that was written for it and is not in `keep`."""
+        """Delete a checkpoint: first its manifest, then all files written for it that are not in `keep`."""
 
     @abstractmethod
     def sweep(self, keep: frozenset[str], before_checkpoint: int) -> list[str]:
-        """Delete what earlier checkpoints and attempts left behind and nobody refers to; returns what it was.
+        """Delete unreferenced files that earlier checkpoints and attempts left; returns their paths.
 
-        `keep` has the files of every checkpoint that is to stay. A directory with a manifest is not touched.
+        `keep` has the files of every checkpoint that stays. A directory with a manifest is not touched.
         """
 
     @abstractmethod
     def last_used(self) -> tuple[int, int]:
-        """The highest checkpoint id and the highest attempt of any name there is; -1 where there is none."""
+        """The highest checkpoint id and the highest attempt in any stored name; -1 if there is none."""

@@ -1,7 +1,7 @@
-"""Shipped to users: what tests of streaming programs need.
+"""Tools for users' tests of streaming programs.
 
-`check_recovery` and `ScriptedSource` test what a program does when its processes die, `OperatorHarness` one operator by
-itself; see docs/guide/testing.md.
+`check_recovery` and `ScriptedSource` test a program whose processes die, `OperatorHarness` tests one operator alone;
+see docs/guide/testing.md.
 """
 
 from tidegate.core.clock import ManualClock

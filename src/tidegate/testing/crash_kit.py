@@ -1,4 +1,4 @@
-"""The crash kit: runs a program to its end, then again while it crashes behind checkpoints, and compares the outputs.
+"""The crash kit: runs a program to its end, then again with crashes after checkpoints, and compares the outputs.
 
     def program(env, numbers, out):
         numbers.key_by(parity).sum("n").sink_to(FileSink(out), uid="sums")
@@ -6,8 +6,8 @@
     check_recovery(program, [range(1000)], directory, crashes=3)
 
 The input is a `ScriptedSource`. At each crash point every partition pauses until a checkpoint that was triggered there
-is complete; half-way to the next point the process of one reader dies, so that what follows the checkpoint is done
-again. What must be equal is what a reader of the sinks sees.
+is complete. Half-way to the next point the process of one reader dies, so the job repeats what followed the checkpoint.
+A reader of the sinks must see the same output in both runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Program = Callable[[Environment, DataStream[Any], Path], object]
 How = Literal["kill", "raise", "exit", "_exit"]
 
 _OTHER_FAILURES = 3
-"""Failures that the kit did not cause and that are restarted too: a machine under load has some."""
+"""Failures beyond the kit's own that the job survives: a machine under load has some."""
 _QUICK = {
     "checkpoint_interval": "100 ms",
     "checkpoint_fsync": False,
@@ -44,19 +44,19 @@ _QUICK = {
 
 
 class RecoveryMismatch(AssertionError):
-    """The output with crashes is another than without; `str()` says what is missing and what is too much."""
+    """The output with crashes differs; the message says what is missing and what is too much."""
 
 
 @dataclass(frozen=True)
 class CrashReport:
-    """What happened."""
+    """The result of `check_recovery`."""
 
     crashes: int
     restarts: int
     checkpoints: int
-    """Completed ones, of the run with crashes."""
+    """Completed checkpoints of the run with crashes."""
     output: Any
-    """What both runs gave."""
+    """The output of both runs."""
 
 
 def check_recovery(
@@ -76,18 +76,18 @@ def check_recovery(
 
     Args:
         program: called with an environment, the stream of the records, and the directory for its output.
-        partitions: the records, by partition; `type` is their record type, if it is not to be found from them.
-        directory: an empty one for everything that is written; all processes must see it.
-        crashes: how many, spread evenly over the input.
+        partitions: the records, by partition; `type` is their record type, if it cannot be inferred from them.
+        directory: an empty directory for all files of both runs; all processes must see it.
+        crashes: the number of crashes, spread evenly over the input.
         how: see `Crash`.
-        read: what to compare, from the output directory; by default the lines of its visible text files and the rows
-            of its Parquet files, without their order.
+        read: returns what to compare, from the output directory; by default the lines of the visible text files and
+            the rows of the Parquet files, without their order.
         spark: the session to run on.
-        timeout_s: for each thing that is waited for.
-        options: of both environments. Unless said here checkpoints come every 100 ms, and restarts after 50 ms, as many
-            as there are crashes and a few more.
+        timeout_s: the limit for each wait.
+        options: of both environments. Defaults: a checkpoint every 100 ms, a restart after 50 ms, and a few more
+            restarts than crashes.
 
-    Raises `RecoveryMismatch` if the outputs differ, and whatever the program raises.
+    Raises `RecoveryMismatch` if the outputs differ, and what the program raises.
     """
     home = Path(directory)
     scripts = [list(records) for records in partitions]
@@ -98,7 +98,7 @@ def check_recovery(
             f"got {crashes}"
         )
     look = read or read_output
-    restarts = crashes + _OTHER_FAILURES  # whichever strategy it is
+    restarts = crashes + _OTHER_FAILURES  # set for every strategy
     settings = {**_QUICK, "restart_attempts": restarts, "restart_max_failures": restarts, **options}
     expected = _Run(program, scripts, home / "without", type, spark, settings).without_crashes(
         look, timeout_s
@@ -114,7 +114,7 @@ def check_recovery(
 
 
 def read_output(directory: Path) -> Counter[tuple[str, Any]]:
-    """The records of all visible files below a directory, each with the folder that it is in; without order."""
+    """The records of all visible files below a directory, each with its folder; without order."""
     found: Counter[tuple[str, Any]] = Counter()
     for path in sorted(directory.rglob("*")):
         if not path.is_file() or any(p.startswith(".") for p in path.relative_to(directory).parts):
@@ -128,7 +128,7 @@ def read_output(directory: Path) -> Counter[tuple[str, Any]]:
 
 
 def difference(expected: Any, found: Any) -> str:
-    """What is missing and what is too much, the first few of each."""
+    """The missing and the surplus records, the first few of each."""
     if not (isinstance(expected, Counter) and isinstance(found, Counter)):
         return f"Expected {expected!r}, found {found!r}."
     parts = []
@@ -143,7 +143,7 @@ def difference(expected: Any, found: Any) -> str:
 
 
 def _with_crashes(scripts: Sequence[Sequence[Any]], crashes: int, how: How) -> list[list[Any]]:
-    """Pauses at evenly spread points of every partition, and behind each, in the longest partition, a crash."""
+    """Add pauses at evenly spread points of every partition, and in the longest partition a crash after each."""
     longest = max(range(len(scripts)), key=lambda i: len(scripts[i]))
     made = []
     for index, records in enumerate(scripts):
@@ -195,10 +195,10 @@ class _Run:
         return CrashReport(crashes, overview.restarts, client.checkpoints().completed, read(self._output))
 
     def _crash(self, client: Any, i: int, timeout_s: float) -> None:
-        """Complete a checkpoint while every partition waits at this point, then let one crash behind it."""
+        """Wait for a checkpoint while every partition pauses at this point, then let one reader crash after it."""
         names = [f"{i} of {p}" for p in range(self._partitions)]
         _until(client, lambda: all(map(self.source.has_reached, names)), f"crash point {i}", timeout_s)
-        # One that is under way may have begun before the pause; those after it have not.
+        # A checkpoint that is under way may have begun before the pause; the next one has not.
         newest = max((c.checkpoint_id for c in client.checkpoints().history), default=0)
         _until(client, lambda: _latest(client) > newest, "a checkpoint", timeout_s)
         before = client.overview().restarts
@@ -209,7 +209,7 @@ class _Run:
 
 @contextmanager
 def _ended(client: Any) -> Iterator[Any]:
-    """A job that is not left behind, whatever happens."""
+    """Cancel the job when the block ends, unless it has ended."""
     try:
         yield client
     finally:
@@ -235,4 +235,4 @@ def _until(client: Any, condition: Callable[[], bool], what: str, timeout_s: flo
         if simulation is None:
             time.sleep(0.01)
         else:
-            simulation.run_one_event()  # a job of the in-process runtime moves only while it is waited for
+            simulation.run_one_event()  # an in-process job advances only while a caller waits for it

@@ -1,6 +1,6 @@
-"""`OperatorHarness`: one operator of a program in a test, without a cluster: push records, look at what comes out.
+"""`OperatorHarness`: runs one operator of a program in a test, without a cluster: push records, inspect the output.
 
-One thread, a clock that stands still unless the test moves it, and every output kept in lists.
+It uses one thread and a clock that only the test moves, and keeps every output in lists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidegate.testing.subtasks import subtask_info
 
 
 class OperatorHarness:
-    """Runs one operator; use it in a `with` block, which opens and closes it.
+    """Runs one operator; its `with` block opens and closes the operator.
 
     >>> from tidegate import Environment
     >>> words = Environment().from_collection([], type=str)
@@ -56,29 +56,29 @@ class OperatorHarness:
         parallelism: int = 1,
         restored: Restored | None = None,
     ) -> None:
-        """Take an operation and its types; `of` finds them in a program. The operation is copied by pickling."""
+        """Take an operation and its types; `of` finds them in a program. Pickling copies the operation."""
         self.clock = clock or ManualClock()
         self.name = name
         self.batches: list[Batch] = []
-        """What came out of the main output."""
+        """The batches of the main output."""
         self.counters: Tally[str] = Tally()
         """The metrics that the operator or the user's function counted, by name."""
         self.gauges: dict[str, int] = {}
         """The last values of the operator's gauges, by name."""
         self.watermarks: list[int] = []
-        """The watermarks that came out, in order."""
+        """The emitted watermarks, in order."""
         self.statuses: list[bool] = []
-        """What the operator said about being idle, in order."""
+        """The emitted idle statuses, in order."""
         self.reports: list[tuple[str, int | None]] = []
-        """How far a source said it is in its alignment group."""
+        """The watermarks that a source reported to its alignment group."""
         self.dropped: list[tuple[int, int, int]] = []
-        """What the operator reported of late records: how many were dropped in all, the watermark, how late."""
+        """The operator's reports of late records: dropped in total, the watermark, how late."""
         self.driver_batches: list[Batch] = []
-        """What a sink sent to the driver."""
+        """The batches that a sink sent to the driver."""
         self.driver_backlog = 0
-        """How many batches the driver seems not to have taken; a test may set it."""
+        """How many batches the driver has not taken; a test may set it."""
         self.splits_requested = 0
-        """How often a source's reader asked for a split."""
+        """How often a source's reader requested a split."""
         self._side: dict[str, list[Batch]] = {}
         payload = OperatorPayload(
             operation,
@@ -96,7 +96,7 @@ class OperatorHarness:
             StatesContext(subtask=subtask, clock=self.clock, options=options, local_directory=directory),
             restored,
         )
-        """The operator's state: `snapshot` it, and give what was written to another harness as `restored`."""
+        """The operator's state: `snapshot` it, and pass the result to another harness as `restored`."""
         context = OperatorContext(
             subtask=subtask,
             clock=self.clock,
@@ -119,7 +119,7 @@ class OperatorHarness:
 
     @classmethod
     def of(cls, stream: DataStream[Any] | DataStreamSink, **settings: Any) -> OperatorHarness:
-        """The operator that makes this stream (or that is this sink), with the types of the program around it."""
+        """The harness of the operator that makes this stream (or that is this sink), with the program's types."""
         node = stream._node
         inputs = [
             refs[0].upstream.output_type
@@ -149,11 +149,10 @@ class OperatorHarness:
         self.push_batch(batch, input_index=input_index)
 
     def advance_watermark(self, watermark_ms: int) -> None:
-        """Let event time advance."""
         self.operator.process_watermark(watermark_ms)
 
     def advance_clock(self, ms: int) -> None:
-        """Let the wall clock advance, and call the operator if something is due; needs a `ManualClock`."""
+        """Advance the wall clock, and call the operator if it has something due; needs a `ManualClock`."""
         assert isinstance(self.clock, ManualClock)
         self.clock.advance_ns(ms * 1_000_000)
         due_ms = self.operator.next_processing_time_ms
@@ -167,12 +166,12 @@ class OperatorHarness:
         )
 
     def push_batch(self, batch: Batch, *, input_index: int = 0) -> None:
-        """Send a batch into an input; an empty one is left out, as the runtime would."""
+        """Send a batch into an input; an empty one is left out, as in the runtime."""
         if batch.num_rows:
             self.operator.process(batch, input_index)
 
     def poll(self) -> Idle | Finished | None:
-        """Let a source read once: None if it gave records, else why it did not."""
+        """Let a source read once: None if it emitted records, otherwise the reason why not."""
         return self._source.advance()
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
@@ -180,7 +179,7 @@ class OperatorHarness:
         self._source.add_splits(splits)
 
     def finish(self) -> None:
-        """End every input, with the last watermark in front, and let the operator emit what is left."""
+        """Send the last watermark, end every input, and let the operator emit what is left."""
         self.operator.process_watermark(MAX_WATERMARK)
         for index in range(len(self.input_types)):
             self.operator.end_input(index)

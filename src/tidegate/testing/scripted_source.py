@@ -1,7 +1,7 @@
 """`ScriptedSource`: partitions of records with markers between them, at which a reader pauses or dies.
 
-For tests of recovery: what a job has read when a checkpoint is taken, and where it crashes, is written into its input.
-A position counts records only, so a stored position of 1000 means that 1000 records were read.
+For tests of recovery: the input itself determines what a job has read when a checkpoint is taken, and where it crashes.
+A position counts only records, so a stored position of 1000 means that 1000 records were read.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ScriptedCrash(TidegateError):
 
 @dataclass(frozen=True)
 class Pause:
-    """Read no further until `ScriptedSource.release(name)` is called."""
+    """Stop reading until `ScriptedSource.release(name)` is called."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Crash:
-    """End the process of the reader, or fail in it: once, the first time that a reader comes here.
+    """End the reader's process, or raise in it; only the first time that a reader comes here.
 
     `kill` is SIGKILL, `exit` is `sys.exit`, `_exit` is `os._exit`, `raise` raises a `ScriptedCrash`. In the process of
     the program itself (the in-process runtime) every way is `raise`.
@@ -51,17 +51,17 @@ class Crash:
 
 
 class PartitionSplit(SourceSplit, frozen=True, kw_only=True):
-    """A partition from `position`, the next record, on."""
+    """A partition; `position` is the next record."""
 
     partition: int
     position: int
 
 
 class ScriptedSource(KnownSplitsSource):
-    """Reads partitions of records; `Pause` and `Crash` markers among them say what happens between two records.
+    """Reads partitions of records; `Pause` and `Crash` markers among them act between two records.
 
-    Partition i is read by subtask i modulo the parallelism, in its order. The markers are remembered in `directory`,
-    which all processes must see; the source creates it.
+    Subtask i modulo the parallelism reads partition i, in order. Files in `directory` remember the markers that were
+    reached; the source creates the directory, and all processes must see it.
 
     >>> import tempfile
     >>> source = ScriptedSource([[1, 2, Crash("after two"), 3]], tempfile.mkdtemp())
@@ -105,33 +105,28 @@ class ScriptedSource(KnownSplitsSource):
         _touch(self._path("released", name))
 
     def has_reached(self, name: str) -> bool:
-        """Whether a reader came to the `Pause` or `Crash` of this name, in any attempt."""
+        """Whether a reader has reached the `Pause` or `Crash` of this name, in any attempt."""
         return os.path.exists(self._path("reached", name))
 
     # ---- the contract of a source ----
 
     @property
     def expected_records(self) -> int:
-        """How many records there are in all."""
         return sum(map(len, self._records))
 
     def splits(self, parallelism: int) -> list[SourceSplit]:
-        """One per partition."""
         return [
             PartitionSplit(id=f"partition {i}", partition=i, position=0) for i in range(len(self._records))
         ]
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
-        """Make the reader of one subtask."""
         return _ScriptReader(context, self)
 
     def describe(self) -> str:
-        """How much there is to read."""
         count = len(self._records)
         return f"script of {number_of(self.expected_records, 'record')} in {number_of(count, 'partition')}"
 
     def identity(self) -> Identity:
-        """How much there is to read."""
         return "script", tuple(map(len, self._records))
 
     def _path(self, kind: str, name: str) -> str:
@@ -139,7 +134,7 @@ class ScriptedSource(KnownSplitsSource):
 
 
 class _ScriptReader(RequestingReader):
-    """Reads its partitions; one that pauses holds up none of the others, and each has its own watermark."""
+    """Reads its partitions in turn; one that pauses does not block the others, and each has its own watermark."""
 
     last_split = ""
 
@@ -158,7 +153,7 @@ class _ScriptReader(RequestingReader):
             self._splits.remove(split)
             if start == len(records):
                 continue
-            # Not `batch_rows`, which depends on how fast the machine is: where a script's batches end is a part of it.
+            # Not `batch_rows`, which depends on the machine's speed: a script's batches must always end at one place.
             stop = min(
                 [len(records), start + self._context.most_batch_rows, *(i for i in markers if i > start)]
             )

@@ -1,16 +1,16 @@
-"""What goes wrong in a simulation, all from one seed: processes, connections, messages, storage, files.
+"""The faults of a simulation, all from one seed: of processes, connections, messages, storage and files.
 
 | fault | what happens |
 |---|---|
-| kill | a slot, several, or the driver is gone: at any event, or inside a call at a failpoint |
-| stop | a slot does nothing until others have given it up, then goes on: a zombie |
-| cut | a control or a data connection breaks, both ends live |
-| message | an acknowledgement or notification is lost, comes twice or late |
-| error | a failpoint raises: storage is full or away, a commit fails |
-| damage | a file of the newest completed checkpoint is changed, cut or deleted |
-| slow | some things take far longer than others, for the whole run |
+| kill | a slot, several slots, or the driver dies: at any event, or inside a call at a failpoint |
+| stop | a slot pauses until the others take it for dead, then continues: a zombie |
+| cut | a control or a data connection breaks, and both ends live |
+| message | an acknowledgement or notification is lost, repeated or delayed |
+| error | a failpoint raises: storage is full or missing, a commit fails |
+| damage | a file of the newest completed checkpoint is changed, truncated or deleted |
+| slow | some actors take far longer than others, for the whole run |
 
-There is a limit to each, so that every run ends.
+The number of faults is limited, so that every run ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class InjectedError(Exception):
 
 
 class SimulatedFaults:
-    """The faults of one run. `resume` says what a new driver begins with; without it the driver is never killed."""
+    """The faults of one run. `resume` makes the beginning of a new driver; without it the driver is never killed."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SimulatedFaults:
         self.passed: Counter[str] = Counter()
         """Failpoints that were passed, by name."""
         self.struck: Counter[str] = Counter()
-        """What was done, by kind; at failpoints also by name."""
+        """The faults that occurred, by kind; at failpoints also by name."""
         self._resume = resume
         self._damages = damages
         self._strikes_left = rng.choice((0, 1, 2, 3, 4, 6))
@@ -76,7 +76,7 @@ class SimulatedFaults:
     # ---- what the simulation asks ----
 
     def choose(self, choices: list[Choice]) -> Choice:
-        """One of these; each has its own speed for the whole run."""
+        """Choose the next event; each kind of event has its own speed for the whole run."""
         rng, speeds = self._random, self._speeds
         chosen = choices[0]
         for _ in range(8):
@@ -90,7 +90,7 @@ class SimulatedFaults:
         return chosen
 
     def strike(self, simulation: Simulation) -> str | None:
-        """Deliver what was held back; now and then do something worse."""
+        """Deliver delayed messages that are due; sometimes cause another fault, and return its description."""
         self._simulation = simulation
         self._events += 1
         self._release_held()
@@ -104,7 +104,7 @@ class SimulatedFaults:
             for slot in gang.slots.values():
                 if slot.paused and rng.random() < 0.005:
                     slot.paused = False
-                    return f"slot {slot.name} goes on"
+                    return f"slot {slot.name} continues"
         if self._strikes_left <= 0 or rng.random() >= self._strike_chance:
             return None
         struck = self._strike_now(simulation)
@@ -114,7 +114,7 @@ class SimulatedFaults:
         return struck
 
     def to_slot(self, message: m.MasterMessage, deliver: Callable[[m.MasterMessage], None]) -> None:
-        """Notifications may be late, lost or repeated. A trigger keeps its place among the splits, as on TCP."""
+        """Delay, lose or repeat notifications. A trigger is not delayed: TCP keeps its place among the splits."""
         if isinstance(message, m.TriggerCheckpoint):
             self._disturb(message, deliver, ("lose", "repeat"))
         elif isinstance(message, _REORDERED):
@@ -124,7 +124,7 @@ class SimulatedFaults:
             deliver(message)
 
     def from_slot(self, message: m.SlotMessage, deliver: Callable[[m.SlotMessage], None]) -> None:
-        """Acknowledgements and declines may be late, lost or repeated."""
+        """Delay, lose or repeat acknowledgements and declines."""
         if isinstance(message, (m.AcknowledgeCheckpoint, m.DeclineCheckpoint)):
             self._disturb(message, deliver, ("lose", "repeat", "delay"))
         else:
@@ -132,7 +132,7 @@ class SimulatedFaults:
 
     @contextlib.contextmanager
     def at_failpoints(self) -> Iterator[None]:
-        """Listen at all failpoints, in this process."""
+        """Inject faults at all failpoints of this process."""
         with contextlib.ExitStack() as stack:
             for name in sorted(NAMES):
                 stack.enter_context(injected(name, partial(self._pass, name)))
@@ -185,7 +185,7 @@ class SimulatedFaults:
         raise InjectedError(f"injected at {name}")
 
     def _leave_torn_file(self) -> None:
-        """What a process leaves that dies in the middle of a file."""
+        """Leave what a process leaves that dies while it writes a file."""
         simulation = self._simulation
         assert simulation is not None
         storage = simulation.driver.storage

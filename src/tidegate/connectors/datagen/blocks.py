@@ -1,4 +1,4 @@
-"""Blocks: the unit in which records are drawn, and the shares in which readers take them.
+"""Blocks, the unit in which values are drawn, and the shares of blocks or records that readers take.
 
 Record i depends on the seed and on i alone. Values are drawn for whole blocks of 8,192 indices whose random streams are
 keyed by (seed, field, block), so neither parallelism nor batch borders nor a restore nor `count` changes a value.
@@ -26,10 +26,10 @@ GeneratorFunction = Callable[[np.ndarray, np.random.Generator], "Mapping[str, An
 
 
 class GeneratorSplit(SourceSplit, frozen=True, kw_only=True):
-    """One share of the indices from `start` to before `end`, dealt out `unit` at a time to `shares` splits in turn.
+    """One share of the indices in `[start, end)`, which are dealt round-robin to `shares` splits, `unit` at a time.
 
-    `position` counts the records of this split that were read. `unit` is 1 or a whole block; where blocks are dealt
-    out, `start` is 0.
+    `position` counts the records of this split that were read. `unit` is 1 or a whole block; for whole blocks dealt to
+    several splits, `start` is 0.
     """
 
     start: int
@@ -60,7 +60,7 @@ class GeneratorSplit(SourceSplit, frozen=True, kw_only=True):
 
 
 class RandomStream:
-    """One numpy generator that is put at the start of any block's stream, for a seed and a name."""
+    """The random streams of all blocks for a seed and a name, served by one numpy generator."""
 
     def __init__(self, seed: int, name: str) -> None:
         self._bits = np.random.PCG64(0)
@@ -68,7 +68,7 @@ class RandomStream:
         self._key = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=32)
 
     def at(self, block: int) -> np.random.Generator:
-        """The generator at the start of a block; valid until the next call. Cheaper than a new one by far."""
+        """The generator, set to the start of a block and valid until the next call: far cheaper than a new one."""
         key = self._key.copy()
         key.update(block.to_bytes(8, "little"))
         digest = key.digest()
@@ -85,7 +85,7 @@ class RandomStream:
 
 
 class BlockCache:
-    """The last block that a split looked at."""
+    """The block that a split read last, drawn."""
 
     __slots__ = ("block", "drawn")
 
@@ -142,7 +142,7 @@ class BlockGenerator:
             if isinstance(column, GeneratedColumn):
                 drawn.append(column.draw(indices, self._streams[i].at(block)))
             elif column is not None:
-                drawn.append(indices)  # stamped when it leaves
+                drawn.append(indices)  # a placeholder: `columns` stamps the records when they are emitted
             else:
                 name = self.type.names[i]
                 if name not in made:
@@ -171,7 +171,7 @@ class BlockGenerator:
 
 
 def call_generator(function: GeneratorFunction, block: int, rng: np.random.Generator) -> dict[str, Any]:
-    """What the user's function gives for a block, as columns of the block's length."""
+    """Call the user's function for a block, and check that its columns have the block's length."""
     indices = np.arange(block * BLOCK, (block + 1) * BLOCK, dtype=np.int64)
     made: Any = function(indices, rng)
     if isinstance(made, pa.RecordBatch):

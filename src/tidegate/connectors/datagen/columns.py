@@ -1,9 +1,9 @@
 """Columns of the data generator: how the values of one field are drawn.
 
 A `GeneratedColumn` depends on the indices of the records and on a random stream of its own, and on nothing else, so
-the same seed gives the same values. A `StampedColumn` tells when a record left the generator instead.
+the same seed gives the same values. A `StampedColumn` holds the time at which the generator emitted the record.
 
-String choices come out dictionary-encoded: per record only a small number is drawn and moved.
+String choices are dictionary-encoded: per record only a small number is drawn and moved.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class GeneratedColumn(ABC):
         """One value (or code) per index."""
 
     def to_arrow(self, drawn: np.ndarray) -> pa.Array:
-        """Turn what `draw` gave, or a part of it, into a column."""
+        """Turn a slice of what `draw` returned into a column."""
         return pa.array(drawn, self.arrow_type)
 
 
 class StampedColumn(ABC):
-    """A field with the time at which the generator handed the record out: int64, equal within a batch."""
+    """A field with the time at which the generator emitted the record: int64, equal within a batch."""
 
     arrow_type = pa.int64()
 
     @abstractmethod
     def stamp(self, clock: Clock) -> int:
-        """The value for the records that leave now."""
+        """The value for the records emitted now."""
 
 
 Column = GeneratedColumn | StampedColumn
 
 
 class Choice(GeneratedColumn):
-    """One of some values, each with its own weight; Walker's alias method, a few nanoseconds per record.
+    """One of some values, each with its own weight, by Walker's alias method: a few nanoseconds per record.
 
-    The upper half of a random number says whether the column of the table that its lower bits chose keeps its own
-    value or gives its alias, so a draw costs two look-ups whatever the number of values.
+    The low bits of a random number choose a column of the table, the high bits decide between that column's own value
+    and its alias. So a draw costs two look-ups whatever the number of values.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Choice(GeneratedColumn):
         if not np.isfinite(shares).all() or (shares < 0).any() or not shares.sum() > 0:
             raise ProgramError("choice: weights must be finite, not negative, and not all zero.")
         self.arrow_type = self._values.type
-        # 32 random bits serve 12 bits of table and leave 20 to compare; larger tables take 64.
+        # Of 32 random bits up to 12 choose the column and 20 are left to compare; larger tables take 64 bits.
         self._bits = np.dtype(np.uint32 if n <= 1 << 12 else np.uint64)
         self._thresholds, self._codes = _alias_table(shares / shares.sum(), self._bits)
 
     def draw(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Positions in the list of values."""
+        """One position in the list of values per index."""
         n = len(indices)
         words = n if self._bits.itemsize == 8 else (n + 1) // 2
         raw = np.asarray(rng.bit_generator.random_raw(words)).view(self._bits)[:n]
@@ -83,7 +83,7 @@ class Choice(GeneratedColumn):
         return self._codes.take(column)
 
     def to_arrow(self, drawn: np.ndarray) -> pa.Array:
-        """Strings and bytes stay codes into the list of values; other types are looked up."""
+        """Strings and bytes become dictionary codes; values of other types are looked up."""
         codes = pa.array(np.ascontiguousarray(drawn))
         if pa.types.is_string(self.arrow_type) or pa.types.is_binary(self.arrow_type):
             return pa.DictionaryArray.from_arrays(codes, self._values, safe=False)
@@ -91,7 +91,7 @@ class Choice(GeneratedColumn):
 
 
 def _alias_table(shares: np.ndarray, bits: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Thresholds per table column (in `bits`), and its own and its alias value's code, alternating.
+    """The threshold of each table column (of type `bits`), and its own code and its alias's code, alternating.
 
     The table's length is a power of two, so that the low bits of a random number choose a column evenly.
     """
@@ -110,7 +110,7 @@ def _alias_table(shares: np.ndarray, bits: np.dtype[Any]) -> tuple[np.ndarray, n
         if scaled[j] < 1.0:
             small.append(large.pop())
     heaviest = int(np.argmax(shares))
-    for i in small:  # a rest that is 1 but for rounding; where a value's share is zero it must stay so
+    for i in small:  # left over: 1 but for rounding; a value with weight zero must stay impossible
         if i >= n or shares[i] == 0.0:
             keep[i], alias[i] = 0.0, heaviest
     low = size.bit_length() - 1
@@ -120,13 +120,13 @@ def _alias_table(shares: np.ndarray, bits: np.dtype[Any]) -> tuple[np.ndarray, n
     codes = np.empty(2 * size, dtype=np.int16 if n <= 1 << 15 else np.int32)
     codes[0::2], codes[1::2] = np.arange(size), alias
     for i, threshold in enumerate(thresholds):
-        if threshold > top:  # always itself; the largest random number is not below any threshold
+        if threshold > top:  # always its own value: the largest random number is never below the threshold
             thresholds[i], codes[2 * i + 1] = top, i
     return np.array(thresholds, dtype=bits), codes
 
 
 class UniformInt(GeneratedColumn):
-    """Whole numbers from `low` up to but without `high`, all equally likely."""
+    """Integers in `[low, high)`, all equally likely."""
 
     arrow_type = pa.int64()
 
@@ -136,12 +136,11 @@ class UniformInt(GeneratedColumn):
         self._low, self._high = low, high
 
     def draw(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw the numbers."""
         return rng.integers(self._low, self._high, len(indices))
 
 
 class UniformFloat(GeneratedColumn):
-    """Numbers from `low` up to but without `high`, all equally likely."""
+    """Floats in `[low, high)`, all equally likely."""
 
     arrow_type = pa.float64()
 
@@ -151,7 +150,6 @@ class UniformFloat(GeneratedColumn):
         self._low, self._high = low, high
 
     def draw(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw the numbers."""
         return rng.uniform(self._low, self._high, len(indices))
 
 
@@ -166,12 +164,11 @@ class Normal(GeneratedColumn):
         self._mean, self._deviation = mean, deviation
 
     def draw(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw the numbers."""
         return rng.normal(self._mean, self._deviation, len(indices))
 
 
 class Sequence64(GeneratedColumn):
-    """`start + index * step`, nothing random: a record number, or event time with a fixed distance."""
+    """`start + index * step`, not random: a record number, or event times at a fixed distance."""
 
     arrow_type = pa.int64()
 
@@ -179,7 +176,6 @@ class Sequence64(GeneratedColumn):
         self._start, self._step = start, step
 
     def draw(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Compute the numbers."""
         return self._start + indices * self._step
 
 
@@ -187,7 +183,6 @@ class NowMs(StampedColumn):
     """Wall-clock milliseconds."""
 
     def stamp(self, clock: Clock) -> int:
-        """Milliseconds since 1970."""
         return clock.now_ms()
 
 
@@ -195,12 +190,11 @@ class CreatedAtNs(StampedColumn):
     """Nanoseconds of the monotonic clock."""
 
     def stamp(self, clock: Clock) -> int:
-        """The monotonic time."""
         return clock.monotonic_ns()
 
 
 def choice(values: Sequence[Any] | pa.Array, weights: Sequence[float] | np.ndarray | None = None) -> Choice:
-    """Any of these values; equally likely, or by weight.
+    """One of these values; equally likely, or by weight.
 
     >>> column = choice(["heads", "tails"], weights=[1, 0])
     >>> drawn = column.draw(np.arange(3), np.random.default_rng(1))
@@ -211,22 +205,22 @@ def choice(values: Sequence[Any] | pa.Array, weights: Sequence[float] | np.ndarr
 
 
 def zipf_choice(values: Sequence[Any] | pa.Array, s: float = 1.3) -> Choice:
-    """Any of these values, the k-th with a weight of 1 / k**s: few are very frequent, as users and pages are."""
+    """One of these values, the k-th with weight 1 / k**s: a few are very frequent, like real users and pages."""
     return Choice(values, np.arange(1, len(values) + 1, dtype=np.float64) ** -float(s))
 
 
 def uniform_int(low: int, high: int) -> UniformInt:
-    """Whole numbers from `low` up to but without `high`."""
+    """Random integers in `[low, high)`, all equally likely."""
     return UniformInt(low, high)
 
 
 def uniform_float(low: float = 0.0, high: float = 1.0) -> UniformFloat:
-    """Numbers from `low` up to but without `high`."""
+    """Random floats in `[low, high)`, all equally likely."""
     return UniformFloat(low, high)
 
 
 def normal(mean: float = 0.0, deviation: float = 1.0) -> Normal:
-    """Normally distributed numbers."""
+    """Random floats of a normal distribution."""
     return Normal(mean, deviation)
 
 
@@ -240,10 +234,10 @@ def sequence(start: int = 0, step: int = 1) -> Sequence64:
 
 
 def now_ms() -> NowMs:
-    """The wall-clock time in milliseconds at which the record was handed out."""
+    """The wall-clock time in milliseconds at which the generator emitted the record."""
     return NowMs()
 
 
 def created_at_ns() -> CreatedAtNs:
-    """The monotonic time in nanoseconds at which the record was handed out: to measure latency on one machine."""
+    """The monotonic time in nanoseconds at which the generator emitted the record: for latency on one machine."""
     return CreatedAtNs()

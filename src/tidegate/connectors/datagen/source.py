@@ -1,10 +1,10 @@
-"""The data generator source: seeded records, as fast as it goes or at a precise rate, bounded or not.
+"""The data generator source: seeded records, at full speed or at a precise rate, bounded or not.
 
-- bounded, no rate: spans of blocks that readers take when they are out of work;
+- bounded, no rate: readers request spans of blocks as they finish earlier ones;
 - unbounded, no rate: reader k of p makes the blocks k, k + p, ...;
-- with a rate: reader k of p makes the records k, k + p, ..., each due at (index / rate) after the start, so that all
-  readers together give an even stream in the order of the indices. A poll returns what is due now; after a stall the
-  reader catches up.
+- with a rate: reader k of p makes the records k, k + p, ..., each due at (index / rate) after the start, so all readers
+  together emit an even stream in the order of the indices. A poll returns the records due now; after a stall the reader
+  catches up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class Pace(TypedDict, total=False):
-    """The keyword arguments of a `DataGeneratorSource` that say how many records there are, and when."""
+    """The keyword arguments of a `DataGeneratorSource` for the number and the rate of the records."""
 
     count: int | None
     rate: float | None
@@ -58,12 +58,12 @@ class Pace(TypedDict, total=False):
 class DataGeneratorSource(KnownSplitsSource[AnyRecordOut]):
     """Generates records from columns, from a function, or from both; the same seed gives the same records.
 
-    `fields` names the columns (see `columns`). `generator` is called as `f(indices, rng)` with 8,192
-    consecutive indices and a numpy generator keyed by (seed, block), and returns a dict of arrays or a record batch of
+    `fields` names the columns (see `columns`). The source calls `generator` as `f(indices, rng)` with 8,192
+    consecutive indices and a numpy generator keyed by (seed, block); it returns a dict of arrays or a record batch of
     that length. With both, the fields follow the function's columns. `schema` (an Arrow schema, a dataclass, a type
-    hint) is needed only where the types should differ from what the first block shows.
+    hint) is needed only if the types should differ from those of the first block.
 
-    `count` None: never ends. `rate`: records per second over all subtasks; None: as fast as it goes. `tick`: least time
+    `count` None: never ends. `rate`: records per second over all subtasks; None: full speed. `tick`: the least time
     between two batches of a rate-limited reader.
 
     >>> from tidegate.connectors.datagen import sequence, zipf_choice
@@ -138,21 +138,18 @@ class DataGeneratorSource(KnownSplitsSource[AnyRecordOut]):
 
     @property
     def boundedness(self) -> Boundedness:
-        """Bounded if there is a count."""
         return Boundedness.CONTINUOUS_UNBOUNDED if self._count is None else Boundedness.BOUNDED
 
     @property
     def on_request(self) -> bool:
-        """Where readers go as fast as they can to an end, they take spans; else each has a share."""
+        """Whether readers request spans (bounded, no rate); otherwise each reader has one share from the start."""
         return self._count is not None and self._rate is None
 
     @property
     def expected_records(self) -> int | None:
-        """How many records there are in all, if there is an end."""
         return self._count
 
     def splits(self, parallelism: int) -> list[SourceSplit]:
-        """Spans, or one share per reader."""
         if self._count is not None and self.on_request:
             spans = spans_for(self._count, parallelism, BLOCK)
             return [GeneratorSplit(id=f"records {a}..{b - 1}", start=a, end=b) for a, b in spans]
@@ -166,11 +163,10 @@ class DataGeneratorSource(KnownSplitsSource[AnyRecordOut]):
         ]
 
     def create_reader(self, context: ReaderContext) -> SourceReader[AnyRecordOut]:
-        """Make a reader that generates."""
         return _GeneratorReader(context, self._blocks(), self._rate, self._tick_ns)
 
     def with_columns(self, names: Sequence[str]) -> Source[Row] | None:
-        """Draw only these fields; a field's values do not depend on the others."""
+        """A source of only these fields; a field's values do not depend on the other fields."""
         if self._generator is not None or not set(names) <= set(self._fields) or not names:
             return None
         fields = {name: self._fields[name] for name in names}
@@ -180,12 +176,11 @@ class DataGeneratorSource(KnownSplitsSource[AnyRecordOut]):
         return narrow
 
     def preview(self, count: int, clock: Clock | None = None) -> pa.RecordBatch:
-        """The first records (within the first block), as the job will see them; runs here and now."""
+        """The first records (at most the first block) as the job will see them, generated in this process."""
         first = slice(0, min(count, BLOCK), 1)
         return self._blocks().columns([(0, first)], BlockCache(), clock or SystemClock())
 
     def describe(self) -> str:
-        """What is generated, how many and how fast."""
         function = self._generator
         names = [] if function is None else [getattr(function, "__name__", type(function).__name__)]
         count = "unbounded" if self._count is None else number_of(self._count, "record")
@@ -193,7 +188,7 @@ class DataGeneratorSource(KnownSplitsSource[AnyRecordOut]):
         return f"generator {', '.join(names + list(self._fields))}, {count}{rate}"
 
     def identity(self) -> Identity:
-        """What is generated and how much of it; how fast may change."""
+        """The function, the fields and the count; the rate may change between runs."""
         function = None if self._generator is None else function_identity(self._generator)
         return "generator", function, tuple(self._fields), self._count
 
@@ -222,14 +217,14 @@ class DataGeneratorSource(KnownSplitsSource[AnyRecordOut]):
 
 
 def _tick_ns(tick: str | float | timedelta) -> int:
-    """Nanoseconds of a duration; unlike an option it may be a part of a millisecond."""
+    """Nanoseconds of a duration; unlike in an option, fractions of a millisecond are allowed."""
     try:
         if isinstance(tick, timedelta):
             return round(tick.total_seconds() * _NS_PER_S)
         if isinstance(tick, str):
             number = tick.rstrip("abcdefghijklmnopqrstuvwxyzµμ ")
             unit = tick[len(number) :].strip() or "ms"
-            # Milliseconds of a million times as much: the parser takes whole milliseconds only.
+            # The parser takes whole milliseconds only: a million times the duration, in ms, is its nanoseconds.
             return parse_duration_ms(f"{Fraction(number) * 1_000_000} {unit}")
         return round(tick * 1_000_000)
     except ValueError as e:
@@ -237,7 +232,7 @@ def _tick_ns(tick: str | float | timedelta) -> int:
 
 
 class _Progress:
-    """A split being read: how far, since when, and when it may emit again."""
+    """A split being read: its position, when it started, and when it may emit again."""
 
     __slots__ = ("cache", "first_turn", "next_emit_ns", "position", "size", "split", "started_ns")
 
@@ -252,7 +247,7 @@ class _Progress:
 
 
 class _GeneratorReader(RequestingReader):
-    """Reads shares of the indices in turn; with a rate, only what is due."""
+    """Generates the records of its splits in turn; with a rate, only those that are due."""
 
     last_split = ""
 
@@ -261,7 +256,7 @@ class _GeneratorReader(RequestingReader):
     ) -> None:
         super().__init__(context)
         self._blocks = blocks
-        # Exact, so that a record is due at the very nanosecond that the reader asked to be woken at.
+        # An exact fraction: a record is due at exactly the nanosecond at which the reader asked to be woken.
         self._paced = rate is not None
         self._records, self._per_ns = (rate / _NS_PER_S).as_integer_ratio() if rate is not None else (0, 1)
         self._tick_ns = tick_ns
@@ -284,17 +279,17 @@ class _GeneratorReader(RequestingReader):
         return self.out_of_splits()
 
     def records_behind(self) -> int | None:
-        """With a rate: what is due and not made yet."""
+        """With a rate: how many records are due and not yet generated."""
         if not self._paced:
             return None
         now = self._context.clock.monotonic_ns()
         return sum(max(0, self._due_position(p, now) - p.position) for p in self._splits)
 
     def _due_position(self, progress: _Progress, now_ns: int) -> int:
-        """Up to where a split is due.
+        """The position up to which a split's records are due.
 
-        Record number j of the whole stream since the start is due j / rate after it; a split has every `shares`-th,
-        beginning with number `share`.
+        Record j of the whole stream is due j / rate after the start; a split has every `shares`-th record, beginning
+        with number `share`.
         """
         if progress.started_ns is None:
             return progress.position
@@ -303,7 +298,7 @@ class _GeneratorReader(RequestingReader):
         return min(due, progress.size)
 
     def _due(self, progress: _Progress) -> tuple[int, int]:
-        """Up to which position this split may emit now, and if that is nothing, when to ask again."""
+        """The position up to which this split may emit now; if nothing is due, also when to ask again."""
         position = progress.position
         most = min(progress.size, position + self._context.batch_rows)
         if not self._paced:
@@ -329,12 +324,11 @@ class _GeneratorReader(RequestingReader):
         return Batch(self._blocks.type, columns=columns, origin=Origin(split.id, start))
 
     def add_splits(self, splits: Sequence[Any]) -> None:
-        """Take these shares, too."""
         super().add_splits(splits)
         self._splits.extend(_Progress(split) for split in splits)
 
     def snapshot(self) -> list[Any]:
-        """The unfinished shares, each at its current position."""
+        """The unfinished splits, each at its current position."""
         return [
             msgspec.structs.replace(p.split, position=p.position) for p in self._splits if p.position < p.size
         ]

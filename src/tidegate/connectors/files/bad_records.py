@@ -1,4 +1,4 @@
-"""What happens to a line that is no record: the job fails, the line is skipped, or it goes to a side output."""
+"""The policy for a line that is not a record: fail the job, skip the line, or send it to a side output."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def parse_policy(on_bad_record: Any) -> str:
 
 
 def side_output_tag(policy: str) -> str | None:
-    """The tag id of the side output that the policy names, if it does."""
+    """The tag id of the policy's side output, if it has one."""
     return policy[len(_SIDE) :] if policy.startswith(_SIDE) else None
 
 
 def describe(record: BadRecord) -> str:
-    """The message of a job that fails because of this line."""
+    """The error message of a job that fails because of this line."""
     text = record.text
     if len(text) > _SHOWN_CHARACTERS:
         text = f"{text[:_SHOWN_CHARACTERS]}…"
@@ -63,5 +63,4 @@ def describe(record: BadRecord) -> str:
 
 
 def to_batch(records: Sequence[BadRecord]) -> Batch:
-    """The batch for the side output."""
     return Batch(BAD_RECORD_TYPE, rows=list(records))

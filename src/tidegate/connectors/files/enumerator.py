@@ -1,4 +1,4 @@
-"""Finds files and hands out their splits; when watching, looks again and again and remembers what it has seen."""
+"""Finds files and assigns their splits; when watching, lists again at an interval and remembers the files seen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATE_VERSION = 1
 
 
 class FileEnumerator(SplitEnumerator):
-    """One split per request, files in the order of their paths; new ones as they are found."""
+    """Assigns one split per request, files in the order of their paths and then of discovery."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class FileEnumerator(SplitEnumerator):
             before = self._seen.get(file.path)
             if before is None:
                 if watching and file.size == 0:
-                    continue  # just created: its contents may follow
+                    continue  # perhaps just created: its contents may follow
                 self._seen[file.path] = now
                 self._pending += self._make_splits(file)
             elif before != now:

@@ -1,8 +1,8 @@
-"""Which columns of the records a file holds, and what the others are: named by its directories, or null.
+"""The columns of one file: those stored in it, those named by its directories, and those that are null.
 
 A directory `dt=2024-01-01` is a column of all files below it, as Hive and Spark write them, if it is below the path
-that the user gave (or below `base_path`): what is read does not depend on where the whole is kept. It takes the place
-of a column of that name in the file. A declared column that neither the path nor the file has is null, if it may be.
+that the user gave (or below `base_path`): moving the whole tree changes nothing. It replaces a column of that name in
+the file. A nullable column that neither the path nor the file has is null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate.formats.lines import LinesRefused, LineTable
 from tidegate.records.value_codecs import Canonical
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-"""How Hive and Spark name the directory of the records that have no value."""
+"""The directory name that Hive and Spark give to records without a value."""
 _CODES: Final = pa.int16()
 _MOST_TEXTS: Final = 4_096
 _WHOLE: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -28,7 +28,7 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def path_values(path: str) -> dict[str, str | None]:
-    """The columns that the directories of a path name, outermost first; None is null.
+    """The columns named by the directories of a path, outermost first; None is null.
 
     >>> path_values("/data/dt=2024-01-31/place=S%C3%A3o%20Paulo/part-0-0.json")
     {'dt': '2024-01-31', 'place': 'São Paulo'}
@@ -43,7 +43,7 @@ def path_values(path: str) -> dict[str, str | None]:
 
 
 def infer_path_fields(paths: Iterable[str]) -> list[pa.Field]:
-    """The fields that the directories of some files name: whole numbers, dates, or else strings; all nullable."""
+    """The fields named by the directories of some files: integers, dates, or else strings; all nullable."""
     values: dict[str, list[str]] = {}
     for path in paths:
         for name, value in path_values(path).items():
@@ -67,13 +67,13 @@ def _is(kind: pa.DataType, text: str) -> bool:
 
 
 class ColumnTexts:
-    """The values that one reader has met in paths, by column, so that all its batches share a growing dictionary."""
+    """The values that one reader has seen in paths, by column; all its batches share one growing dictionary."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
 
     def repeat(self, name: str, text: str, rows: int) -> pa.Array:
-        """A column of one text, as a dictionary."""
+        """A dictionary column that repeats one text."""
         texts = self._texts.setdefault(name, [])
         if text not in texts:
             if len(texts) == _MOST_TEXTS:
@@ -84,17 +84,17 @@ class ColumnTexts:
 
 
 class FileColumns:
-    """The columns of one file: those to read from it, and those that are the same in all its records."""
+    """The columns of one file: those to read from it, and those that are constant in it."""
 
     def __init__(self, schema: pa.Schema, same: Mapping[str, pa.Scalar], texts: ColumnTexts) -> None:
         self.schema = schema
         self.stored = pa.schema([field for field in schema if field.name not in same])
-        """What the file holds of the schema."""
+        """The part of the schema that is read from the file."""
         self._same = same
         self._texts = texts
 
     def complete(self, columns: pa.RecordBatch) -> pa.RecordBatch:
-        """All columns in the order of the schema, from those that were read."""
+        """Add the constant columns to those that were read, in the order of the schema."""
         if not self._same:
             return columns
         arrays, fields = [], []
@@ -124,10 +124,10 @@ def file_columns(
     in_file: Sequence[str],
     texts: ColumnTexts,
 ) -> FileColumns:
-    """Divide the columns to read among path and file; raises `SchemaError` if a column is in neither and not nullable.
+    """Divide the columns to read between path and file; raises `SchemaError` if a required column is in neither.
 
-    `declared`: all columns of the records, of which the schema may have some only. `canonical`: the forms of those that
-    have one.
+    `declared`: all columns of the records; the schema may have only some of them. `canonical`: the canonical forms, by
+    column.
     """
     expected = [name for name in declared if name not in in_path]
     if expected and not any(name in in_file for name in expected):
@@ -167,7 +167,7 @@ def _path_value(text: str | None, field: pa.Field, form: Canonical | None) -> pa
 
 
 def _converted(text: str, field: pa.Field) -> pa.Scalar:
-    """The value of a directory's name as a scalar of the declared type, read as a value of CSV is."""
+    """The value in a directory's name as a scalar of the declared type, parsed like a CSV value."""
     if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
         return pa.scalar(text, field.type)
     wanted = pa.schema([pa.field(field.name, field.type, nullable=False)])

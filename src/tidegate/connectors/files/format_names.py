@@ -1,4 +1,4 @@
-"""Which format is meant: by its name, by a format object, or by how the files are named."""
+"""Resolves a format from its name, a format object, or the extension of the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BY_ENDING: Final = {ending: f.name for f in _FORMATS for ending in (f.extension
 
 
 def format_of(given: Any, paths: Sequence[str]) -> TextFormat | ParquetFormat:
-    """The format that the user names or gives; if neither, the one that all these paths end with."""
+    """The format that the user names or gives; if neither, the one that the extension of all paths names."""
     if isinstance(given, (TextFormat, ParquetFormat)):
         return given
     if isinstance(given, str) and given in _BY_NAME:
@@ -30,13 +30,13 @@ def format_of(given: Any, paths: Sequence[str]) -> TextFormat | ParquetFormat:
     name = found.pop() if len(found) == 1 else None
     if name is None:
         raise ProgramError(
-            f"the format of {path_name(paths[0])} cannot be told from its name. Say format={names}."
+            f"the format of {path_name(paths[0])} cannot be derived from its name. Set format={names}."
         )
     return _BY_NAME[name]()
 
 
 def _ending(path: str) -> str:
-    """What a file's name ends with, without the compression; empty without an ending."""
+    """The extension of a file, without that of the compression; empty if there is none."""
     _, *endings = path.lower().rsplit("/", 1)[-1].split(".")
     if endings and endings[-1] in COMPRESSIONS:
         endings.pop()

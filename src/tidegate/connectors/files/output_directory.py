@@ -1,7 +1,8 @@
-"""The directory that a `FileSink` writes to: listing, moving, small durable files. Knows nothing of jobs.
+"""The directory that a `FileSink` writes to: listing, moving, small durable files. It knows nothing of jobs.
 
-Moving never replaces a file. On a local disk it is one atomic step; an object store copies and deletes, so a crash in
-between leaves both names, and whoever repeats the move has to tell a finished copy from a file of somebody else.
+Moving never replaces a file. On a local disk a move is one atomic step. An object store copies and deletes, so a crash
+in between leaves both names, and the caller that repeats the move must distinguish its finished copy from a foreign
+file.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from tidegate.core.errors import TidegateError
 BID: Final = ".bid"
 """How the name of a bid ends; see `OutputDirectory.put_new`."""
 FAILED: Final = (pa.ArrowException, OSError)
-"""What an operation of a filesystem raises."""
+"""What filesystem operations raise."""
 
 
 class OutputDirectoryError(TidegateError):
-    """The directory to write to cannot be used: it has files already, is another job's, or cannot be created."""
+    """The output directory cannot be used: it is not empty, belongs to another job, or cannot be created."""
 
 
 class OutputDirectory:
@@ -39,35 +40,33 @@ class OutputDirectory:
         self.is_local = location.is_local
 
     def show(self, name: str = "") -> str:
-        """It, or a file in it, as the user would write it."""
+        """The path of the directory, or of a file in it, as the user would write it."""
         return self._location.show(self.join(name) if name else self.path)
 
     # ---- looking ----
 
     def kind(self) -> Any:
-        """What is there: a directory, a file, nothing."""
+        """The `FileType` at the path: Directory, File or NotFound."""
         return self._filesystem.get_file_info(self.path).type
 
     def create(self) -> None:
-        """Make the directory and those above it."""
         self._filesystem.create_dir(self.path, recursive=True)
 
     def names(self) -> list[str]:
-        """The names of all files in it, sorted; a directory's ends in `/`."""
+        """All names in the directory, sorted; the name of a directory ends in `/`."""
         found = self._filesystem.get_file_info(pa_fs.FileSelector(self.path))
         return sorted(info.base_name if info.is_file else f"{info.base_name}/" for info in found)
 
     def sizes(self, names: Iterable[str]) -> list[int | None]:
-        """The sizes of files, None for those that are not there."""
+        """The sizes of files; None for a missing one."""
         found = self._filesystem.get_file_info([self.join(name) for name in names])
         return [info.size if info.is_file else None for info in found]
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of this name."""
         return self.sizes([name]) != [None]
 
     def read(self, name: str) -> bytes | None:
-        """A small file, or None if it is not there."""
+        """The contents of a small file, or None if it is missing."""
         try:
             with self._filesystem.open_input_stream(self.join(name), compression=None) as stream:
                 return bytes(stream.read())
@@ -77,11 +76,11 @@ class OutputDirectory:
     # ---- changing ----
 
     def open_new(self, name: str) -> Any:
-        """A stream into a file that is there when the stream is closed, or before."""
+        """A stream into a new file, which appears when the stream is closed or earlier."""
         return self._filesystem.open_output_stream(self.join(name), compression=None)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small file, in the place of an older one of that name; it is durable when this returns."""
+        """Write or replace a small file; it is durable when this returns."""
         if not self.is_local:
             with self.open_new(name) as stream:
                 stream.write(data)
@@ -95,7 +94,7 @@ class OutputDirectory:
         self.sync()
 
     def append(self, name: str, line: bytes) -> None:
-        """Add a line to a small local file, durably; after a crash it may be there in part."""
+        """Add a line to a small local file, durably; a crash may leave a part of the line."""
         descriptor = os.open(self.join(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             if os.write(descriptor, line) < len(line):
@@ -105,13 +104,13 @@ class OutputDirectory:
             os.close(descriptor)
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Write a small file; `FileExistsError`, with the name that is in the way, if somebody has it or wants it too.
+        """Write a small file; raise `FileExistsError` with the name in the way if another writer has it or wants it.
 
-        A local disk decides that in one step. An object store creates no file "if it is absent", so each writer
+        A local disk decides this in one step. An object store cannot create a file only if it is absent, so each writer
 
-        1. puts a bid of its own beside the name,
-        2. looks for other bids, then for the file, and withdraws its bid if there is one,
-        3. writes the file, and only then takes its bid away.
+        1. writes a bid of its own beside the name,
+        2. looks for other bids, then for the file, and withdraws its bid if it finds one,
+        3. writes the file, and only then deletes its bid.
 
         Of two writers, the one that looks last finds the bid or the file of the other. Both may withdraw.
         """
@@ -130,7 +129,7 @@ class OutputDirectory:
             self.delete(bid)
 
     def move_new(self, source: str, target: str) -> None:
-        """Give a file another name; `FileExistsError` if that is taken, `FileNotFoundError` if there is no file."""
+        """Rename a file; `FileExistsError` if the target exists, `FileNotFoundError` if the source does not."""
         if self.is_local:
             rename_new(self.join(source), self.join(target))
             return
@@ -139,12 +138,12 @@ class OutputDirectory:
         self._filesystem.move(self.join(source), self.join(target))
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is gone is no error."""
+        """Delete a file; a missing file is no error."""
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.delete_file(self.join(name))
 
     def sync(self, name: str = "") -> None:
-        """Make a local file's contents, or the directory's names, durable before anyone relies on them."""
+        """Make a local file's contents, or the directory's names, durable."""
         if not self.is_local:
             return
         descriptor = os.open(self.join(name) if name else self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -154,13 +153,12 @@ class OutputDirectory:
             os.close(descriptor)
 
     def join(self, name: str) -> str:
-        """The path of a file in it."""
         return f"{self.path}/{name}"
 
 
 @contextlib.contextmanager
 def named_errors(words: Callable[[], str]) -> Iterator[None]:
-    """Turn what a filesystem raises into an `OutputDirectoryError` that says what was tried."""
+    """Turn a filesystem's error into an `OutputDirectoryError` that says what failed."""
     try:
         yield
     except FAILED as e:
@@ -168,11 +166,11 @@ def named_errors(words: Callable[[], str]) -> Iterator[None]:
 
 
 def rename_new(source: str, target: str) -> None:
-    """Rename a local file in one step, unless the new name is taken (`FileExistsError`).
+    """Rename a local file in one step, unless the new name exists (`FileExistsError`).
 
-    Not a hard link and an unlink: between the two a consumer may take the new name away, and after a crash nobody
-    could tell that file from one that was never published. Where the system cannot do it in one step (NFS) we look
-    first: the names are ours alone, so only somebody who invents one of them in that moment could be hit.
+    A hard link and an unlink would not do: between the two a consumer may remove the new name, and after a crash the
+    file would look unpublished. Where the system has no such step (NFS) we check first and then rename: only the sink
+    uses these names, so the gap between the two is harmless in practice.
     """
     if _renameat2 is not None:
         if _renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:

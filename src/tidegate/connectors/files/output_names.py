@@ -1,4 +1,4 @@
-"""The names of what a `FileSink` puts into its directory; the only place that formats or parses one.
+"""The names of a `FileSink`'s files; the only place that formats or parses one.
 
 | name                                                   | what it is                                            |
 |--------------------------------------------------------|-------------------------------------------------------|
@@ -9,9 +9,9 @@
 | `.tidegate-….owner.<token>.bid`, `….appender.…`        | a driver wants to put that mark on an object store    |
 | `.tidegate-<job>-<attempt>-<subtask>.published`        | what a subtask has published                          |
 
-A file's name is unique by construction: a job's id is random, its attempts have different numbers whichever driver
-runs them, and a subtask counts its files from 0 in each attempt. So nobody needs to look at the directory to find a
-free name. Numbers have leading zeros, so that the files of a subtask sort as they were written.
+A file's name is unique by construction: a job's id is random, no two attempts of a job have the same number (whichever
+driver runs them), and a subtask counts its files from 0 in each attempt. So a writer need not list the directory to
+find a free name. Numbers have leading zeros, so that the files of a subtask sort in the order of writing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Stage = Literal["inprogress", "pending"]
 
 
 class PartName(NamedTuple):
-    """The name of a visible file, taken apart.
+    """The parts of a visible file's name.
 
     >>> str(PartName("9c02f8b1a7d3e654", 3, 1_000_002, 12, "parquet"))
     'part-9c02f8b1a7d3e654-0003-001000002-000012.parquet'
@@ -48,7 +48,7 @@ class PartName(NamedTuple):
         return f"part-{self.job}-{self.subtask:04}-{self.attempt:09}-{self.number:06}.{self.extension}"
 
     def hidden(self, stage: Stage) -> str:
-        """The name that it has before it is visible."""
+        """The name of the file before it is visible."""
         return f".{self}.{stage}"
 
 
@@ -60,7 +60,7 @@ class HiddenName(NamedTuple):
 
 
 class OwnerName(NamedTuple):
-    """The name of the mark of a driver, which is known by the number of its first attempt."""
+    """The name of a driver's mark; `attempt` is the first attempt of that driver."""
 
     job: str
     attempt: int
@@ -76,7 +76,7 @@ class OwnerName(NamedTuple):
 
 
 class PublishedName(NamedTuple):
-    """The name of the record of what a subtask has published."""
+    """The name of a subtask's notes about what it has published."""
 
     job: str
     attempt: int
@@ -87,7 +87,7 @@ class PublishedName(NamedTuple):
 
 
 def parse_part(name: str) -> PartName | None:
-    """The parts of a visible file's name, or None: not every file is ours.
+    """The parts of a visible file's name, or None if the sink did not make the file.
 
     >>> parse_part("part-9c02f8b1a7d3e654-0003-001000002-000012.parquet").attempt
     1000002
@@ -111,7 +111,7 @@ def parse_owner(name: str) -> OwnerName | None:
 
 
 def parse_published(name: str) -> PublishedName | None:
-    """The parts of the name of a record of what was published (also of a half-written one), or None."""
+    """The parts of the name of a file of notes, also of a half-written one, or None."""
     match = _PUBLISHED.fullmatch(name)
     return (
         None if match is None else PublishedName(match["job"], int(match["attempt"]), int(match["subtask"]))

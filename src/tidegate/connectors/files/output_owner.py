@@ -1,15 +1,15 @@
-"""Whose an output directory is, from before the job's first file until its end.
+"""Ownership of an output directory, from before the job's first file until the job's end.
 
-A driver puts a mark with the job's id into the directory and looks again: of two that come at the same moment at least
-one sees the other, on every filesystem whose listings show what was written before (local disks, S3, GCS, ABFS, HDFS).
-Two drivers whose marks have the same name (they go on from copies of one checkpoint directory, or from one checkpoint
-without taking any themselves) meet in `OutputDirectory.put_new`.
-A mark is taken away by its driver at the job's end, by the next driver of the same job, and by a job that overwrites;
-committers look at the mark of their driver before they publish, so whoever lost the directory publishes nothing more.
+A driver puts a mark with the job's id into the directory and then lists the directory again. If two drivers do this at
+the same moment, at least one sees the other's mark, on every filesystem whose listings show earlier writes (local
+disks, S3, GCS, ABFS, HDFS). Two drivers that continue from copies of one checkpoint directory, or from one checkpoint
+without taking any themselves, have marks of the same name; `OutputDirectory.put_new` keeps these apart. Three actors
+delete a mark: its driver at the job's end, the next driver of the same job, and a job that overwrites. Committers check
+the mark of their driver before they publish, so a job that lost the directory publishes nothing more.
 
-On a local disk a driver keeps its mark locked, and the system drops the lock when the process ends, however it ends. So
-there a new job can tell a driver that lives, from which nobody takes the directory, from one that died, whose mark
-counts for nothing. On an object store nobody can tell.
+On a local disk a driver keeps its mark locked. The operating system drops the lock when the process ends for any
+reason. So a new job can distinguish a live driver, whose directory it must not take, from a dead one, whose mark it
+ignores. An object store has no such locks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _held: Final[dict[str, int]] = {}
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """What a mark says to whoever finds it; nothing is decided by it."""
+    """The contents of a mark, shown in error messages; no decision depends on them."""
 
     host: str
     pid: int
@@ -68,7 +68,7 @@ def owner_of(job_id: str, attempt: int, append: bool) -> OwnerName:
 
 
 def take(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: bool) -> None:
-    """Make the directory this driver's, or refuse; in the driver, before the job starts."""
+    """Take the directory for this driver, or raise; runs in the driver before the job starts."""
     with named_errors(lambda: f"cannot write to {directory.show()}"):
         mark = owner_of(job.job_id, job.attempt, append)
         if not _exists(directory):
@@ -78,7 +78,7 @@ def take(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: b
             found = _Found.look(directory, mark)
         _refuse(directory, found, mark, job, overwrite)
         for other in found.owners if overwrite and not job.resuming else ():
-            directory.delete(str(other))  # from now on its committers publish nothing
+            directory.delete(str(other))  # its committers publish nothing from now on
         found = _put(directory, mark, job.resuming)
         for older in found.of_this_job:
             directory.delete(str(older))
@@ -89,7 +89,7 @@ def take(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: b
 
 
 def check(directory: OutputDirectory, job: SinkJob, *, overwrite: bool, append: bool) -> None:
-    """Refuse what `take` would refuse, and change nothing."""
+    """Raise where `take` would, and change nothing."""
     with named_errors(lambda: f"cannot write to {directory.show()}"):
         if not _exists(directory):
             return
@@ -109,9 +109,9 @@ def _exists(directory: OutputDirectory) -> bool:
 
 
 def leave(directory: OutputDirectory, job: SinkJob, *, append: bool, resumable: bool) -> None:
-    """Take the mark away at the job's end, and what the job has hidden here, unless somebody may go on from it.
+    """Delete the mark at the job's end and, unless the job can be resumed, the job's hidden files.
 
-    Not what a later driver of the job has hidden: it may begin at any moment.
+    Hidden files of a later driver of the job stay: that driver may start at any moment.
     """
     mark = owner_of(job.job_id, job.attempt, append)
     try:
@@ -125,21 +125,21 @@ def leave(directory: OutputDirectory, job: SinkJob, *, append: bool, resumable: 
                     directory.delete(name)
             directory.delete(str(mark))
     finally:
-        _let_go(directory, mark)  # not before: a mark that nobody holds is taken for that of a dead driver
+        _let_go(directory, mark)  # last: others take an unlocked mark for that of a dead driver
 
 
 class _Found:
-    """What is in the directory, by kind, as seen by a driver that has or wants a mark."""
+    """The directory's contents by kind, as seen by a driver that has or wants a mark."""
 
     def __init__(self, names: list[str], mark: OwnerName) -> None:
         self.parts: list[str] = []
         self.hidden: list[str] = []
         self.foreign: list[str] = []
-        """Those of `hidden` that are of other jobs."""
+        """The hidden files of other jobs."""
         self.last_attempts: dict[str, int] = {}
-        """The highest attempt that a name has, by job."""
+        """The highest attempt found in a name, by job."""
         self.unfinished: dict[str, list[str]] = {}
-        """Those of `hidden` that no checkpoint can cover, by job."""
+        """The hidden files that no checkpoint can cover, by job."""
         self.published: list[str] = []
         self.others: list[str] = []
         self.owners: list[OwnerName] = []
@@ -171,9 +171,9 @@ class _Found:
         self.last_attempts[job] = max(attempt, self.last_attempts.get(job, 0))
 
     def rivals(self, mark: OwnerName, resuming: bool) -> list[OwnerName]:
-        """Marks beside which this one cannot be: of a later driver of the job, of another job.
+        """Marks that exclude this one: those of later drivers of the job and, unless it appends, of other jobs.
 
-        Of other jobs only those of owners, where the job was here before; none, if it appends.
+        A resuming job tolerates other jobs that append.
         """
         later = [owner for owner in self.of_this_job if owner.attempt > mark.attempt]
         if not mark.is_exclusive:
@@ -199,7 +199,7 @@ def _refuse(
     if not mark.is_exclusive:
         return
     if job.resuming:
-        # What is there is the job's own, or was added by jobs that append; but it may have lost the directory.
+        # The files are the job's own, or of jobs that append; but another job may have taken the directory.
         if rivals:
             raise OutputDirectoryError(
                 f"{directory.show()} belongs to another job now: {_describe(directory, rivals[0])}. What this job "
@@ -207,9 +207,9 @@ def _refuse(
             )
         return
     for rival in rivals:
-        if _life(directory, rival) == "alive":  # whatever else is there: nothing may be removed now
+        if _life(directory, rival) == "alive":  # even with overwrite: nothing may be deleted now
             raise OutputDirectoryError(
-                f"{directory.show()} is in use: {_describe(directory, rival)}, and it is at work. Name another "
+                f"{directory.show()} is in use: {_describe(directory, rival)}, and it is running. Name another "
                 f"directory, set append=True, or stop that job first"
             )
     if found.others or (found.parts and not overwrite):
@@ -223,7 +223,7 @@ def _refuse(
     if overwrite:
         return
     advice = (
-        "If that job is at work, name another directory or set append=True. If it died, run it again with resume, or "
+        "If that job is running, name another directory or set append=True. If it died, run it again with resume, or "
         "set overwrite=True, which deletes what it wrote"
     )
     if rivals:
@@ -238,7 +238,7 @@ def _refuse(
 
 
 def _refuse_used_names(directory: OutputDirectory, last_attempt: int, job: SinkJob, overwrite: bool) -> None:
-    """Raise if the directory has files of an attempt of this job whose number another attempt will have."""
+    """Raise if the directory has files of this job whose attempt numbers this run would use again."""
     if last_attempt < job.attempt or not (job.claimed if job.resuming else not overwrite):
         return
     why = (
@@ -254,7 +254,7 @@ def _refuse_used_names(directory: OutputDirectory, last_attempt: int, job: SinkJ
 
 
 def _put(directory: OutputDirectory, mark: OwnerName, resuming: bool) -> _Found:
-    """Put the mark beside no rival's, and return what is in the directory since."""
+    """Write the mark, retract it if a rival has one too, and return the directory's contents afterwards."""
     data = msgspec.json.encode(
         _Mark(socket.gethostname(), os.getpid(), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z")
     )
@@ -287,27 +287,27 @@ def _put(directory: OutputDirectory, mark: OwnerName, resuming: bool) -> _Found:
     other = f" ({_describe(directory, rivals[0])})" if rivals else ""
     died = f". If nobody does, a driver died while it did: delete {bid}" if bid else ""
     raise OutputDirectoryError(
-        f"{directory.show()} cannot be taken: another driver takes it at the same moment{other}. Start the program "
+        f"{directory.show()} cannot be taken: another driver is taking it at the same moment{other}. Start the program "
         f"once{died}"
     )
 
 
-# ---- who lives ----
+# ---- liveness of drivers ----
 
 
 def _hold(directory: OutputDirectory, mark: OwnerName) -> None:
-    """Lock the mark for as long as this process lives."""
+    """Lock the mark until `_let_go` or the end of this process."""
     if not directory.is_local:
         return
     for path, descriptor in list(_held.items()):
         if not os.fstat(descriptor).st_nlink and _held.pop(path, None) is not None:
-            os.close(descriptor)  # another job or driver has taken it away
+            os.close(descriptor)  # another job or driver has deleted the mark
     path = directory.join(str(mark))
-    with contextlib.suppress(FileNotFoundError):  # taken away at once: the caller looks
+    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: the caller checks
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:  # a filesystem without locks: nobody can tell who lives
+        except OSError:  # a filesystem without locks: liveness stays unknown
             os.close(descriptor)
         else:
             _held[path] = descriptor
@@ -320,7 +320,7 @@ def _let_go(directory: OutputDirectory, mark: OwnerName) -> None:
 
 
 def _life(directory: OutputDirectory, mark: OwnerName) -> Literal["alive", "dead", "unknown"]:
-    """Whether the driver of a mark lives, as far as its lock tells."""
+    """Whether the driver of a mark lives, judged by the mark's lock."""
     if not directory.is_local:
         return "unknown"
     try:
@@ -341,9 +341,9 @@ def _life(directory: OutputDirectory, mark: OwnerName) -> Literal["alive", "dead
 def _left_by_dead(
     directory: OutputDirectory, marks: Iterable[OwnerName], found: _Found
 ) -> dict[OwnerName, list[str]]:
-    """Marks of drivers that died, each with the names of it and of what the driver left half-written.
+    """The marks of dead drivers, each with the names to delete: the mark and the files left half-written.
 
-    Their pending files are not among them: a checkpoint may cover those.
+    Their pending files stay: a checkpoint may cover those.
     """
     return {
         mark: [str(mark), *found.unfinished.get(mark.job, [])]
@@ -353,13 +353,13 @@ def _left_by_dead(
 
 
 def _bury_dead(directory: OutputDirectory, marks: Iterable[OwnerName], found: _Found) -> int:
-    """Take away what drivers that died left; returns how many such drivers there were."""
+    """Delete what dead drivers left, and return how many dead drivers there were."""
     dead = _left_by_dead(directory, marks, found)
     for mark, names in dead.items():
         for name in names:
             directory.delete(name)
         _LOG.warning(
-            "the driver of job %s died without a word to %s: its mark and %d unfinished files are removed",
+            "the driver of job %s died without releasing %s: removed its mark and %d unfinished files",
             mark.job,
             directory.show(),
             len(names) - 1,
@@ -368,7 +368,7 @@ def _bury_dead(directory: OutputDirectory, marks: Iterable[OwnerName], found: _F
 
 
 def _describe(directory: OutputDirectory, owner: OwnerName) -> str:
-    """Who a mark is of, in words."""
+    """The owner of a mark, for error messages."""
     try:
         mark = msgspec.json.decode(directory.read(str(owner)) or b"", type=_Mark)
         where = f", process {mark.pid} on {mark.host} since {mark.since},"

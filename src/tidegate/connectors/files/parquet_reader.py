@@ -1,4 +1,4 @@
-"""Reads a split of a Parquet file: its row groups, some columns of them, as batches."""
+"""Reads a split of a Parquet file: the wanted columns of its row groups, as batches."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tidegate.connectors.files.reader import OpenSplit
 from tidegate.connectors.files.splits import INT96_UNIT, ParquetSplit
 from tidegate.core.errors import SchemaError
 from tidegate.formats.common_dictionary import CommonDictionary
-from tidegate.formats.parquet import GroupSize, dictionary_columns, group_size, reader_schema
+from tidegate.formats.parquet import GroupSize, dictionary_columns, group_size
 from tidegate.records.batch import Batch, Origin
 from tidegate.records.canonical import in_canonical_form
 from tidegate.records.columns import join_arrays, rows_without_columns
-from tidegate.records.plain_types import laid_out
+from tidegate.records.plain_types import laid_out, plain_schema
 from tidegate.records.types import RecordType
 
 
 @dataclasses.dataclass(frozen=True)
 class ParquetReading:
-    """How to read: what all splits of a reader have in common."""
+    """What all splits of a reader have in common."""
 
     location: Location
     record_type: RecordType
@@ -60,16 +60,17 @@ class OpenParquetSplit(OpenSplit):
         except (pa.ArrowException, OSError) as e:
             raise InputFileError(f"{self._name} cannot be read as Parquet: {e}") from e
         try:
-            self._columns = self._check_schema(reader_schema(self._file.schema_arrow))
+            # Dictionaries and views are only a way of storing: compare the plain types.
+            self._columns = self._check_schema(plain_schema(self._file.schema_arrow))
         except SchemaError as e:
             self._file.close()
             raise SchemaError(f"{self._name}: {e}") from e
         self._batches = self._read(max_rows)
         self._rest: pa.RecordBatch | None = None
-        """What was read already, but is more than one batch may have now."""
+        """Rows that were read with the last batch but exceeded its limit."""
 
     def _open(self) -> Any:
-        """Open with the string columns that are dictionaries in the file as dictionaries, about 7 times faster."""
+        """Open the file so that string columns stored as dictionaries are read as such: about 7 times faster."""
         location, path = self._reading.location, self._split.path
         options: dict[str, Any] = {
             "filesystem": location.filesystem,
@@ -90,7 +91,7 @@ class OpenParquetSplit(OpenSplit):
         return pq.ParquetFile(path, read_dictionary=self._encoded, metadata=metadata, **options)
 
     def _check_schema(self, found: pa.Schema) -> FileColumns:
-        """Which columns to read; those that the file has must be of a kind with the declared ones."""
+        """Which columns to read; raises unless the file's types are of the same kind as the declared ones."""
         columns = file_columns(
             self._reading.record_type.schema,
             self._reading.declared.canonical,
@@ -108,7 +109,7 @@ class OpenParquetSplit(OpenSplit):
         return columns
 
     def _read(self, max_rows: int) -> Iterator[pa.RecordBatch]:
-        """Batches from the position on. A large row group is several; small ones are read together."""
+        """Batches from the position on. A large row group gives several; small ones are read together."""
         metadata, schema = self._file.metadata, self._columns.stored
         groups = range(self._split.first_group, self._split.end_group)
         sizes = [group_size(metadata, group, schema, self._encoded) for group in groups]
@@ -198,14 +199,14 @@ class OpenParquetSplit(OpenSplit):
             raise SchemaError(f"{self._name}, in or after row {first}: {e}") from None
 
     def _one_array(self, column: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.Array:
-        """What the row groups have of a column, together; their dictionaries are made one first."""
+        """A column of several row groups as one array; string dictionaries are unified first."""
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         if _is_string_dictionary(column.type, field.type):
-            # A file's own choice may not fit two dictionaries together.
+            # The file's own index type may be too narrow for the unified dictionary.
             wide = pa.dictionary(pa.int32(), column.type.value_type, column.type.ordered)
             dictionary = self._reading.dictionaries[field.name]
             chunks = [dictionary.encode(_of_type(chunk, wide)) for chunk in chunks]
-            if any(chunk.type != chunks[0].type for chunk in chunks):  # not all could be brought together
+            if any(chunk.type != chunks[0].type for chunk in chunks):  # not all could be unified
                 chunks = [_of_type(chunk, wide) for chunk in chunks]
         return chunks[0] if len(chunks) == 1 else join_arrays(chunks)
 
@@ -215,7 +216,7 @@ def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _runs(groups: Iterable[GroupSize], most: int) -> Iterator[GroupSize]:
-    """Adjacent row groups that are one batch together, or one that is a batch or more by itself."""
+    """Runs of adjacent row groups that fit into one batch; a row group that fills a batch stays alone."""
     run: GroupSize | None = None
     for group in groups:
         longer = group if run is None else run.and_next(group)
@@ -242,7 +243,7 @@ def _fits(found: pa.DataType, declared: pa.DataType) -> bool:
         return True
     types = pa.types
     if types.is_floating(found) and types.is_floating(declared):
-        return bool(found.bit_width <= declared.bit_width)  # a narrower one would be rounded in silence
+        return bool(found.bit_width <= declared.bit_width)  # a narrower type would round silently
     same_kind = (
         types.is_integer,
         types.is_timestamp,

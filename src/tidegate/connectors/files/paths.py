@@ -1,4 +1,4 @@
-"""Where the files are: paths, URIs and globs to a filesystem and a sorted list of files."""
+"""Locations of files: turns paths, URIs and globs into a filesystem and a sorted list of files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IN_PROGRESS = (".inprogress", ".tmp", ".temp", ".part", ".partial", ".crdownloa
 
 
 class InputFileError(TidegateError):
-    """A file cannot be found, opened or read; names it and says what to do."""
+    """A file cannot be found, opened or read; the message names it and says what to do."""
 
 
 class FileChangedError(InputFileError):
@@ -38,13 +38,13 @@ class FoundFile(NamedTuple):
 
 
 class Location(NamedTuple):
-    """A filesystem, the paths or globs to look for on it, and what a path's name starts with in messages."""
+    """A filesystem, the paths or globs to look for on it, and the scheme that messages put before a path."""
 
     filesystem: Any
     patterns: tuple[str, ...]
     scheme: str
     base: str | None = None
-    """Below which directories may be columns; None: below each path, or below what stands before its first wildcard."""
+    """Directories below it may be columns; None: those below each path, up to the path's first wildcard."""
 
     def below(self, path: str) -> str:
         """The part of a file's path whose directories may be columns.
@@ -57,7 +57,7 @@ class Location(NamedTuple):
         return path[min(starts, default=0) :] or path.rpartition("/")[2]
 
     def with_base(self, base: str) -> Location:
-        """The same, with directories as columns from there on; every path must be below it."""
+        """This location with `base` set; every path must be below it."""
         for pattern in self.patterns:
             if pattern.rstrip("/") != base and not pattern.startswith(f"{base}/"):
                 raise InputFileError(
@@ -66,7 +66,7 @@ class Location(NamedTuple):
         return self._replace(base=base)
 
     def show(self, path: str) -> str:
-        """A path as the user would write it; without credentials that the URI may have had."""
+        """A path as the user would write it, without the credentials of the URI."""
         return f"{self.scheme}{path}"
 
     @property
@@ -76,7 +76,7 @@ class Location(NamedTuple):
 
 
 def locate(paths: Sequence[str], filesystem: Any = None) -> Location:
-    """The filesystem of some paths, URIs or globs, which must all be on the same one."""
+    """The location of some paths, URIs or globs; they must all be on the same filesystem."""
     if filesystem is not None:
         return Location(filesystem, tuple(paths), "")
     found: Location | None = None
@@ -117,10 +117,10 @@ def _locate_one(path: str) -> Location:
 
 
 def list_files(location: Location, *, may_be_empty: bool = False) -> list[FoundFile]:
-    """All files that the patterns mean, sorted by path, each once.
+    """All files that match the patterns, sorted by path, each once.
 
-    A directory means all files below it. Names that start with `.` or `_` and files that somebody is still
-    writing (`.inprogress`, `.tmp`, ...) are passed over, unless named in full.
+    A directory stands for all files below it. Names that start with `.` or `_` and unfinished files (`.inprogress`,
+    `.tmp`, ...) are left out, unless a pattern names them in full.
     """
     found: dict[str, FoundFile] = {}
     for pattern in location.patterns:
@@ -135,7 +135,7 @@ def list_files(location: Location, *, may_be_empty: bool = False) -> list[FoundF
 
 
 def _plain_part(pattern: str) -> str:
-    """The part of a pattern without wildcards that is a path; without a slash at its end."""
+    """The directory before a pattern's first wildcard, or the whole pattern; without a trailing slash."""
     wildcard = _GLOB.search(pattern)
     return (pattern if wildcard is None else pattern[: pattern.rfind("/", 0, wildcard.start())]).rstrip("/")
 
@@ -187,7 +187,7 @@ def file_info(location: Location, path: str) -> FoundFile | None:
 
 
 def check_unchanged(location: Location, expected: FoundFile) -> None:
-    """Raise `FileChangedError` if the file is not the one that was listed."""
+    """Raise `FileChangedError` if the file has changed since it was listed."""
     now = file_info(location, expected.path)
     name = location.show(expected.path)
     advice = "Files must not change once they are there: write under another name, then rename."

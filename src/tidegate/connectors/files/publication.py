@@ -1,19 +1,20 @@
-"""Publishing: gives complete files their visible names, once, whatever crashes and whatever consumers take away.
+"""Publishing: gives finished files their visible names exactly once, despite crashes and consumers.
 
-A visible file is its consumer's: it may be moved or deleted at once. So before a committer gives the first file of a
-checkpoint its name, it notes, durably, that these files were there and are being published. What a recovery finds:
+A visible file belongs to its consumer, who may move or delete it at once. So before a committer renames the first file
+of a checkpoint, it durably notes which files it is about to publish. A recovery then decides:
 
-| hidden file | noted or visible | so it was                                                       |
+| hidden file | noted or visible | conclusion                                                      |
 |-------------|------------------|-----------------------------------------------------------------|
-| there       | either           | not published, or not for good: publish it                      |
-| gone        | yes              | published, and perhaps consumed since: nothing is left to do    |
-| gone        | no               | lost, which is said loudly                                      |
+| there       | either           | not published, or only in part: publish it                      |
+| gone        | yes              | published, and perhaps consumed since: nothing to do            |
+| gone        | no               | lost: raise                                                     |
 
-On an object store a file is copied and then deleted. If a job dies between the two and a consumer takes the copy away
-before the job has recovered, the file appears once more, under the same name.
+An object store renames by copying and deleting. If a job dies between the two and a consumer removes the copy before
+the job has recovered, the file appears once more, under the same name.
 
-What a subtask published of its own files is one number, as it publishes them in order; what it published for others, in
-a recovery, are names. Notes of earlier attempts are kept until no retained checkpoint was taken by one of them.
+A subtask publishes its own files in order, so its note about them is one number; its note about files that it publishes
+for others in a recovery is a list of names. Notes of an earlier attempt are kept while a checkpoint of that attempt is
+retained.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from tidegate.core.failpoints import failpoint
 from tidegate.snapshot.checksums import checksum
 
 _MOST_LINES: Final = 1000
-"""Of a local file of notes, before it is written anew: adding a line takes the disk less than replacing the file."""
+"""A local file of notes is rewritten after so many lines; until then a line is appended, which costs the disk less."""
 
 
 class PendingFile(msgspec.Struct, frozen=True):
-    """A file that is complete but not visible yet, by the name that it will have: the committable of a `FileSink`."""
+    """The committable of a `FileSink`: the visible name of a file that is finished and still hidden."""
 
     name: str
 
@@ -51,22 +52,21 @@ class PendingFile(msgspec.Struct, frozen=True):
 
     @property
     def part(self) -> PartName:
-        """The name, taken apart."""
         part = parse_part(self.name)
-        assert part is not None, "looked at when it was made"
+        assert part is not None, "checked in __post_init__"
         return part
 
 
 class PublishedNote(msgspec.Struct, frozen=True, tag_field="format", tag="tidegate-published-1"):
-    """What a subtask has published, or is about to, in an attempt."""
+    """What a subtask has published in an attempt, or is about to publish."""
 
     below: int
-    """Its own files with smaller numbers."""
+    """It covers the subtask's own files with smaller numbers."""
     recovered: tuple[str, ...] = ()
-    """The visible names of files that it took over from earlier attempts."""
+    """The visible names of the covered files that the subtask took over from earlier attempts."""
 
     def covers(self, name: PublishedName, part: PartName) -> bool:
-        """Whether this note, of that name, says that a file was published."""
+        """Whether this note, stored under `name`, says that the file was published."""
         own = (part.job, part.attempt, part.subtask) == name
         return part.number < self.below if own else str(part) in self.recovered
 
@@ -82,7 +82,7 @@ def encode_note(note: PublishedNote) -> bytes:
 
 
 def decode_notes(lines: bytes) -> PublishedNote:
-    """All notes of a file together. A line that is not whole counts for nothing: what it says did not follow."""
+    """All notes of a file merged. An incomplete line is ignored: its publication never began."""
     found = PublishedNote(0)
     for line in lines.split(b"\n"):
         data, _, sum_ = line.rpartition(b" ")
@@ -97,10 +97,10 @@ def decode_notes(lines: bytes) -> PublishedNote:
 class FileCommitter(Committer):
     """Publishes pending files, in order.
 
-    1. Look at the mark of the driver: without it the directory is somebody else's.
-    2. See which of the hidden files are there; the others must have been published.
+    1. Check the mark of the driver: without it the directory belongs to another job or driver.
+    2. List the hidden files that are there; the others must have been published.
     3. Note those that are there.
-    4. Give each its visible name; one that is taken is never replaced.
+    4. Give each its visible name; an existing file is never replaced.
     """
 
     def __init__(self, directory: OutputDirectory, context: WriterContext, owner: OwnerName) -> None:
@@ -113,7 +113,6 @@ class FileCommitter(Committer):
         self._commits = 0
 
     def commit(self, committables: Sequence[PendingFile]) -> None:
-        """Publish these files."""
         parts = [self._part(pending) for pending in committables]
         with named_errors(
             lambda: (
@@ -131,7 +130,7 @@ class FileCommitter(Committer):
                 self._publish(part)
                 failpoint("sink.publish.moved")
             self._directory.sync()
-            # Not the commit of what was recovered: that checkpoint is of an earlier attempt.
+            # The commit of recovered files does not count: their checkpoint is of an earlier attempt.
             self._commits += any(part.attempt == self._context.attempt for part in parts)
             if self._commits == self._context.checkpoints_retained:
                 self._forget_earlier_attempts()
@@ -141,7 +140,7 @@ class FileCommitter(Committer):
         if part.job != self._context.job_id:
             raise OutputDirectoryError(
                 f"operator {self._context.operator_name!r} cannot publish {pending.name}: it is a file of job "
-                f"{part.job}, but this is job {self._context.job_id}. Who has changed the checkpoint?"
+                f"{part.job}, but this is job {self._context.job_id}. Restore an unchanged checkpoint"
             )
         return part
 
@@ -185,20 +184,22 @@ class FileCommitter(Committer):
         try:
             self._directory.move_new(hidden, visible)
         except FileNotFoundError:
-            pass  # it was there: another subtask or attempt that commits the same checkpoint was faster
+            pass  # another subtask or attempt that commits the same checkpoint was faster
         except FileExistsError:
             size, taken = self._directory.sizes([hidden, visible])
             if size is None:
-                return  # the same
+                return  # another subtask or attempt was faster
             if self._directory.is_local or size != taken:
                 raise OutputDirectoryError(
                     f"operator {self._context.operator_name!r} cannot publish {self._directory.show(hidden)}: there is "
-                    f"another file {visible}, which is not replaced. Move that one away; the job then goes on"
+                    f"another file {visible}, which is not replaced. Move that one away; the job then continues"
                 ) from None
-            self._directory.delete(hidden)  # copied, but not yet deleted when somebody crashed
+            self._directory.delete(
+                hidden
+            )  # an earlier committer copied the file and crashed before it deleted this
 
     def _forget_earlier_attempts(self) -> None:
-        """Every retained checkpoint is of this attempt, so none has a file of an earlier one."""
+        """Delete the notes of earlier attempts: every retained checkpoint is of this attempt now."""
         if not self._context.attempt:
             return
         for text in self._directory.names():
@@ -208,7 +209,7 @@ class FileCommitter(Committer):
 
 
 def check_owner(directory: OutputDirectory, owner: OwnerName) -> None:
-    """Raise if the directory is not this driver's any more."""
+    """Raise if this driver no longer owns the directory."""
     if not directory.exists(str(owner)):
         raise TargetLostError(
             f"job {owner.job} may not write to {directory.show()} any more: its mark {owner} is gone. Another job has "

@@ -1,4 +1,4 @@
-"""The reader of files: takes splits one after the other, asks for the next in time, knows its position."""
+"""The reader of files: reads one split after the other, requests the next one early, and tracks its position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OpenSplit(ABC):
 
     @abstractmethod
     def next_batch(self, max_rows: int) -> Batch | None:
-        """The next records; None when this step had none (look at `finished`)."""
+        """The next records; None if this step found none (check `finished`)."""
 
     @property
     @abstractmethod
@@ -40,7 +40,7 @@ class OpenSplit(ABC):
 
 
 class FileReader(SourceReader):
-    """Reads splits in the order they came; holds at most one more than it reads, so that it never waits for one."""
+    """Reads splits in the order of arrival; keeps at most one more in reserve, so that it does not wait for one."""
 
     last_split = ""
 
@@ -69,7 +69,7 @@ class FileReader(SourceReader):
                     self._request()
                     if not self._waiting:
                         return FINISHED if self._no_more else IDLE
-                # Stays in the queue until it is open: a split that cannot be opened is not lost from a snapshot.
+                # The split stays in the queue until it is open: a snapshot must not lose one that fails to open.
                 self._open = self._open_split(self._waiting[0])
                 self.last_split = self._waiting.popleft().id
                 self._request()
@@ -78,7 +78,7 @@ class FileReader(SourceReader):
                 self._open.close()
                 self._open = None
             elif batch is None:
-                # A whole chunk without a record: let the task do something else before the next one.
+                # A whole chunk without a record: let the task do other work before the next chunk.
                 return Idle(self._context.clock.monotonic_ns())
             if batch is not None:
                 return batch
@@ -88,7 +88,6 @@ class FileReader(SourceReader):
         return held + list(self._waiting)
 
     def reading(self) -> list[str]:
-        """The split that is open."""
         return [] if self._open is None else [self._open.current().id]
 
     def close(self) -> None:

@@ -29,25 +29,25 @@ from tidegate.records.types import RecordType
 class FileSink(Sink[object]):
     """Files `part-<job id>-<subtask>-<attempt>-<number>.<format>` in a directory.
 
-    A file is written under a hidden name that ends in `.inprogress`, complete it is hidden as `.pending`, and it gets
-    its visible name when the checkpoint that covers it is complete. A new file is begun with every checkpoint and when
-    one has reached `roll_size`. So what is visible is always the output of completed checkpoints, each record once.
-    Without checkpoints a file becomes visible when it is full and at the end of the input. A subtask without records
-    makes no file.
+    The sink writes a file under a hidden name that ends in `.inprogress`, renames the finished file to `.pending`, and
+    gives it its visible name when the checkpoint that covers it is complete. It begins a new file with every checkpoint
+    and when a file has reached `roll_size`. So the visible files are the output of completed checkpoints, each record
+    once. Without checkpoints a file becomes visible when it is full and at the end of the input. A subtask without
+    records makes no file.
 
-    A visible file is never replaced and never touched again: consumers may move or delete it. Hidden files belong to
-    the sink; among them is a mark of the job that uses the directory, from its start to its end. While one is there, or
-    hidden files of another job are, a new job is refused, unless it appends or overwrites.
+    The sink never replaces or touches a visible file: consumers may move or delete it. Hidden files belong to the sink.
+    One of them is the mark of the job that uses the directory, from the job's start to its end. While the directory has
+    a mark or hidden files of another job, a new job is refused, unless it appends or overwrites.
 
     Args:
         directory: a local path or a URI of any filesystem of `pyarrow.fs`. Created if missing.
         format: `"json"`, `"csv"`, `"parquet"`, `"text"`, or a format object such as
             `ParquetFormat(compression="zstd")`.
-        roll_size: about how large a file gets before the next one is begun.
-        overwrite: remove the part files that are there, hidden ones too, and take the directory from a job that has its
-            mark there: one that still runs fails at its next commit. Other files are refused all the same.
-        append: keep what is there and add files. Several jobs may append, also at the same time.
-        filesystem: a `pyarrow.fs.FileSystem`, if not told by the directory.
+        roll_size: the approximate size at which the sink begins the next file.
+        overwrite: delete the existing part files, hidden ones too, and take the directory from a job that has its mark
+            there: if that job still runs, it fails at its next commit. A directory with other files is still refused.
+        append: keep the existing files and add more. Several jobs may append, also at the same time.
+        filesystem: a `pyarrow.fs.FileSystem`, if the directory does not name one.
 
     A directory that is not empty is refused, unless `overwrite` or `append` says what to do.
 
@@ -79,7 +79,7 @@ class FileSink(Sink[object]):
         self._filesystem = filesystem
 
     def check_type(self, record_type: RecordType) -> None:
-        """Refuse records without columns, and columns that the format has no form for."""
+        """Refuse records without columns, and columns that the format cannot write."""
         if record_type.is_object:
             raise SchemaError(
                 f"FileSink cannot write records of type {record_type.describe()}: they have no columns. Give the "
@@ -94,27 +94,24 @@ class FileSink(Sink[object]):
         check(self._directory(), job, overwrite=self.overwrite, append=self.append)
 
     def prepare(self, job: SinkJob) -> None:
-        """Create the directory, or check that it may be used, and take it; runs in the driver, once."""
+        """Create the directory if it is missing, and take ownership; runs in the driver, once."""
         take(self._directory(), job, overwrite=self.overwrite, append=self.append)
 
     def release(self, job: SinkJob, *, resumable: bool) -> None:
-        """Give the directory back; runs in the driver, at the job's end."""
+        """Release the directory; runs in the driver, at the job's end."""
         leave(self._directory(), job, append=self.append, resumable=resumable)
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
-        """Make the writer of one subtask."""
         return _FileWriter(self, self._directory(), context, self._owner(context))
 
     def create_committer(self, context: WriterContext) -> Committer:
-        """Make the committer of one subtask."""
         return FileCommitter(self._directory(), context, self._owner(context))
 
     def target(self) -> str | None:
-        """The directory: files of two sinks of a job would have the same names."""
+        """The directory; two sinks of a job must not share it, their files would have the same names."""
         return f"directory {self.directory}"
 
     def describe(self) -> str:
-        """The format and the directory."""
         return f"{self.format.name} files in {path_name(self.directory)}"
 
     def identity(self) -> Identity:
@@ -131,13 +128,13 @@ class FileSink(Sink[object]):
 class _FileWriter(SinkWriter):
     """Writes one file at a time; closed ones wait in `_pending` for the next checkpoint.
 
-    Names carry the job and the attempt, so that a zombie of an older attempt writes to files of its own. Those that no
-    checkpoint covers are removed when the next attempt begins, and again with its first checkpoints and at the end of
-    the input: zombies may go on for a while.
+    Names carry the job and the attempt, so a zombie of an older attempt writes to files of its own. The next attempt
+    deletes those that no checkpoint covers when it begins, with its first checkpoints and at the end of the input:
+    a zombie may write for a while.
     """
 
     SWEEPS = 2
-    """Checkpoints of a recovered attempt that look for litter."""
+    """How many checkpoints of a recovered attempt look for litter."""
 
     def __init__(
         self, sink: FileSink, directory: OutputDirectory, context: WriterContext, owner: OwnerName
@@ -152,7 +149,7 @@ class _FileWriter(SinkWriter):
         self._open: _OpenFile | None = None
         self._pending: list[PendingFile] = []
         self._unfinished: list[_OpenFile] = []
-        """Rolled since the last checkpoint and still to be closed, on the upload thread."""
+        """Files rolled since the last checkpoint, which the upload thread will close."""
         self._sweeps = 0
         if context.attempt or context.recovered:
             self._sweeps = self.SWEEPS
@@ -192,7 +189,7 @@ class _FileWriter(SinkWriter):
         return pending
 
     def close(self) -> None:
-        """What is unfinished is nobody's output; what is pending belongs to a checkpoint."""
+        """Delete unfinished files; pending ones stay, because they belong to a checkpoint."""
         if self._open is not None:
             self._unfinished.append(self._open)
             self._open = None
@@ -203,7 +200,7 @@ class _FileWriter(SinkWriter):
             try:
                 stream.close()
             finally:
-                self._directory.delete(name)  # if a newer attempt has not cleaned up after this one
+                self._directory.delete(name)  # a newer attempt may have deleted it already
 
     # ---- files ----
 
@@ -218,7 +215,7 @@ class _FileWriter(SinkWriter):
         return PartName(c.job_id, c.subtask_index, c.attempt, self._number - 1, self._format.extension)
 
     def _roll(self) -> None:
-        """Close the file; without checkpoints it is output now."""
+        """Close the file; without checkpoints, publish it at once."""
         if self._open is None:
             return
         file, self._open = self._open, None
@@ -229,7 +226,7 @@ class _FileWriter(SinkWriter):
             self._publish(file.part)
 
     def _complete(self, file: _OpenFile) -> None:
-        """Finish a file and hide it as pending; on the upload thread, when it is part of a checkpoint."""
+        """Finish a file and rename it to pending; runs on the upload thread if a checkpoint covers the file."""
         with self._named_errors(file.part):
             file.writer.finish()
             file.stream.close()
@@ -241,8 +238,8 @@ class _FileWriter(SinkWriter):
     def _publish(self, part: PartName) -> None:
         """Make a file visible without a checkpoint.
 
-        Its name is taken only if a job that takes no checkpoints was resumed from the same one before: then its
-        attempts have the same numbers.
+        The name is already in use only if a job without checkpoints was resumed twice from the same checkpoint: then
+        the attempts of both runs have the same numbers.
         """
         check_owner(self._directory, self._owner)
         visible = part
@@ -264,7 +261,7 @@ class _FileWriter(SinkWriter):
                 self._directory.delete(name)
 
     def _remove_litter_if_possible(self) -> None:
-        with contextlib.suppress(*FAILED):  # the next one finds it
+        with contextlib.suppress(*FAILED):  # the next sweep tries again
             self._remove_litter()
 
     @contextmanager

@@ -49,14 +49,14 @@ from tidegate.core.durations import Duration, format_duration_ms, parse_duration
 from tidegate.core.errors import ProgramError, SchemaError
 from tidegate.core.identity import Identity
 from tidegate.formats import ParquetFormat, TextFormat
-from tidegate.formats.parquet import reader_schema
+from tidegate.records.plain_types import plain_schema
 from tidegate.records.rows import Row
 from tidegate.records.type_variables import AnyRecordOut, T
 from tidegate.records.types import RecordType, RowType, record_type_of
 
 _SAMPLE_LINES = 1_000
 _SAMPLE_BYTES = 1 << 20
-# Fits a core's cache beside what is made of it: an eighth faster than 1 MiB.
+# A chunk and what is decoded from it fit into a core's cache: an eighth faster than 1 MiB.
 _CHUNK_BYTES = 2 << 20
 _SMALLEST_CHUNK_BYTES = 64 << 10
 
@@ -84,24 +84,23 @@ class FileSource(Source[AnyRecordOut]):
         path: a file, a directory (all files below it), a glob (`*`, `?`, `[ab]`, `**`), or a list of them; local, or a
             URI of any filesystem of `pyarrow.fs` (`s3://`, `gs://`, `hdfs://`).
         format: `"json"`, `"csv"`, `"parquet"`, `"text"`, or a format object such as `CsvFormat(delimiter=";")`. Not
-            given: told from the file's extension.
+            given: from the file's extension.
         schema: a dataclass, a NamedTuple or a `pyarrow.Schema`. Not given: from the footer of the first Parquet
             file, or inferred from the first lines; for text, `str`.
-        on_bad_record: what to do with a line that is no record of the schema: `"fail"` the job with the file, the
-            line and the reason, `"skip"` it and count it in the metric `bad_records`, or an `OutputTag` (or
-            `"side:<tag>"`) to send it there as a `BadRecord`.
+        on_bad_record: what to do with a line that does not fit the schema: `"fail"` the job with the file, the line
+            and the reason, `"skip"` the line and count it in the metric `bad_records`, or send it as a `BadRecord` to
+            an `OutputTag` (or `"side:<tag>"`).
         watch: how often to look for new files (`"1 s"`); the source then never ends. A file must be complete when it
             appears: write it under a name that starts with `.` or `_`, then rename it.
         split_size: about how much of a file one reader takes at a time.
         dictionary_columns: string columns with few distinct values, to be dictionary-encoded when read from text.
-        max_line_size: a longer line is taken for a file that is not text.
+        max_line_size: the source rejects a file with a longer line as not being text.
         base_path: the directory below which `dt=2024-01-31` is a column; not given: the path itself, up to its first
             wildcard.
-        filesystem: a `pyarrow.fs.FileSystem`, if not told by the path.
+        filesystem: a `pyarrow.fs.FileSystem`, if the path does not name one.
 
-    Text files may be compressed (`.gz`, `.zst`, `.bz2`, `.lz4`); such a file is read by one reader. A directory
-    `dt=2024-01-31` below the path is a column of the files in it. A column that is nullable and that a file does not
-    have is null.
+    Text files may be compressed (`.gz`, `.zst`, `.bz2`, `.lz4`); one reader reads such a file. A directory
+    `dt=2024-01-31` below the path is a column of the files in it. A nullable column that a file lacks is null.
 
     >>> import pathlib, tempfile
     >>> from typing import NamedTuple
@@ -234,7 +233,6 @@ class FileSource(Source[AnyRecordOut]):
         return narrow
 
     def describe(self) -> str:
-        """The format and the paths."""
         shown = ", ".join(map(path_name, self.paths[:3])) + (", ..." if len(self.paths) > 3 else "")
         watching = "" if self._watch_ms is None else f", new files every {format_duration_ms(self._watch_ms)}"
         return f"{self.format.name} files {shown}{watching}"
@@ -244,7 +242,7 @@ class FileSource(Source[AnyRecordOut]):
         return "files", self.format.name, tuple(map(path_name, self.paths))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Inferred once, here: every reader must have the same schema.
+        # Infer once, in the driver: every reader must have the same schema.
         self.record_type  # noqa: B018
         return {**self.__dict__, "_cached_location": None}
 
@@ -294,7 +292,7 @@ class FileSource(Source[AnyRecordOut]):
 
     def _infer_file(self, location: Location, first: FoundFile) -> pa.Schema:
         if isinstance(self.format, ParquetFormat):
-            return reader_schema(read_footer(location, first.path).schema_arrow)
+            return plain_schema(read_footer(location, first.path).schema_arrow)
         try:
             return self.format.infer_schema(_sample(location, first))
         except SchemaError as e:
@@ -302,7 +300,7 @@ class FileSource(Source[AnyRecordOut]):
 
 
 def _sample(location: Location, file: FoundFile) -> bytes:
-    """The first lines of a file; the last one whole."""
+    """The first lines of a file, all whole."""
     text = TextFile(location, file.path, file.size)
     try:
         data = text.read(0, _SAMPLE_BYTES)
@@ -322,5 +320,5 @@ def _parsed(name: str, parse: Any, value: object) -> int:
     except ValueError as e:
         raise ProgramError(f"FileSource({name}={value!r}): {e}") from None
     if result < 1:
-        raise ProgramError(f"FileSource({name}={value!r}) must be more than nothing")
+        raise ProgramError(f"FileSource({name}={value!r}) must be more than zero")
     return result

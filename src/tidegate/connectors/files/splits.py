@@ -14,7 +14,7 @@ COMPRESSIONS = {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd", "bz
 
 
 INT96_UNIT = "us"
-"""How to read the old kind of timestamp, which Spark writes: in nanoseconds the year 1600 would not fit."""
+"""The unit for INT96 timestamps, which Spark writes: nanoseconds could not hold the year 1600."""
 
 
 class TextSplit(SourceSplit, frozen=True, kw_only=True):
@@ -25,9 +25,9 @@ class TextSplit(SourceSplit, frozen=True, kw_only=True):
     mtime_ns: int
     start: int
     end: int | None
-    """First byte after the range; None: the end of a compressed file, wherever that is."""
+    """First byte after the range; None: the range goes to the end of a compressed file."""
     position: int | None = None
-    """Where the next line starts; None: nothing was read yet."""
+    """Where the next line starts; None before the first read."""
 
 
 class ParquetSplit(SourceSplit, frozen=True, kw_only=True):
@@ -39,13 +39,13 @@ class ParquetSplit(SourceSplit, frozen=True, kw_only=True):
     first_group: int
     end_group: int
     first_row: int
-    """Number of the first row of the first row group, in the file."""
+    """The row number in the file at which the first row group starts."""
     position: int = 0
     """How many rows of the split were read."""
 
 
 def compression_of(path: str) -> str | None:
-    """The compression that a file's name says it has."""
+    """The compression that a file's extension names."""
     return COMPRESSIONS.get(path.rpartition(".")[2].lower())
 
 
@@ -58,7 +58,7 @@ def text_splits(file: FoundFile, split_size: int) -> Iterator[TextSplit]:
             id=file.path, path=file.path, size=file.size, mtime_ns=file.mtime_ns, start=0, end=None
         )
         return
-    # Equal parts: a last one of a few bytes would be as much work to hand out as a large one.
+    # Equal parts: a last split of a few bytes would cost as much to assign as a large one.
     count = max(1, round(file.size / split_size))
     for i in range(count):
         start, end = file.size * i // count, file.size * (i + 1) // count
@@ -75,7 +75,7 @@ def text_splits(file: FoundFile, split_size: int) -> Iterator[TextSplit]:
 
 
 def parquet_splits(location: Location, file: FoundFile, split_size: int) -> Iterator[ParquetSplit]:
-    """Row groups of a Parquet file, adjacent ones together as long as they stay within the split size."""
+    """The splits of a Parquet file: runs of adjacent row groups that stay within the split size."""
     if file.size == 0:
         return
     metadata = read_footer(location, file.path).metadata

@@ -1,4 +1,4 @@
-"""Text files as chunks of whole lines, from any byte on; plain or compressed."""
+"""Text files, plain or compressed, as chunks of whole lines from any byte on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMOTE_READ = 8 << 20
 
 
 class TextFile:
-    """Reads bytes at an offset; of a compressed file, at an offset of its contents, cheaply only forwards."""
+    """Reads bytes at an offset. In a compressed file the offset counts uncompressed bytes; going back is costly."""
 
     def __init__(self, location: Location, path: str, size: int) -> None:
         self._location = location
@@ -45,7 +45,7 @@ class TextFile:
         if self._location.is_local:
             data: bytes = self._file.read_at(count, offset)
         else:
-            # A request to a remote store has a high price of its own: read more, once.
+            # Each request to a remote store is expensive: read ahead.
             if not self._ahead_start <= offset <= offset + count <= self._ahead_start + len(self._ahead):
                 size = min(max(count, _REMOTE_READ), self._size - offset)
                 self._ahead, self._ahead_start = self._file.read_at(size, offset), offset
@@ -80,18 +80,18 @@ class TextFile:
             self._offset += len(part)
             missing -= len(part)
         data = b"".join(parts)
-        # The unfinished line at the end of a chunk is asked for again with the next one.
+        # The next chunk asks again for the unfinished line at the end of this one.
         self._ahead, self._ahead_start = data, offset
         return data
 
     def first_line(self) -> tuple[bytes, int]:
-        """The first line without byte order mark and line end, and where the second one starts."""
+        """The first line without byte order mark and line end, and the offset of the second line."""
         text, end = self.line_end(0)
         line = text[:end]
         return (line[len(BOM) :] if line.startswith(BOM) else line).rstrip(b"\r\n"), end
 
     def first_line_start(self, has_header: bool) -> int:
-        """Where the lines start that hold records: after the header, or after the byte order mark."""
+        """The offset of the first record: after the header, or after the byte order mark."""
         if has_header:
             return self.first_line()[1]
         return len(BOM) if self.read(0, len(BOM)) == BOM else 0
@@ -120,7 +120,6 @@ class TextFile:
         return count
 
     def close(self) -> None:
-        """Close the file, if it was opened."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -130,7 +129,7 @@ class TextFile:
 class LineChunks:
     """The lines that start in a range of a file, as chunks of whole lines.
 
-    `position` is where the next chunk starts; always the start of a line.
+    `position` is where the next chunk starts, always at the start of a line.
     """
 
     def __init__(
@@ -154,13 +153,13 @@ class LineChunks:
             self.finished = True
 
     def _first(self, start: int, has_header: bool) -> int:
-        """Where the first line starts that belongs to the range."""
-        # A byte order mark belongs to no line, so the range that it ends in has not the first line.
+        """The offset of the first line that belongs to the range."""
+        # A byte order mark belongs to no line: the first line is in the range that has the byte after the mark.
         first = self._file.first_line_start(has_header) if start <= len(BOM) else 0
         return first if start <= first else self._file.line_end(start - 1)[1]
 
     def next_chunk(self) -> bytes:
-        """The next lines, together about the chunk size; empty when there are none. Moves `position`."""
+        """The next lines, about a chunk in size; empty at the end of the range. Moves `position`."""
         size = self._chunk_size
         if self._end is not None:
             size = min(size, self._end - self.position)
@@ -170,7 +169,7 @@ class LineChunks:
         data = self._file.read(self.position, size)
         at_end = len(data) < size
         if self._end is not None and self.position + len(data) >= self._end:
-            # The last line of the range goes on to its end, wherever that is.
+            # The last line of the range may end after the range.
             data = self._complete_line(data)
             self.finished = True
         elif not at_end:

@@ -1,4 +1,4 @@
-"""Reads a split of a text file: chunks of lines to batches, bad lines to where the user wants them."""
+"""Reads a split of a text file: decodes chunks of lines to batches, and handles bad lines by the user's policy."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tidegate.records.types import RecordType
 
 @dataclass(frozen=True)
 class TextReading:
-    """How to read: what all splits of a source have in common."""
+    """What all splits of a reader have in common."""
 
     location: Location
     text_format: TextFormat
     record_type: RecordType
     declared: RecordType
-    """All columns of the files when they have no header; `record_type` may name some of them only."""
+    """All columns of files without a header; `record_type` may name some of them only."""
     dictionary_columns: tuple[str, ...]
     on_bad_record: str
     chunk_size: int
     max_line_size: int
     decoders: dict[tuple[tuple[str, ...], ...], LineDecoder] = field(default_factory=dict)
-    """By the columns of a file and those that are read of them. One reader uses them for all its splits: they learn
-    what the columns hold."""
+    """By a file's columns and those that are read. A reader keeps them for all its splits: they learn what the
+    columns hold."""
     texts: ColumnTexts = field(default_factory=ColumnTexts)
     ended: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    """By path, where the last split ended, and `OpenValues.opened_at` there: the next need not look back further."""
+    """By path, where the last split ended and `OpenValues.opened_at` there; the next split looks back no further."""
 
     def columns_of(self, path: str, header: bytes) -> tuple[FileColumns, LineDecoder]:
         """Which columns of a file to read, and with which decoder."""
@@ -60,8 +60,8 @@ class TextReading:
 class OpenTextSplit(OpenSplit):
     """A text split that is being read.
 
-    A chunk is decoded as a whole and handed out in slices. Its bad lines are reported with the slice that they
-    precede or end, never earlier, so that a position between two slices has exactly the lines before it behind it.
+    A chunk is decoded as a whole and emitted in slices. A bad line is reported with the slice that it precedes or ends,
+    never earlier, so at a position between two slices exactly the bad lines before the position have been reported.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class OpenTextSplit(OpenSplit):
         self._lines: DecodedLines | None = None
         self._chunk = b""
         self._chunk_start = self._chunks.position
-        # Numbers of the first line of this chunk and of the next, from 1; None while nobody counted.
+        # Numbers of the first line of this chunk and of the next, from 1; None until they are counted.
         self._chunk_line: int | None = None
         self._next_line: int | None = None
         if split.start == 0 and split.position is None:
@@ -129,7 +129,7 @@ class OpenTextSplit(OpenSplit):
             self._read_chunk()
         batch = self._take(max_rows) if self._lines is not None else None
         if self._lines is None and self._chunks.finished:
-            # What was read came from one and the same file only if it still is the listed one.
+            # All chunks came from the listed file only if it is still unchanged now.
             check_unchanged(self._reading.location, self._listed)
             if self._open_values is not None:
                 self._reading.ended.clear()  # splits come file by file
@@ -154,7 +154,7 @@ class OpenTextSplit(OpenSplit):
         if self._next_line is not None:
             self._next_line += len(lines.lines)
         if lines.bad:
-            # A file that was rewritten meanwhile looks like bad lines; say what is really wrong.
+            # A file that was rewritten meanwhile shows bad lines; report the rewrite instead.
             check_unchanged(self._reading.location, self._listed)
         if lines.bad and self._reading.on_bad_record == bad_records.FAIL:
             raise BadRecordError(bad_records.describe(self._bad_records(lines, lines.bad[:1])[0]))
@@ -204,14 +204,14 @@ class OpenTextSplit(OpenSplit):
 
 
 class LineCounts:
-    """How many lines come before an offset of a file; counts on from where it last stopped in that file."""
+    """Counts the lines before an offset of a file, from the last counted offset of that file on."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
         self._known: dict[str, tuple[int, int]] = {}
 
     def lines_before(self, split: TextSplit, offset: int) -> int:
-        """Lines that end before the offset. Reads that much of the file: for messages about bad lines alone."""
+        """How many lines end before the offset. Reads the file up to there, so only bad lines may ask."""
         start, lines = self._known.get(split.path, (0, 0))
         if start > offset:
             start, lines = 0, 0
