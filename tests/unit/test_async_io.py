@@ -296,7 +296,7 @@ def test_bad_settings_are_refused_where_they_are_written():
     for arguments, message in (
         ({"function": plain}, "needs an async function.*Define it with `async def`"),
         ({"function": Counting}, "Give it an instance of the class"),
-        ({"function": Counting()}, "Counting declares state 'count', but runs beside the thread"),
+        ({"function": Counting()}, "Counting declares state 'count', but does not run on the thread"),
         ({"function": fine, "capacity": 0}, "capacity must be at least 1"),
         ({"function": fine, "timeout": 0}, "timeout must be at least 1 ms"),
         ({"function": fine, "retry": 3}, "retry must be an AsyncRetry"),

@@ -1,1 +1,1 @@
-"""One class per aggregate, with everything that is to be known of it. Pure: no state, no operators."""
+"""One class per aggregate, which holds every fact about it. Pure: no state, no operators."""

@@ -1,11 +1,11 @@
-"""The contract of aggregates: `Aggregate` is what a program says, `Kernel` what computes it for columns of known types.
+"""The contract of aggregates: a program declares an `Aggregate`; a `Kernel` computes it for columns of known types.
 
-A kernel works in two ways that agree. By columns: `reduce` makes a partial result for each group of rows, `combine`
+A kernel works in two ways, which agree. By columns: `reduce` makes a partial result for each group of rows, `combine`
 merges partial results, `finish` makes the results. By rows: `start`, `add`, `merge` and `result` do the same for one
-group and one record at a time. Windows choose by what cuts them, plans in two stages send partial results through an
-exchange, and running aggregates use `totals` where there are any, else rows.
+group, record by record. Windows use columns if their cut allows it. Two-stage plans send partial results through an
+exchange. Running aggregates use `totals` if there are any, else rows.
 
-None is left out: a record whose first input is None is not aggregated. `where=` works through that.
+A record whose first input is None is left out. `where=` is built on that.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ Column = Any
 
 
 class AggregateError(ValueError):
-    """An aggregate's own code, or an expression that it reads, failed; the cause is what it raised."""
+    """The user's aggregate, or an expression that it reads, failed; the cause is the original exception."""
 
 
 class Aggregate:
     """An aggregate as a program declares it: the base of the built-in ones, and of your own.
 
-    Your own says its durable `kind`, what it reads (`column`, or `inputs`), the types of its result and of what is
-    kept, and how a value is added. `tests/contract/test_aggregates.py` is the suite that every aggregate passes. Where
-    Python per record is too slow, override `bind` and return a `Kernel` that works by columns too.
+    Your own defines its durable `kind`, what it reads (`column`, or `inputs`), the types of its result and of what is
+    kept, and how a value is added. `tests/contract/test_aggregates.py` is the suite that every aggregate passes. If
+    Python per record is too slow, override `bind` and return a `Kernel` that also works by columns.
     """
 
     kind: ClassVar[str] = ""
-    """The name in plans and default column names, and part of the identity of what is kept."""
+    """The name in plans and default column names; durable, since it is part of the identity of state."""
     runs_user_code: ClassVar[bool] = True
-    """Whether it runs code of the user's, whose pace nobody knows; the built-in ones do not."""
+    """Whether it runs the user's code, whose speed is unknown; the built-in ones do not."""
     where: pl.Expr | None = None
     """Only records for which this is true are aggregated."""
 
     def inputs(self, names: Sequence[str]) -> tuple[Input, ...]:
-        """What it reads of records with these columns; here the attribute `column`, if there is one."""
+        """What it reads of records with these columns; by default the attribute `column`, if there is one."""
         column = getattr(self, "column", None)
         return () if column is None else (column,)
 
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that it reads; None: all of them, also where `inputs` may ask for any."""
+        """The columns that it reads; None: all of them, also if an overridden `inputs` may read any."""
         if type(self).inputs is not Aggregate.inputs:
             return None
         return self.columns_of(self.inputs(()))
@@ -79,7 +79,7 @@ class Aggregate:
         return tuple(found)
 
     def default_output(self) -> str:
-        """The name of the result where the user gives none."""
+        """The name of the result if the user gives none."""
         return "_".join((self.kind, *map(input_name, self.inputs(()))))
 
     def describe(self) -> str:
@@ -87,23 +87,23 @@ class Aggregate:
         return f"{self.kind}({self.words(', '.join(map(str, self.inputs(()))))})"
 
     def identity(self) -> Identity:
-        """What it computes, durable: part of operator ids. It stays when `describe` is worded otherwise."""
+        """What it computes; durable, since it is part of operator ids. Rewording `describe` does not change it."""
         where = () if self.where is None else (("where", input_identity(self.where)),)
         return self.kind, *map(input_identity, self.inputs(())), *where
 
     def words(self, inputs: str) -> str:
-        """What is read, with the condition."""
+        """The inputs in words, with the condition."""
         return inputs if self.where is None else f"{inputs} where {self.where}".strip()
 
     def label(self) -> str:
-        """How an error names it."""
+        """Its name in errors."""
         first = next(iter(self.inputs(())), "")
         return f"{self.kind}({first!r})" if isinstance(first, str) else f"{self.kind}({first})"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """What computes it for inputs of these types; raises `ProgramError` for types that it cannot take.
+        """Make the kernel for inputs of these types; raises `ProgramError` for types that it cannot take.
 
-        A count of records has none. With `where=` there is always one.
+        A count of records has no input. With `where=` there is always one.
         """
         missing = [m for m in ("result_type", "partial", "add", "merge") if not _is_own(self, m)]
         if not self.kind or missing:
@@ -118,23 +118,23 @@ class Aggregate:
         raise NotImplementedError
 
     def partial(self, *inputs: pa.DataType) -> dict[str, pa.DataType]:
-        """Names and types of what is kept of a group: of checkpoints and exchanges, so names are durable."""
+        """Names and types of what is kept of a group. Checkpoints and exchanges contain it, so names are durable."""
         raise NotImplementedError
 
     def start(self) -> Any:
-        """What is kept of no record: one value for each field of `partial` (a tuple, if there are several)."""
+        """Return what is kept of no records: one value for each field of `partial`, a tuple if there are several."""
         return None
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """What is kept with one record more. `value` is the input, or the tuple of inputs; the first is not None."""
+        """Return `kept` with one more record. `value` is the input, or a tuple of inputs; the first is not None."""
         raise NotImplementedError
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Two as one; `left` came first. Merging with `start()` changes nothing."""
+        """Return two as one; `left` came first. Merging with `start()` changes nothing."""
         raise NotImplementedError
 
     def result(self, kept: Any) -> Any:
-        """The result of what is kept."""
+        """Return the result of what is kept."""
         return kept
 
 
@@ -148,31 +148,31 @@ class OfColumn(Aggregate):
 
 
 class Kernel:
-    """One aggregate over inputs of known types. Holds no results itself.
+    """One aggregate over inputs of known types. It holds no results itself.
 
-    The columns of a partial result are the first `numbers` ones numpy arrays, the others Arrow arrays. Those with a
-    `merging` merge element by element, so that whole slices of a window merge at the speed of memory.
+    The first `numbers` columns of a partial result are numpy arrays, the others Arrow arrays. Columns with a `merging`
+    ufunc merge element by element, so that whole slices of a window merge at memory speed.
 
-    What is not overridden by columns is done by rows: then `stored` and `partial` are the same.
+    A kernel that does not override the column methods computes by rows: then `stored` equals `partial`.
     """
 
     result_type: pa.DataType
     nullable: bool = True
     """Whether a result may be None."""
     partial: list[pa.Field]
-    """The columns of a partial result, as checkpoints and exchanges have them."""
+    """The columns of a partial result, as they are in checkpoints and exchanges."""
     numbers: int = 0
     merging: list[np.ufunc] | None = None
-    """For each column what merges two of its elements; None: merge by group only."""
+    """For each column the ufunc that merges two of its elements; None: merge by group only."""
     initial: Sequence[Any] = ()
-    """For each column that has a `merging` the element that changes no other."""
+    """For each column with a `merging` ufunc its neutral element."""
     may_overflow: bool = False
-    """Whether the first column is a sum that may leave its type."""
+    """Whether the first column is a sum that may overflow."""
 
     # ---- by columns ----
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """The partial result of each present group of rows."""
+        """Make the partial result of each present group of rows."""
         kept = [self.start() for _ in range(len(groups))]
         places = groups.positions(groups.codes).tolist()
         values = input_rows(inputs, len(places))
@@ -182,14 +182,14 @@ class Kernel:
         return self._columns(kept)
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Rows are partial results, in order of arrival: one for each present group."""
+        """Merge the rows, which are partial results in order of arrival, into one for each present group."""
         kept = [self.start() for _ in range(len(groups))]
         for at, other in zip(groups.positions(groups.codes).tolist(), self._loaded(columns), strict=True):
             kept[at] = self.merge(kept[at], other)
         return self._columns(kept)
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The results. `records` is how many records there were, those that were left out included."""
+        """Make the results. `records` counts the records of each group, including those that were left out."""
         results = pa.field("result", self.result_type, self.nullable)
         return build_column(results, [self.result(kept) for kept in self._loaded(columns)], None)
 
@@ -207,47 +207,46 @@ class Kernel:
         return None
 
     def of_totals(self, totals: list[pa.Array]) -> pa.Array:
-        """The results from these numbers."""
+        """Make the results from these numbers."""
         return totals[0]
 
     # ---- by rows ----
 
     @property
     def stored(self) -> list[pa.Field]:
-        """The fields of what is kept of one group, as the state has them."""
+        """The fields of what is kept of one group, as they are in state."""
         return self.partial
 
     def start(self) -> Any:
-        """What is kept of no records."""
+        """Return what is kept of no records."""
         return None
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """With one record more; may change `kept`. `value` is the input (the tuple of several), and is not None."""
+        """Return `kept`, which it may change, with one more value: the input (a tuple of several), never None."""
         return self.merge(kept, value)
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Two as one; may change both."""
+        """Return two as one; may change both."""
         raise NotImplementedError
 
     def result(self, kept: Any) -> Any:
-        """The result."""
         return kept
 
     def dump(self, kept: Any) -> tuple[Any, ...]:
-        """One value for each of `stored`."""
+        """Return one value for each field of `stored`."""
         if len(self.stored) == 1:
             return (kept,)
         return (None,) * len(self.stored) if kept is None else tuple(kept)
 
     def load(self, stored: tuple[Any, ...]) -> Any:
-        """What was kept."""
+        """Return what `dump` was given."""
         if len(self.stored) == 1:
             return stored[0]
         return None if stored[0] is None else stored
 
 
 class PythonKernel(Kernel):
-    """Calls an aggregate of the user's own."""
+    """Calls the user's own aggregate."""
 
     def __init__(self, aggregate: Aggregate, inputs: Sequence[pa.Field]) -> None:
         types = [f.type for f in inputs]
@@ -260,17 +259,14 @@ class PythonKernel(Kernel):
         ]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Row by row."""
         with self._blamed():
             return super().reduce(groups, inputs, timestamps)
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Row by row."""
         with self._blamed():
             return super().combine(groups, columns)
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """Row by row."""
         with self._blamed():
             return super().finish(columns, records)
 
@@ -282,23 +278,20 @@ class PythonKernel(Kernel):
             raise AggregateError(f"the aggregate {type(self._aggregate).__name__} failed: {e!r}") from e
 
     def start(self) -> Any:
-        """The user's own."""
         return self._aggregate.start()
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """The user's own."""
         return self._aggregate.add(kept, value, timestamp_ms)
 
     def merge(self, left: Any, right: Any) -> Any:
-        """The user's own."""
         return self._aggregate.merge(left, right)
 
     def result(self, kept: Any) -> Any:
-        """The user's own; a copy, because it may be, or have, a part of what goes on changing."""
+        """A copy, because the user's result may be, or contain, what goes on changing."""
         return copy_object(self._aggregate.result(kept))
 
     def dump(self, kept: Any) -> tuple[Any, ...]:
-        """What the user's own keeps, if it is what comes back from a checkpoint."""
+        """Refuse values of another class than the one that a checkpoint would return."""
         row = super().dump(kept)
         for i, field_, form in self._forms:
             if row[i] is not None and type(row[i]) is not form:
@@ -309,14 +302,14 @@ class PythonKernel(Kernel):
         return row
 
     def load(self, stored: tuple[Any, ...]) -> Any:
-        """What was kept: None only where that is the user's own start."""
+        """None only if that is what the user's `start` returns."""
         if len(self.partial) == 1:
             return stored[0]
         return None if self._starts_with_none and all(v is None for v in stored) else stored
 
 
 def columns_read(aggregates: Iterable[Aggregate]) -> frozenset[str] | None:
-    """The columns that all of them read; None: all there are."""
+    """The columns that these aggregates read; None: all."""
     found: set[str] = set()
     for aggregate in aggregates:
         columns = aggregate.columns()
@@ -327,7 +320,7 @@ def columns_read(aggregates: Iterable[Aggregate]) -> frozenset[str] | None:
 
 
 def aggregate_words(aggregates: Iterable[tuple[str, Aggregate]]) -> str:
-    """Aggregates by the names of their results, for the plan; names that go without saying are left out."""
+    """Aggregates by result name, for the plan; default names are left out."""
     return ", ".join(
         a.describe() if name == a.default_output() else f"{name}={a.describe()}" for name, a in aggregates
     )
@@ -340,12 +333,12 @@ def input_name(each: Input) -> str:
 
 
 def input_identity(each: Input) -> str:
-    """An input in identities: an expression as polars writes it, without addresses."""
+    """An input in identities: expressions as polars prints them, without memory addresses."""
     return each if isinstance(each, str) else expression_identity(each)
 
 
 def input_rows(inputs: Sequence[pa.Array], count: int) -> list[Any]:
-    """The value of each record for `Kernel.add`: None where it is left out, a tuple of several inputs."""
+    """The value of each record for `Kernel.add`: None if it is left out, a tuple if there are several inputs."""
     if not inputs:
         return [True] * count
     columns = [_values(column) for column in inputs]
@@ -355,19 +348,19 @@ def input_rows(inputs: Sequence[pa.Array], count: int) -> list[Any]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """As rows have them: a map is a dict."""
+    """Values as rows have them: a map is a dict."""
     return column_values(column, identity_codec(column.type).decode)
 
 
 def _form(kind: pa.DataType) -> type | None:
-    """The class of values that are made of others."""
+    """The Python class of nested values; None for scalars."""
     if pa.types.is_map(kind) or pa.types.is_struct(kind):
         return dict
     return list if pa.types.is_nested(kind) else None
 
 
 def of_type(kind: str, column: pa.Field, needed: str) -> ProgramError:
-    """The refusal of a column of another type."""
+    """The error for a column of the wrong type."""
     return ProgramError(f"{kind}({column.name!r}): the column is {column.type}, but must be {needed}")
 
 

@@ -1,4 +1,4 @@
-"""`MaxBy` and `MinBy`: what the record with the largest or smallest value has in other columns."""
+"""`MaxBy` and `MinBy`: columns of the record with the largest or smallest value."""
 
 from __future__ import annotations
 
@@ -33,19 +33,15 @@ class _BestBy(Aggregate):
             object.__setattr__(self, "select", chosen)  # the dataclass is frozen
 
     def inputs(self, names: Sequence[str]) -> tuple[Input, ...]:
-        """What it goes by, and what is selected."""
         return (self.by, *((self.select,) if isinstance(self.select, str) else self.select or names))
 
     def columns(self) -> tuple[str, ...] | None:
-        """All, where none are selected."""
         return None if self.select is None else self.columns_of(self.inputs(()))
 
     def default_output(self) -> str:
-        """The name of the result where the user gives none."""
         return f"{self.kind}_{input_name(self.by)}"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """By a column that has an order; any are selected."""
         by, *selected = inputs
         is_record = not isinstance(self.select, str)
         return BestValue(check_ordered(self.kind, by), selected, is_record, largest=self.largest)
@@ -53,10 +49,10 @@ class _BestBy(Aggregate):
 
 @dataclass(frozen=True)
 class MaxBy(_BestBy):
-    """The `select`ed column of the record with the largest `by`; of several columns (default: all) a struct.
+    """The `select`ed column of the record with the largest `by`; several columns (default: all) become a struct.
 
-    Of equal ones the record with the earlier timestamp is better, then the one that came first. Records whose `by` is
-    None are left out; NaN is the largest number.
+    Of records with an equal `by`, the one with the earliest timestamp wins, then the one that arrived first. Records
+    whose `by` is None are left out; NaN is the largest number.
     """
 
     kind = "max_by"
@@ -65,10 +61,10 @@ class MaxBy(_BestBy):
 
 @dataclass(frozen=True)
 class MinBy(_BestBy):
-    """The `select`ed column of the record with the smallest `by`; of several columns (default: all) a struct.
+    """The `select`ed column of the record with the smallest `by`; several columns (default: all) become a struct.
 
-    Of equal ones the record with the earlier timestamp is better, then the one that came first. Records whose `by` is
-    None are left out; NaN is the largest number.
+    Of records with an equal `by`, the one with the earliest timestamp wins, then the one that arrived first. Records
+    whose `by` is None are left out; NaN is the largest number.
     """
 
     kind = "min_by"
@@ -76,7 +72,7 @@ class MinBy(_BestBy):
 
 
 class BestValue(Kernel):
-    """What is kept is (timestamp, by, value), or None."""
+    """Keeps (timestamp, by, value), or None."""
 
     numbers = 1
 
@@ -93,7 +89,6 @@ class BestValue(Kernel):
         ]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Choose a row of each group."""
         by, *selected = inputs
         value = selected[0]
         if self._is_record:
@@ -102,7 +97,6 @@ class BestValue(Kernel):
         return self.combine(groups, [timestamps, by, value])
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Choose a row of each group."""
         times, by, values = columns
         ranks = ranks_of(by)
         rows = best_rows(groups, valid_rows(by), ~ranks if self._largest else ranks, times)
@@ -110,16 +104,13 @@ class BestValue(Kernel):
         return [found, taken(by, rows, self._by), taken(values, rows, self.result_type)]
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """What is selected."""
         return columns[2]
 
     @property
     def stored(self) -> list[pa.Field]:
-        """The same, where there is one."""
         return [f.with_nullable(True) for f in self.partial]
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """The better of both."""
         by, *selected = value
         names = [f.name for f in self._selected]
         return self.merge(
@@ -132,7 +123,6 @@ class BestValue(Kernel):
         )
 
     def merge(self, left: Any, right: Any) -> Any:
-        """The better of both."""
         if left is None or right is None:
             return right if left is None else left
         mine, other = rank_of(left[1]), rank_of(right[1])
@@ -141,5 +131,4 @@ class BestValue(Kernel):
         return right if (other > mine) == self._largest else left
 
     def result(self, kept: Any) -> Any:
-        """What is selected."""
         return None if kept is None else kept[2]

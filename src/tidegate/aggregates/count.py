@@ -1,4 +1,4 @@
-"""`Count`: how many records, or values that are not None."""
+"""`Count`: the number of records, or of values that are not None."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.aggregates.totals import CountTotals, Totals
 
 @dataclass(frozen=True)
 class Count(Aggregate):
-    """How many records; with a column, how many of its values are not None. An int64."""
+    """The number of records; with a column, of its values that are not None. An int64."""
 
     kind = "count"
     runs_user_code = False
@@ -26,60 +26,51 @@ class Count(Aggregate):
     where: pl.Expr | None = field(default=None, kw_only=True)
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """Of any column, or of none."""
         return CountValues() if inputs else CountRecords()
 
 
 class _Counts(Kernel):
-    """By rows a number; by columns as the subclass has it."""
+    """Keeps a number by rows; subclasses define the columns."""
 
     result_type = pa.int64()
     nullable = False
 
     @property
     def stored(self) -> list[pa.Field]:
-        """The count."""
         return [pa.field("count", pa.int64())]
 
     def totals(self) -> list[Totals]:
-        """The count."""
         return [CountTotals()]
 
     def start(self) -> Any:
-        """None yet."""
         return 0
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """One more."""
         return kept + 1
 
     def merge(self, left: Any, right: Any) -> Any:
-        """The sum."""
         return left + right
 
 
 class CountRecords(_Counts):
-    """How many records there are: windows know that anyway, so a partial result has nothing of it."""
+    """Counts records. Windows count them anyway, so the partial result has no columns."""
 
     def __init__(self) -> None:
         self.partial = []
         self.merging = []
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Nothing."""
         return []
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Nothing."""
         return []
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The records."""
         return pa.array(records)
 
 
 class CountValues(_Counts, NumberKernel):
-    """How many values are not null."""
+    """Counts values that are not null."""
 
     def __init__(self) -> None:
         self.partial = [pa.field("count", pa.int64(), False)]
@@ -87,9 +78,7 @@ class CountValues(_Counts, NumberKernel):
         self.initial = [0]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Count."""
         return [count_values(groups, inputs[0])]
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The count."""
         return pa.array(columns[0])

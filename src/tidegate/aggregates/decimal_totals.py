@@ -1,7 +1,7 @@
-"""Running totals of decimals: exact, in the same tables as those of numbers, as Arrow's 128 bits per key.
+"""Running totals of decimals: exact, in the same tables as those of numbers, 128 bits per key as in Arrow.
 
-A batch is brought forward on the totals of its own keys: as int64 where the values, the totals and their sums fit.
-Where they may not, sums are made limb by limb, and extremes of Python's integers.
+A batch updates the totals of its own keys: as int64 if the values, the totals and their sums fit. Else it computes
+sums limb by limb, and extremes with Python's integers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ZERO: Final = np.zeros(1, PAIR)[0]
 
 
 class _DecimalTotals(NumberTotals):
-    """What sums and extremes share."""
+    """The common part of sums and extremes."""
 
     def __init__(self, value_type: pa.Decimal128Type) -> None:
         self.type = value_type
@@ -85,7 +85,7 @@ class _DecimalTotals(NumberTotals):
         pairs, valid = _pairs(values)
         seen = arrays[1][touched]
         before = np.where(seen, arrays[0][touched], _ZERO)
-        place = np.empty(len(arrays[0]), np.int64)  # of each id among those that occur; of the others nothing
+        place = np.empty(len(arrays[0]), np.int64)  # of each id in `touched`; undefined for the others
         place[touched] = np.arange(len(touched))
         own = place[ids]
         numbers, totals = self._narrow(pairs, before, seen)
@@ -99,7 +99,7 @@ class _DecimalTotals(NumberTotals):
         return array_of_pairs(after, self.type, None if seen.all() else ~seen)
 
     def _narrow(self, pairs: Pairs, before: Pairs, seen: Mask) -> tuple[Any, npt.NDArray[Any] | None]:
-        """Values and totals as int64, where nothing can leave it; else None."""
+        """Values and totals as int64 if nothing can overflow; else None."""
         numbers, totals = narrow(pairs), narrow(before)
         if numbers is None or totals is None:
             return None, None
@@ -147,7 +147,7 @@ class DecimalSumTotals(_DecimalTotals, SumTotals):
         return self._checked(sums, touched)
 
     def _checked(self, limbs: list[npt.NDArray[np.int64]], ids: Ids) -> Pairs:
-        """The sums; says of which id one has too many digits, before anything is changed."""
+        """The sums. Raises an error with the id of a sum that has too many digits, before anything is changed."""
         try:
             return pairs_of_limbs(limbs, self.type)
         except DecimalOverflow as e:
@@ -178,7 +178,7 @@ class DecimalExtremeTotals(_DecimalTotals, ExtremeTotals):
         return _as_pairs(totals, self.type)
 
     def _wide(self, pairs: Pairs, before: Pairs, seen: Mask) -> tuple[Any, npt.NDArray[Any]]:
-        """Values and totals as Python's integers."""
+        """Values and totals as integers of Python."""
         totals = empty_totals(self.fold, object, len(before))
         totals[seen] = numbers_of_pairs(before).astype(object)[seen]
         return numbers_of_pairs(pairs).astype(object), totals
@@ -190,7 +190,7 @@ def _store(arrays: Arrays, touched: Ids, after: Pairs, seen: Mask) -> None:
 
 
 def _as_pairs(numbers: npt.NDArray[Any], kind: pa.Decimal128Type) -> Pairs:
-    """Without a look at those of keys that have seen nothing, which may be out of range."""
+    """Ignores the totals of keys without values, which may be out of range."""
     pairs = np.empty(len(numbers), PAIR)
     if numbers.dtype == np.object_:
         limit = 10**kind.precision

@@ -1,4 +1,4 @@
-"""`CountDistinct`: how many different values there are."""
+"""`CountDistinct`: the number of distinct values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from tidegate.keys.key_index import KeyIndex
 
 @dataclass(frozen=True)
 class CountDistinct(OfColumn):
-    """How many different values a column has, exactly; the state grows with them. All NaN are one value."""
+    """The exact number of distinct values of a column; the state grows with it. All NaN are one value."""
 
     kind = "count_distinct"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """Of scalars."""
         kind, t = inputs[0].type, pa.types
         if t.is_nested(kind) or t.is_interval(kind) or t.is_null(kind):
             raise of_type(self.kind, inputs[0], "a scalar")
@@ -31,7 +30,7 @@ class CountDistinct(OfColumn):
 
 
 class DistinctValues(Kernel):
-    """The partial result is the list of values; by rows a dict, whose order makes the state of equal inputs equal."""
+    """Keeps the list of values; by rows a dict, whose order makes equal inputs have equal state."""
 
     result_type = pa.int64()
     nullable = False
@@ -41,7 +40,6 @@ class DistinctValues(Kernel):
         self.partial = [pa.field("values", pa.list_(pa.field("item", value_type, False)), False)]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """The different values of each group."""
         (values,) = inputs
         codes, rows = groups.codes, valid_rows(values)
         if rows is not None:
@@ -49,7 +47,6 @@ class DistinctValues(Kernel):
         return self._distinct(groups, codes, values)
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """The different values of the lists of each group."""
         (lists,) = columns
         return self._distinct(groups, np.repeat(groups.codes, list_lengths(lists)), lists.flatten())
 
@@ -69,36 +66,28 @@ class DistinctValues(Kernel):
         return [lists_of(plain(items, self._type), counts, self.partial[0].type)]
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """How many there are."""
         return pa.array(list_lengths(columns[0]))
 
     @property
     def stored(self) -> list[pa.Field]:
-        """The values."""
         return [pa.field("values", pa.list_(self._type))]
 
     def start(self) -> Any:
-        """None yet."""
         return {}
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """One more, if it is another."""
         kept[value if value == value else nan] = None
         return kept
 
     def merge(self, left: Any, right: Any) -> Any:
-        """All of both."""
         left.update(right)
         return left
 
     def result(self, kept: Any) -> Any:
-        """How many there are."""
         return len(kept)
 
     def dump(self, kept: Any) -> tuple[Any, ...]:
-        """The list."""
         return (list(kept),)
 
     def load(self, stored: tuple[Any, ...]) -> Any:
-        """The dict."""
         return {value if value == value else nan: None for value in stored[0]}

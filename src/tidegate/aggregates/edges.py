@@ -16,34 +16,32 @@ from tidegate.aggregates.values import best_rows, taken, valid_rows
 
 @dataclass(frozen=True)
 class First(OfColumn):
-    """The value of the record with the earliest timestamp; of several, of the one that came first.
+    """The value of the record with the earliest timestamp; of several, the one that arrived first.
 
-    In windows that are not in event time, the record that came first.
+    In windows without event time, the record that arrived first.
     """
 
     kind = "first"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """Of any column."""
         return EdgeValue(inputs[0].type, latest=False)
 
 
 @dataclass(frozen=True)
 class Last(OfColumn):
-    """The value of the record with the latest timestamp; of several, of the one that came last.
+    """The value of the record with the latest timestamp; of several, the one that arrived last.
 
-    In windows that are not in event time, the record that came last.
+    In windows without event time, the record that arrived last.
     """
 
     kind = "last"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """Of any column."""
         return EdgeValue(inputs[0].type, latest=True)
 
 
 class EdgeValue(Kernel):
-    """What is kept is (timestamp, value), or None."""
+    """Keeps (timestamp, value), or None."""
 
     numbers = 1
 
@@ -54,37 +52,30 @@ class EdgeValue(Kernel):
         self.partial = [pa.field("time", pa.int64(), False), pa.field(name, value_type)]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Choose a row of each group."""
         return self.combine(groups, [timestamps, inputs[0]])
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Choose a row of each group."""
         times, values = columns
-        key = ~times if self._latest else times  # the order turned round; nothing overflows
+        key = ~times if self._latest else times  # the reverse order, without overflow
         rows = best_rows(groups, valid_rows(values), key, last=self._latest)
         found = np.where(rows < 0, 0, times[rows]) if len(times) else np.zeros(len(rows), np.int64)
         return [found, taken(values, rows, self.result_type)]
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The value."""
         return columns[1]
 
     @property
     def stored(self) -> list[pa.Field]:
-        """Timestamp and value."""
         return [pa.field("time", pa.int64()), pa.field("value", self.result_type)]
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """The better of both."""
         return self.merge(kept, (timestamp_ms, value))
 
     def merge(self, left: Any, right: Any) -> Any:
-        """The better of both."""
         if left is None or right is None:
             return right if left is None else left
         newer = right[0] >= left[0] if self._latest else right[0] < left[0]
         return right if newer else left
 
     def result(self, kept: Any) -> Any:
-        """The value."""
         return None if kept is None else kept[1]

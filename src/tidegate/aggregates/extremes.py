@@ -1,4 +1,4 @@
-"""`Min` and `Max`: of numbers, decimals, times or texts."""
+"""`Min` and `Max` of numbers, decimals, times or texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class _Extreme(OfColumn):
     fold: ClassVar[Literal["min", "max"]]
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """For whatever has an order."""
         kind = check_ordered(self.kind, inputs[0])
         if is_text(kind):
             return TextExtreme(self.fold, kind)
@@ -45,17 +44,15 @@ class Max(_Extreme):
 
 
 class _ValueRows(Kernel):
-    """By rows the value itself; None of none."""
+    """Keeps the value itself by rows, or None."""
 
     fold: Literal["min", "max"]
 
     @property
     def stored(self) -> list[pa.Field]:
-        """The value, or None."""
         return [pa.field("value", self.result_type)]
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """The better of both."""
         if kept is None:
             return value
         if self.fold == "min":
@@ -63,31 +60,29 @@ class _ValueRows(Kernel):
         return value if value > kept or value != value else kept
 
     def merge(self, left: Any, right: Any) -> Any:
-        """The better of both."""
         return left if right is None else self.add(left, right, 0)
 
 
 class NumberExtreme(_ValueRows, SeenNumber):
-    """Of numbers and times."""
+    """The smallest or largest number or time."""
 
     def __init__(self, fold: Literal["min", "max"], kind: pa.DataType) -> None:
         super().__init__(fold, kind)
         self.fold = fold
 
     def totals(self) -> list[Totals] | None:
-        """The value."""
         return [ExtremeTotals(self.fold, self.result_type)]
 
 
 class DecimalExtreme(_ValueRows, SeenDecimal):
-    """Of decimals."""
+    """The smallest or largest decimal."""
 
     def __init__(self, fold: Literal["min", "max"], kind: pa.Decimal128Type) -> None:
         super().__init__(fold, kind)
         self.fold = fold
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """As int64 where all fit."""
+        """As int64 if all values fit."""
         numbers, valid = numbers_of(inputs[0])
         if numbers.dtype == np.object_:
             return list(reduce_seen(groups, numbers, valid, self._ufunc, self.initial[0]))
@@ -96,12 +91,11 @@ class DecimalExtreme(_ValueRows, SeenDecimal):
         return [np.where(seen, total.astype(object), self.initial[0]), seen]
 
     def totals(self) -> list[Totals] | None:
-        """The value."""
         return [DecimalExtremeTotals(self.fold, self.result_type)]
 
 
 class TextExtreme(_ValueRows):
-    """Of texts, by their code points. They merge by group."""
+    """The smallest or largest text, by code points. Partial results merge by group."""
 
     def __init__(self, fold: Literal["min", "max"], kind: pa.DataType) -> None:
         self.fold = fold
@@ -109,16 +103,13 @@ class TextExtreme(_ValueRows):
         self.partial = [pa.field(fold, kind)]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Choose a row of each group."""
         return self.combine(groups, list(inputs))
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Choose a row of each group."""
         (values,) = columns
         ranks = ranks_of(values)
         rows = best_rows(groups, valid_rows(values), ranks if self.fold == "min" else ~ranks)
         return [taken(values, rows, self.result_type)]
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The text."""
         return columns[0]

@@ -1,4 +1,4 @@
-"""Rows of a batch that belong together, found without sorting where the numbers allow it."""
+"""Groups of rows of a batch, found without sorting if the numbers allow it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class Groups:
-    """Which group each row belongs to: `codes` below `space`, of which those in `present` occur, in order.
+    """The group of each row: `codes` below `space`. `present` are the codes that occur, in order.
 
-    Aggregates are made for the whole space and taken at `present`, which spares renumbering the rows.
+    Aggregates are computed for the whole space and then taken at `present`, so rows need no renumbering.
     """
 
     def __init__(self, codes: Longs, space: int) -> None:
-        """`space` should not be much more than there are rows; see `grouped`."""
+        """`space` should not be much larger than the number of rows; see `grouped`."""
         self.codes = codes
         self.space = space
 
@@ -42,12 +42,12 @@ class Groups:
 
     @cached_property
     def sizes(self) -> Longs:
-        """How many rows each present code has."""
+        """The number of rows of each present code."""
         return self._counts[self.present]
 
     @cached_property
     def sorted(self) -> RowGroups:
-        """The rows group by group, stably; its ids are `present`."""
+        """The rows group by group, in a stable order; its ids are `present`."""
         return RowGroups(self.codes, self.space)
 
     @cached_property
@@ -56,24 +56,24 @@ class Groups:
         row_of = np.empty(self.space, np.int64)
         row_of[self.codes[::-1]] = np.arange(
             len(self.codes) - 1, -1, -1
-        )  # of several writers the last one stays
+        )  # of several writes the last one stays
         return row_of[self.present]
 
     def subset(self, rows: Longs) -> Groups:
-        """The same groups of these rows only."""
+        """The same groups with only these rows."""
         return Groups(self.codes[rows], self.space)
 
     def positions(self, codes: Longs) -> Longs:
-        """Where in `present` these codes are."""
+        """The positions of these codes in `present`."""
         position_of = np.empty(self.space, np.int64)
         position_of[self.present] = np.arange(len(self.present))
         return position_of[codes]
 
 
 def grouped(codes: Longs, space: int) -> tuple[Groups, npt.NDArray[Any]]:
-    """Groups of rows with equal codes (at least 0, below `space`), and the code of each group of `present`.
+    """Group rows with equal codes (from 0, below `space`); also returns the code of each group of `present`.
 
-    Groups are in the order of their codes where the space is small, else in the order of their first rows.
+    Groups are in the order of their codes if the space is small, else in the order of their first rows.
     """
     if space <= max(_SMALL_SPACE, 4 * len(codes)):
         groups = Groups(codes, space)
@@ -84,7 +84,7 @@ def grouped(codes: Longs, space: int) -> tuple[Groups, npt.NDArray[Any]]:
 
 
 def grouped_pairs(ids: Longs, keys: int, numbers: Longs) -> tuple[Groups, Longs, Longs]:
-    """Groups of rows with equal id (below `keys`) and equal number, and both of each group."""
+    """Group rows with equal id (below `keys`) and equal number; also returns the id and the number of each group."""
     low = int(numbers.min())
     span = int(numbers.max()) - low + 1
     if span == 1:

@@ -30,14 +30,13 @@ from tidegate.records.decimals import average_type, averages, decimals, exact_av
 class Avg(OfColumn):
     """The mean of a column of numbers, a float64.
 
-    Of a decimal(p, s) it is a decimal(p + 4, s + 4), or as much more as 38 digits allow, made from the exact sum; a
-    half is rounded away from zero.
+    For a decimal(p, s) it is a decimal(p + 4, s + 4), or as close to that as 38 digits allow, computed from the exact
+    sum; halves are rounded away from zero.
     """
 
     kind = "avg"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """For integers, floats or decimals."""
         kind = inputs[0].type
         if pa.types.is_decimal128(kind):
             return DecimalMean(self.label(), kind)
@@ -47,7 +46,7 @@ class Avg(OfColumn):
 
 
 class NumberMean(NumberKernel):
-    """A float64. What is kept is (sum, count)."""
+    """A float64. Keeps (sum, count)."""
 
     result_type = pa.float64()
 
@@ -57,7 +56,6 @@ class NumberMean(NumberKernel):
         self.initial = [-0.0, 0]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Sum and count."""
         numbers, valid = numbers_of(inputs[0])
         doubles = numbers.astype(np.float64, copy=False)
         if valid is not None:
@@ -65,38 +63,31 @@ class NumberMean(NumberKernel):
         return [reduce_numbers(groups, doubles, np.add, -0.0), count_values(groups, inputs[0])]
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The quotient, null where nothing was seen."""
         total, count = columns
         none = count == 0
         return with_nulls(total / np.where(none, 1, count), none, pa.float64(), pa.float64())
 
     def totals(self) -> list[Totals] | None:
-        """Sum and count."""
         return [SumTotals("sum", pa.float64()), CountTotals()]
 
     def of_totals(self, totals: list[pa.Array]) -> pa.Array:
-        """The quotient."""
         return pc.divide(totals[0], totals[1].cast(pa.float64()))
 
     def start(self) -> Any:
-        """Nothing."""
         return 0.0, 0
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """One more."""
         return kept[0] + value, kept[1] + 1
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Both sums."""
         return left[0] + right[0], left[1] + right[1]
 
     def result(self, kept: Any) -> Any:
-        """The quotient; None of no values."""
         return kept[0] / kept[1] if kept[1] else None
 
 
 class DecimalMean(DecimalSum):
-    """From the exact sum: a half is rounded away from zero."""
+    """Computed from the exact sum; halves are rounded away from zero."""
 
     def __init__(self, label: str, value_type: pa.Decimal128Type) -> None:
         super().__init__(label, sum_type(value_type))
@@ -107,30 +98,24 @@ class DecimalMean(DecimalSum):
         self.result_type = average_type(value_type)
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Sum and count."""
         return [super().reduce(groups, inputs, timestamps)[0], count_values(groups, inputs[0])]
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The quotient, null where nothing was seen."""
         total, count = columns
         none = count == 0
         quotients = averages(total, np.where(none, 1, count), self._sum_type.scale, self.result_type)
         return decimals(quotients, self.result_type, none)
 
     def totals(self) -> list[Totals] | None:
-        """Sum and count."""
         return [DecimalSumTotals(self._sum_type), CountTotals()]
 
     def of_totals(self, totals: list[pa.Array]) -> pa.Array:
-        """The quotient."""
         return self.finish([unscaled(totals[0]), totals[1].to_numpy()], totals[1].to_numpy())
 
     @property
     def stored(self) -> list[pa.Field]:
-        """Sum and count."""
         return [pa.field("sum", self._sum_type), pa.field("count", pa.int64())]
 
     def result(self, kept: Any) -> Any:
-        """The quotient; None of no values."""
         total, count = kept
         return exact_average(total, count, self.result_type.scale) if count else None

@@ -1,9 +1,9 @@
-"""Numbers of groups of rows: what the kernels of counts, sums, means and extremes share.
+"""Numbers of groups of rows: the common part of the kernels of counts, sums, means and extremes.
 
-A sum of integers that leaves 64 bits, or of decimals that has more than 38 digits, raises `OverflowError`. Sums of
-floats are added in the order of arrival within a batch and then batch by batch, so their last bits depend on where
-batches are cut. Decimals are exact: a batch's rows are reduced as int64 where they fit; a partial result is an array of
-Python's integers, one per group, and a decimal in checkpoints and exchanges.
+A sum of integers that exceeds 64 bits, or of decimals that exceeds 38 digits, raises `OverflowError`. Floats are added
+in the order of arrival within a batch and then batch by batch, so the last bits of a sum depend on where batches are
+cut. Decimals are exact: the rows of a batch are reduced as int64 if they fit. A partial result is an array of Python's
+integers, one per group; in checkpoints and exchanges it is a decimal.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class NumberKernel(Kernel):
-    """What merges element by element."""
+    """A kernel whose partial results merge element by element."""
 
     numbers = 2
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """Each column by its `merging`."""
         assert self.merging is not None
         return [
             reduce_numbers(groups, c, merging, initial)
@@ -43,7 +42,7 @@ class NumberKernel(Kernel):
 
 
 class SeenNumber(NumberKernel):
-    """A number or time per group, folded; None where there was no value. By rows, the value itself."""
+    """A folded number or time per group; None without a value. By rows, it keeps the value itself."""
 
     stored_name: str
 
@@ -58,23 +57,20 @@ class SeenNumber(NumberKernel):
         self.initial = [self._initial, False]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """Fold the numbers that are not null."""
         numbers, valid = numbers_of(inputs[0])
         return list(reduce_seen(groups, numbers, valid, self._ufunc, self._initial))
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The number, null where none was seen."""
         total, seen = columns
         return with_nulls(total, ~seen, self._storage, self.result_type)
 
     @property
     def stored(self) -> list[pa.Field]:
-        """The value, or None."""
         return [pa.field(self.stored_name, self.result_type)]
 
 
 class SeenDecimal(NumberKernel):
-    """The same for decimals; `reduce` is the subclass's."""
+    """A folded decimal per group; None without a value. Subclasses define `reduce`."""
 
     def __init__(self, fold: Fold, result_type: pa.Decimal128Type) -> None:
         self.result_type = result_type
@@ -84,10 +80,9 @@ class SeenDecimal(NumberKernel):
         self.merging = [self._ufunc, np.logical_or]
         largest = 10**result_type.precision - 1
         neutral = {"sum": 0, "min": largest, "max": -largest}[fold]
-        self.initial = [np.array(neutral, object), False]  # a small integer by itself would be an int64
+        self.initial = [np.array(neutral, object), False]  # numpy would make an int64 of a small integer
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The decimal, null where none was seen."""
         total, seen = columns
         return decimals(total, self.result_type, ~seen)
 
@@ -98,7 +93,7 @@ class SeenDecimal(NumberKernel):
 def reduce_seen(
     groups: Groups, numbers: npt.NDArray[Any], valid: Mask | None, ufunc: np.ufunc, initial: Any
 ) -> tuple[npt.NDArray[Any], Mask]:
-    """One number for each present group of those that are `valid` (None: all are), and which groups have one."""
+    """Fold the `valid` numbers (None: all) of each present group; also returns which groups have one."""
     if valid is None:
         return reduce_numbers(groups, numbers, ufunc, initial), np.ones(len(groups), np.bool_)
     rows = np.flatnonzero(valid)
@@ -114,22 +109,22 @@ def reduce_seen(
 def reduce_numbers(
     groups: Groups, numbers: npt.NDArray[Any], ufunc: np.ufunc, initial: Any
 ) -> npt.NDArray[Any]:
-    """One number for each present group. Raises `OverflowError` where a sum leaves int64, or 38 digits."""
+    """Fold the numbers of each present group. Raises `OverflowError` if a sum exceeds int64, or 38 digits."""
     dtype = np.asarray(initial).dtype if ufunc is np.add else numbers.dtype
     if ufunc is np.add and dtype.kind == "i":
         numbers = _as_longs(numbers)
         if _may_overflow(numbers):
             totals = np.zeros(groups.space, np.int64)
-            running_sums(groups.codes, numbers, totals)  # finds out exactly
+            running_sums(groups.codes, numbers, totals)  # checks exactly
             return totals[groups.present]
     elif ufunc is np.add and dtype.kind == "f":
         numbers = numbers.astype(np.float64, copy=False)
     if len(groups) == len(groups.codes) and groups.space <= 4 * len(
         groups.codes
-    ):  # every row a group of its own
+    ):  # each row is its own group
         return numbers[groups.first_rows]
     totals = np.full(groups.space, initial, numbers.dtype)
-    with np.errstate(invalid="ignore"):  # NaN is a number like any other, the largest
+    with np.errstate(invalid="ignore"):  # NaN is the largest number
         ufunc.at(totals, groups.codes, numbers)
     found = totals[groups.present]
     if ufunc is np.add and dtype.kind == "O":
@@ -138,7 +133,7 @@ def reduce_numbers(
 
 
 def count_values(groups: Groups, values: pa.Array) -> Longs:
-    """How many values of each present group are not null."""
+    """Count the values of each present group that are not null."""
     if not values.null_count and not pa.types.is_dictionary(values.type):
         return groups.sizes
     return np.bincount(groups.codes[~null_mask(values)], minlength=groups.space)[groups.present]
@@ -147,7 +142,7 @@ def count_values(groups: Groups, values: pa.Array) -> Longs:
 def merge_numbers(
     ufunc: np.ufunc, into: npt.NDArray[Any], other: npt.NDArray[Any], *, may_overflow: bool
 ) -> npt.NDArray[Any]:
-    """Element by element, into a new array. Raises `OverflowError` where a sum that may do so wraps around."""
+    """Merge element by element into a new array. Raises `OverflowError` if a sum that may overflow does."""
     if not may_overflow:
         with np.errstate(invalid="ignore"):
             merged: npt.NDArray[Any] = ufunc(into, other)
@@ -157,7 +152,7 @@ def merge_numbers(
         check_digits(sums)
     elif (
         len(sums) and int(((sums ^ into) & (sums ^ other)).min()) < 0
-    ):  # both terms have the sign that the sum has not
+    ):  # both terms have the same sign, the sum has the other
         raise OverflowError("the sum of a window does not fit an int64")
     return sums
 
@@ -166,19 +161,18 @@ def merge_numbers(
 
 
 def stored_number(kind: pa.DataType) -> pa.DataType:
-    """The number that Arrow stores for a time; numbers are their own."""
+    """The number type that Arrow stores for a time; a number type is its own."""
     if not pa.types.is_temporal(kind):
         return kind
     return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether it is an integer or a float."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def numbers_of(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
-    """The numbers that Arrow stores (of decimals the whole numbers), and which are not null (None: all)."""
+    """The numbers that Arrow stores (unscaled integers for decimals), and which are not null (None: all)."""
     if pa.types.is_decimal128(values.type):
         return unscaled(values), ~null_mask(values) if values.null_count else None
     storage = stored_number(values.type)
@@ -192,7 +186,7 @@ def numbers_of(values: pa.Array) -> tuple[npt.NDArray[Any], Mask | None]:
 
 
 def with_nulls(numbers: npt.NDArray[Any], null: Mask, storage: pa.DataType, kind: pa.DataType) -> pa.Array:
-    """Numbers as a column of a type that is stored as they are."""
+    """Numbers as a column of type `kind`, which is stored as `storage`."""
     array = pa.array(numbers, storage, mask=null if null.any() else None)
     return array if storage == kind else array.view(kind)
 
@@ -204,7 +198,7 @@ def _as_longs(numbers: npt.NDArray[Any]) -> Longs:
 
 
 def _may_overflow(numbers: Longs) -> bool:
-    """Whether a sum may leave int64, as far as the sizes alone tell."""
+    """Whether a sum might exceed int64, judged by the sizes alone."""
     if not len(numbers):
         return False
     largest = max(abs(int(numbers.min())), abs(int(numbers.max())))

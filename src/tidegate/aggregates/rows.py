@@ -1,4 +1,4 @@
-"""Several aggregates side by side, record by record: for triggers, evictors, count windows and running results."""
+"""Several aggregates together, record by record: for triggers, evictors, count windows and running results."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidegate.records.types import RecordType, RowType
 
 
 class RowAggregates:
-    """What is kept of one group is a list, with one entry for each aggregate. A value is one input for each of them."""
+    """Keeps a list for each group, with one entry per aggregate. A value has one input per aggregate."""
 
     stored_type: RecordType
-    """What is kept as the state has it: the fields of all, one after the other."""
+    """The type of what is kept in state: the fields of all aggregates, one after the other."""
 
     def __init__(self, kernels: Sequence[tuple[str, Kernel]]) -> None:
-        """Each with the name of its result."""
+        """`kernels` come with the names of their results."""
         self._kernels = [kernel for _, kernel in kernels]
         self._adds = [(i, kernel.add) for i, kernel in enumerate(self._kernels)]
         fields: list[pa.Field] = []
@@ -30,11 +30,10 @@ class RowAggregates:
         self.stored_type = RowType(pa.schema(fields))
 
     def start(self) -> list[Any]:
-        """What is kept of no records."""
         return [kernel.start() for kernel in self._kernels]
 
     def add(self, kept: list[Any], values: Sequence[Any], timestamp_ms: int) -> list[Any]:
-        """Add a record; changes what is kept."""
+        """Add a record; changes `kept`."""
         for i, add in self._adds:
             value = values[i]
             if value is not None:
@@ -42,18 +41,15 @@ class RowAggregates:
         return kept
 
     def merge(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """Two as one; may change both."""
+        """Return two as one; may change both."""
         return [k.merge(x, y) for k, x, y in zip(self._kernels, left, right, strict=True)]
 
     def result(self, kept: list[Any]) -> list[Any]:
-        """One for each aggregate."""
         return [k.result(each) for k, each in zip(self._kernels, kept, strict=True)]
 
     def dump(self, kept: list[Any]) -> tuple[Any, ...]:
-        """All fields as one row."""
         return tuple(v for k, each in zip(self._kernels, kept, strict=True) for v in k.dump(each))
 
     def load(self, stored: Any) -> list[Any]:
-        """What was kept."""
         row = tuple(stored)
         return [k.load(row[part]) for k, part in zip(self._kernels, self._parts, strict=True)]

@@ -1,11 +1,11 @@
-"""Running aggregates: for each record of a batch, the total of its key after that record.
+"""Running aggregates as segmented scans: for each record of a batch, the total of its key after that record.
 
-The rolling operators call these with the dense ids of `KeyIndex` and one array of totals per aggregate, which
-is updated in place, or not at all when an error is raised. Results do not depend on how the stream is cut
-into batches, to the last bit of a float: each key's values are added one after the other.
+The rolling operators call these with the dense ids of `KeyIndex` and one array of totals per aggregate, which is
+updated in place, or not at all if an error is raised. Results do not depend on how the stream is cut into batches, down
+to the last bit of a float: the values of a key are added one after the other.
 
-A record whose value is null (``valid`` is False) leaves its key's total alone, as in Spark. A key that has seen
-only nulls has a null total: `running_seen` tells.
+A record whose value is null (``valid`` is False) does not change the total of its key, as in Spark. A key that has seen
+only nulls has a null total: see `running_seen`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _INT64_MAX: Final = np.iinfo(np.int64).max
 _INT64_MIN: Final = np.iinfo(np.int64).min
 # Measured: a step of the position-wise scan costs about as much as 2.5 calls of ufunc.accumulate.
 _STEP_COST: Final = 2.5
-# Arrow sorts integers by counting them if there are at least so many and they differ by at most so much: 2 ns per row
-# where numpy's radix sort takes 5. Otherwise it compares, which takes 55.
+# Arrow uses counting sort for integers if there are at least this many, in at most this range: 2 ns per row, where
+# numpy's radix sort takes 5. Otherwise it compares, which takes 55.
 _LEAST_COUNTED: Final = 1024
 _MOST_COUNTED: Final = 4096
 
 FEW_ROWS: Final = 32
-"""Up to so many rows `few_running` is the shorter way: each costs 0.3 us, the vectorised way 20 to 40 in any case."""
+"""Up to this many rows `few_running` is faster: a row costs 0.3 us, the vectorised way always 20 to 40."""
 
 
 class SumOverflow(OverflowError):
@@ -52,7 +52,7 @@ class RowGroups:
     __slots__ = ("ids", "lengths", "order", "rows", "starts")
 
     def __init__(self, ids: Ids, keys: int) -> None:
-        """Sort rows by ids in ``range(keys)``, stably: by counting, or one radix pass for each 16 bits."""
+        """Sort rows by ids in ``range(keys)``, stably: by counting sort, or a radix sort with one pass per 16 bits."""
         self.rows = len(ids)
         if keys <= _MOST_COUNTED and self.rows >= _LEAST_COUNTED:
             self.order = pc.array_sort_indices(pa.array(ids.astype(np.uint16))).to_numpy().view(np.int64)
@@ -76,7 +76,7 @@ class RowGroups:
             self.ids = by_key[self.starts]
 
     def scatter(self, by_key: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Bring values that stand key by key back to the order of the rows."""
+        """Bring values from key order back to row order."""
         rows = np.empty_like(by_key)
         rows[self.order] = by_key
         return rows
@@ -85,14 +85,14 @@ class RowGroups:
 def empty_totals(
     kind: Literal["count", "sum", "min", "max"], dtype: npt.DTypeLike, keys: int
 ) -> npt.NDArray[Any]:
-    """Totals of keys that have seen nothing. Spark's NaN is the largest number, so a minimum starts there."""
+    """Totals of keys without values. NaN is the largest number, as in Spark, so a minimum starts there."""
     dtype = np.dtype(dtype)
     floating = dtype.kind == "f"
     start: float | int = 0
     if dtype == np.object_:  # Python's integers, within 128 bits
         return np.full(keys, {"min": 1 << 127, "max": -1 << 127}.get(kind, 0), dtype)
     if kind == "sum" and floating:
-        start = -0.0  # the only number that changes no other when it is added
+        start = -0.0  # the neutral element of float addition
     elif kind == "min":
         start = np.nan if floating else int(np.iinfo(dtype).max)
     elif kind == "max":
@@ -103,7 +103,7 @@ def empty_totals(
 def running_counts(
     ids: Ids | RowGroups, totals: npt.NDArray[np.int64], valid: Mask | None = None
 ) -> npt.NDArray[np.int64]:
-    """Count records per key, or, given ``valid``, values that are not null."""
+    """Count the records per key or, given ``valid``, the values that are not null."""
     groups = _groups(ids, totals)
     if valid is not None:
         return running_sums(groups, valid.astype(np.int64), totals)
@@ -116,7 +116,7 @@ def running_counts(
 def running_sums(
     ids: Ids | RowGroups, values: npt.NDArray[Any], totals: Totals, valid: Mask | None = None
 ) -> npt.NDArray[Any]:
-    """Sum per key in the type of ``totals``. Raises ``OverflowError`` when an int64 leaves its range."""
+    """Sum per key in the type of ``totals``. Raises ``OverflowError`` if an int64 overflows."""
     groups = _groups(ids, totals)
     by_key = _sorted(groups, values, totals, valid, "sum")
     carry: npt.NDArray[Any] = totals[groups.ids]
@@ -124,7 +124,7 @@ def running_sums(
         _scan(np.add, by_key, groups, carry)
         sums = by_key
     else:
-        # Modulo 2**64 the sum of a group is a difference of two sums over the whole batch.
+        # Modulo 2**64, the sum of a group is the difference of two prefix sums of the batch.
         sums = np.cumsum(by_key)
         before = sums[groups.starts] - by_key[groups.starts]
         sums += np.repeat(carry - before, groups.lengths)
@@ -136,19 +136,19 @@ def running_sums(
 def running_min(
     ids: Ids | RowGroups, values: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None = None
 ) -> npt.NDArray[Any]:
-    """Take the smallest per key. NaN counts as the largest number, as in Spark."""
+    """Take the smallest value per key. NaN is the largest number, as in Spark."""
     return _running_extreme(np.fmin, "min", ids, values, totals, valid)
 
 
 def running_max(
     ids: Ids | RowGroups, values: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None = None
 ) -> npt.NDArray[Any]:
-    """Take the largest per key. NaN counts as the largest number, as in Spark."""
+    """Take the largest value per key. NaN is the largest number, as in Spark."""
     return _running_extreme(np.maximum, "max", ids, values, totals, valid)
 
 
 def running_seen(ids: Ids | RowGroups, valid: Mask | None, seen: Mask) -> Mask:
-    """Whether the key has had a value that is not null, up to and with each record. Updates ``seen``."""
+    """Whether the key has had a value that is not null, up to and including each record. Updates ``seen``."""
     groups = _groups(ids, seen)
     if valid is None:
         seen[groups.ids] = True
@@ -166,9 +166,9 @@ def few_running(
     values: npt.NDArray[np.signedinteger] | None,
     totals: npt.NDArray[np.signedinteger],
 ) -> tuple[npt.NDArray[np.signedinteger], Ids]:
-    """The same as the others, for a few rows of whole numbers without nulls; and the ids that occur, in order.
+    """The running totals of a few rows of integers without nulls, in plain Python.
 
-    Raises ``OverflowError`` when a sum leaves int64.
+    Also returns the ids that occur, sorted. Raises ``OverflowError`` if a sum overflows int64.
     """
     start = totals.item
     so_far: dict[int, int] = {}
@@ -225,7 +225,7 @@ def _sorted(
     valid: Mask | None,
     kind: Literal["sum", "min", "max"],
 ) -> npt.NDArray[Any]:
-    """A fresh array of the values key by key, in the type of the totals, nulls made neutral."""
+    """A new array of the values in key order, in the type of the totals, with nulls replaced by the neutral element."""
     if values.dtype.kind == "u" and values.dtype.itemsize == 8 and totals.dtype.kind == "i":
         kept = values if valid is None else values[valid]
         if kept.max(initial=0) > _INT64_MAX:
@@ -242,7 +242,7 @@ def _check_overflow(
     sums: npt.NDArray[np.int64],
     carry: npt.NDArray[np.int64],
 ) -> None:
-    """Raise if a sum wrapped around. Nearly always the sizes alone show that none can have."""
+    """Raise if a sum wrapped around. Nearly always, the sizes alone show that none did."""
     if not groups.rows:
         return
     largest = max(abs(int(values.min())), abs(int(values.max())))
@@ -252,7 +252,7 @@ def _check_overflow(
     before = np.empty_like(sums)
     before[1:] = sums[:-1]
     before[groups.starts] = carry
-    wrapped = ((sums ^ before) & (sums ^ values)) < 0  # both terms have the sign that the sum has not
+    wrapped = ((sums ^ before) & (sums ^ values)) < 0  # both terms have the same sign, the sum has the other
     if wrapped.any():
         places = np.flatnonzero(wrapped)
         place = int(places[np.argmin(groups.order[places])])
@@ -261,12 +261,12 @@ def _check_overflow(
 
 
 def _scan(ufunc: np.ufunc, by_key: npt.NDArray[Any], groups: RowGroups, carry: npt.NDArray[Any]) -> None:
-    """Accumulate within each group in place, from its carry, strictly in order.
+    """Segmented scan: accumulate within each group in place, from its carry, strictly in order.
 
-    1. Put the carry into the first value of each group.
-    2. A large group is one call of ``ufunc.accumulate``.
-    3. The small ones go together, position by position: the second values of all, then the third, ...
-    The border is where the sum of both costs is least.
+    1. Fold the carry into the first value of each group.
+    2. Scan each large group with one call of ``ufunc.accumulate``.
+    3. Scan the small groups together, position by position: the second values of all, then the third, ...
+    The limit between large and small minimises the total cost.
     """
     starts, lengths = groups.starts, groups.lengths
     by_key[starts] = ufunc(carry, by_key[starts])
@@ -274,7 +274,7 @@ def _scan(ufunc: np.ufunc, by_key: npt.NDArray[Any], groups: RowGroups, carry: n
     starts, lengths = starts[largest_first], lengths[largest_first]
     if not len(lengths) or lengths[0] == 1:
         return
-    # With the `large` largest groups apart, the others need as many steps as the longest of them is long.
+    # Without the `large` largest groups, the others need as many steps as the longest of them has values.
     steps = np.append(lengths, 1) * _STEP_COST
     large = int(np.argmin(np.arange(len(lengths) + 1) + steps))
     for start, length in zip(starts[:large].tolist(), lengths[:large].tolist(), strict=True):
@@ -283,7 +283,7 @@ def _scan(ufunc: np.ufunc, by_key: npt.NDArray[Any], groups: RowGroups, carry: n
     starts, lengths = starts[large:], lengths[large:]
     if not len(lengths):
         return
-    # Groups longer than the position, for each position: the lengths fall, so they are a prefix.
+    # For each position, how many groups are longer: lengths are descending, so those groups are a prefix.
     longer = np.searchsorted(-lengths, -np.arange(1, int(lengths[0])), side="left")
     for position, count in enumerate(longer.tolist(), start=1):
         here = starts[:count] + position

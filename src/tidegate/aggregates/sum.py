@@ -1,4 +1,4 @@
-"""`Sum`: of integers, floats or decimals."""
+"""`Sum` of integers, floats or decimals."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ _INT64: Final = 1 << 63
 
 @dataclass(frozen=True)
 class Sum(OfColumn):
-    """The sum of a column: an int64, a float64, or of decimals a decimal of 38 digits, exactly.
+    """The sum of a column: an int64, a float64, or for decimals an exact decimal of 38 digits.
 
-    An int64 or a decimal that overflows is an error.
+    An overflow of an int64 or a decimal is an error.
     """
 
     kind = "sum"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """For integers, floats or decimals."""
         kind = inputs[0].type
         if pa.types.is_decimal128(kind):
             return DecimalSum(self.label(), sum_type(kind))
@@ -52,7 +51,7 @@ class Sum(OfColumn):
 
 
 class NumberSum(SeenNumber):
-    """An int64 or a float64."""
+    """The sum of integers (an int64) or of floats (a float64)."""
 
     stored_name = "sum"
 
@@ -62,11 +61,9 @@ class NumberSum(SeenNumber):
         self.may_overflow = pa.types.is_integer(result_type)
 
     def totals(self) -> list[Totals] | None:
-        """The sum."""
         return [SumTotals("sum", self.result_type)]
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """The sum; an int64 that does not fit is refused."""
         if kept is None:
             return value
         total = kept + value
@@ -77,12 +74,11 @@ class NumberSum(SeenNumber):
         return total
 
     def merge(self, left: Any, right: Any) -> Any:
-        """The sum."""
         return left if right is None else self.add(left, right, 0)
 
 
 class DecimalSum(SeenDecimal):
-    """Exact. By rows what is kept is (sum, count)."""
+    """The exact sum of decimals. By rows it keeps (sum, count)."""
 
     may_overflow = True
 
@@ -92,11 +88,10 @@ class DecimalSum(SeenDecimal):
         self._limit = Decimal(10) ** (MOST_DIGITS - result_type.scale)
 
     def totals(self) -> list[Totals] | None:
-        """The sum."""
         return [DecimalSumTotals(self.result_type)]
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """As int64 where nothing can leave it, else limb by limb."""
+        """As int64 if nothing can overflow, else limb by limb."""
         values = inputs[0]
         valid = ~null_mask(values) if values.null_count else None
         pairs = pairs_of(values if valid is None else values.fill_null(pa.scalar(0, values.type)))
@@ -111,19 +106,15 @@ class DecimalSum(SeenDecimal):
 
     @property
     def stored(self) -> list[pa.Field]:
-        """Sum and count."""
         return [pa.field("sum", self.result_type), pa.field("count", pa.int64())]
 
     def start(self) -> Any:
-        """Nothing."""
         return Decimal(0), 0
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """The sum with one more."""
         return self.merge(kept, (value, 1))
 
     def merge(self, left: Any, right: Any) -> Any:
-        """The sum; one with too many digits is refused."""
         total = exact_sum(left[0], right[0])
         if abs(total) >= self._limit:
             raise OverflowError(
@@ -132,5 +123,4 @@ class DecimalSum(SeenDecimal):
         return total, left[1] + right[1]
 
     def result(self, kept: Any) -> Any:
-        """The sum; None of no values."""
         return kept[0] if kept[1] else None

@@ -1,4 +1,4 @@
-"""`TopN`: the best records by one or several columns."""
+"""`TopN`: the best records by one or more columns."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _FEW: Final = 8
 
 @dataclass(frozen=True)
 class TopN(Aggregate):
-    """The `n` records with the largest `by` (or, `largest=False`, the smallest), best first.
+    """The `n` records with the largest `by` (or with `largest=False` the smallest), best first.
 
-    `by` is a column or an expression, or several, the first one first, each with a direction of its own:
-    `by=[("price", "desc"), ("name", "asc")]`. Of records that are equal in all of them the one with the earlier
-    timestamp is better, then the one that came first; with `ties="all"` those that are equal to the last one are in
-    the result too. It is a list of structs with the `select`ed columns (default: all). Records with a `by` that is None
-    are left out; NaN is the largest number.
+    `by` is a column or an expression, or several in order of priority, each with its own direction: `by=[("price",
+    "desc"), ("name", "asc")]`. Of records that are equal in all of them, the one with the earliest timestamp is better,
+    then the one that arrived first. With `ties="all"` the result also has the records that are equal to the last one.
+    The result is a list of structs with the `select`ed columns (default: all). Records with a `by` that is None are
+    left out; NaN is the largest number.
     """
 
     kind = "top_n"
@@ -84,19 +84,15 @@ class TopN(Aggregate):
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
     def inputs(self, names: Sequence[str]) -> tuple[Input, ...]:
-        """What it is ordered by, and what is selected."""
         return (*(by for by, _ in self.orders), *(names if self.select is None else self.select))
 
     def columns(self) -> tuple[str, ...] | None:
-        """All, where none are selected."""
         return None if self.select is None else self.columns_of(self.inputs(()))
 
     def default_output(self) -> str:
-        """The name of the result where the user gives none."""
         return "_".join((f"top_{self.n}", *(input_name(by) for by, _ in self.orders)))
 
     def describe(self) -> str:
-        """How many, and by what."""
         if [direction for _, direction in self.orders] == ["asc"]:
             by = f"{self.orders[0][0]}, smallest"
         else:
@@ -105,17 +101,14 @@ class TopN(Aggregate):
         return f"top_n({self.words(f'{self.n} by {by}{ties}')})"
 
     def identity(self) -> Identity:
-        """How many, by what in which order, what is kept of each, and how ties are."""
         orders = tuple((input_identity(by), direction) for by, direction in self.orders)
         where = () if self.where is None else (("where", input_identity(self.where)),)
         return self.kind, self.n, orders, self.select, self.ties, *where
 
     def label(self) -> str:
-        """How an error names it."""
         return f"top_n({self.n})"
 
     def bind(self, *inputs: pa.Field) -> Kernel:
-        """By columns that have an order; any are selected."""
         count = len(self.orders)
         by = [check_ordered(self.kind, column) for column in inputs[:count]]
         descending = [direction == "desc" for _, direction in self.orders]
@@ -153,7 +146,7 @@ class _Ranked(NamedTuple):
 
 
 class BestRecords(Kernel):
-    """The partial result is a list of records with their timestamps, best first; by rows a list of `_Ranked`."""
+    """Keeps a list of records with their timestamps, best first; by rows a list of `_Ranked`."""
 
     nullable = False
 
@@ -181,7 +174,6 @@ class BestRecords(Kernel):
     # ---- by columns ----
 
     def reduce(self, groups: Groups, inputs: Sequence[pa.Array], timestamps: Longs) -> list[Column]:
-        """The best rows of each group."""
         by, selected = inputs[: len(self._by)], inputs[len(self._by) :]
         rows: Longs | None = None
         for column in by:
@@ -200,7 +192,6 @@ class BestRecords(Kernel):
         return [lists_of(items, counts, self.partial[0].type)]
 
     def combine(self, groups: Groups, columns: list[Column]) -> list[Column]:
-        """The best of the lists of each group."""
         (lists,) = columns
         items = lists.flatten()
         parts = items.flatten()
@@ -210,14 +201,13 @@ class BestRecords(Kernel):
         return [lists_of(items.take(pa.array(best)), counts, self.partial[0].type)]
 
     def finish(self, columns: list[Column], records: Longs) -> pa.Array:
-        """The selected columns of the best records."""
         (lists,) = columns
         selected = lists.flatten().flatten()[len(self._by) + 1 :]
         items = pa.StructArray.from_arrays(selected, fields=self._selected)
         return lists_of(items, list_lengths(lists), self.result_type)
 
     def _best(self, groups: Groups, codes: Longs, ranks: list[Longs], times: Longs) -> tuple[Longs, Longs]:
-        """The rows of the best of each group, group by group, and how many each present group has."""
+        """The best rows of each group, group by group, and their number for each present group."""
         own = [~r if down else r for r, down in zip(ranks, self._descending, strict=True)]
         rank = own[0] if len(own) == 1 else _joint(own)
         rows = None
@@ -239,7 +229,7 @@ class BestRecords(Kernel):
         return best if rows is None else rows[best], counts
 
     def _promising(self, codes: Longs, ranks: Longs, space: int) -> Longs:
-        """The rows with one of the n best values of their group: far fewer are then sorted."""
+        """The rows with one of the n best values of their group, so that far fewer rows need sorting."""
         left = np.arange(len(codes))
         for _ in range(self._n):
             worst = np.full(space, LARGEST)
@@ -253,40 +243,33 @@ class BestRecords(Kernel):
 
     @property
     def stored(self) -> list[pa.Field]:
-        """Lists of what they are ordered by, of timestamps and of records."""
         record = pa.struct([f.with_nullable(True) for f in self._selected])
         by = [pa.field("by" if i == 0 else f"by{i}", pa.list_(kind)) for i, kind in enumerate(self._by)]
         return [*by, pa.field("times", pa.list_(pa.int64())), pa.field("records", pa.list_(record))]
 
     def start(self) -> Any:
-        """None yet."""
         return []
 
     def add(self, kept: Any, value: Any, timestamp_ms: int) -> Any:
-        """Put a record at its place, if it has one."""
         by = value[: len(self._by)]
         if None in by:
             return kept
         return self._insert(kept, _Ranked(tuple(map(rank_of, by)), timestamp_ms, value[len(self._by) :]))
 
     def merge(self, left: Any, right: Any) -> Any:
-        """The best of both."""
         for ranked in right:
             self._insert(left, ranked)
         return left
 
     def result(self, kept: Any) -> Any:
-        """The records."""
         names = [f.name for f in self._selected]
         return [dict(zip(names, r.record, strict=True)) for r in kept]
 
     def dump(self, kept: Any) -> tuple[Any, ...]:
-        """List by list."""
         by = [[r.ranks[i][1] for r in kept] for i in range(len(self._by))]
         return *by, [r.timestamp_ms for r in kept], self.result(kept)
 
     def load(self, stored: tuple[Any, ...]) -> Any:
-        """Record by record."""
         *by, times, records = stored
         names = [f.name for f in self._selected]
         return [
@@ -319,7 +302,7 @@ class BestRecords(Kernel):
 
 
 def _joint(ranks: list[Longs]) -> Longs:
-    """One rank for each row in the order of several, the first one first."""
+    """One rank per row for several ranks in order of priority."""
     order = np.lexsort(ranks[::-1])
     changes = np.zeros(len(order), np.int64)
     for rank in ranks:
@@ -331,7 +314,7 @@ def _joint(ranks: list[Longs]) -> Longs:
 
 
 def _places_of_equals(places: Longs, codes: Longs, ranks: Longs) -> Longs:
-    """The place of the first of those that are equal, for rows in the order of group and rank."""
+    """For rows sorted by group and rank: the place of the first row that is equal to each row."""
     first = np.ones(len(places), np.bool_)
     first[1:] = (codes[1:] != codes[:-1]) | (ranks[1:] != ranks[:-1])
     return places[np.maximum.accumulate(np.where(first, np.arange(len(places)), 0))]

@@ -1,7 +1,7 @@
-"""Running totals over dense key ids: arrays that are brought forward a batch at a time.
+"""Running totals over dense key ids: arrays that each batch updates.
 
-A kernel whose result is made from numbers says which `Totals` it needs. The arrays are those of a column table of the
-state, or fresh ones of a batch alone.
+A kernel whose result is made from numbers says which `Totals` it needs. The arrays belong to a column table of the
+state, or to a single batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TotalColumn(NamedTuple):
 
 
 class RunningRows:
-    """The rows of a batch by the ids of their keys, which are below `keys`; sorted once for all totals."""
+    """The rows of a batch with the ids of their keys, below `keys`; sorted once for all totals."""
 
     __slots__ = ("_groups", "ids", "keys")
 
@@ -60,35 +60,35 @@ class RunningRows:
 
 
 class Totals(ABC):
-    """How one running number is kept per key, and brought forward by a batch. Holds no totals itself.
+    """How one running number is kept per key, and updated by a batch. It holds no totals itself.
 
-    They are arrays by key id, as `columns` describes them. Arrays are changed in place, or not at all when an error is
+    Totals are arrays by key id, described by `columns`. They are changed in place, or not at all if an error is
     raised. A key whose values were all null has a null total.
     """
 
     columns: list[TotalColumn]
     type: pa.DataType
-    """Of the totals as a column."""
+    """The type of the totals as a column."""
 
     def fresh(self, keys: int) -> Arrays:
-        """The arrays of keys that have seen nothing."""
+        """The arrays of keys without values."""
         return [np.full(keys, column.initial, column.dtype) for column in self.columns]
 
     @abstractmethod
     def each(self, rows: RunningRows, arrays: Arrays, values: pa.Array | None) -> tuple[pa.Array, Ids]:
-        """Add a batch; for each row the total of its key after it, and the ids that occur."""
+        """Add a batch; return for each row the total of its key after it, and the ids that occur."""
 
     @abstractmethod
     def latest(self, ids: Ids, arrays: Arrays, values: pa.Array | None, touched: Ids) -> pa.Array:
-        """Add a batch; return the totals of the ids `touched`, which are those that occur in it, each once."""
+        """Add a batch; return the totals of `touched`, the distinct ids of the batch."""
 
     def merging(self) -> Totals:
-        """The same for values that are totals themselves, of batches."""
+        """The totals that merge values which are totals of batches themselves."""
         return self
 
 
 class CountTotals(Totals):
-    """How many records, or, given values, how many of them are not null."""
+    """The number of records or, given values, of those that are not null."""
 
     type = pa.int64()
 
@@ -115,7 +115,7 @@ class CountTotals(Totals):
         return pa.array(totals[touched])
 
     def merging(self) -> Totals:
-        """Counts are summed up, and are never null."""
+        """Counts are summed, and are never null."""
         return _MergedCounts()
 
 
@@ -130,7 +130,7 @@ class NumberTotals(Totals):
         dtype = np.dtype(self._storage.to_pandas_dtype())
         self._is_time = self._storage != value_type
         if self._is_time:
-            name = f"{name} {value_type}"  # the same bits mean something else
+            name = f"{name} {value_type}"  # the same bits have another meaning
         self.columns = [
             TotalColumn(name, dtype, empty_totals(self.fold, dtype, 1)[0]),
             TotalColumn("seen", np.dtype(np.bool_), False),
@@ -183,7 +183,7 @@ class NumberTotals(Totals):
     def _add(
         self, ids: Ids, numbers: npt.NDArray[Any], totals: npt.NDArray[Any], valid: Mask | None, touched: Ids
     ) -> None:
-        """Bring a batch into the totals without the values in between."""
+        """Add a batch to the totals without intermediate results."""
 
     def _array(self, numbers: npt.NDArray[Any], seen: Mask | None) -> pa.Array:
         mask = None if seen is None or seen.all() else ~seen
@@ -217,7 +217,7 @@ class SumTotals(NumberTotals):
         if not len(ids):
             return
         if _may_overflow(numbers, totals[touched]):
-            running_sums(ids, numbers, totals)  # finds out exactly
+            running_sums(ids, numbers, totals)  # checks exactly
         else:
             np.add.at(totals, ids, numbers.astype(totals.dtype, copy=False))
 
@@ -228,7 +228,7 @@ class _MergedCounts(SumTotals):
         del self.columns[1]
 
     def _mark(self, arrays: Arrays, touched: Ids) -> None:
-        """Nothing: a count is never null."""
+        """Does nothing: a count is never null."""
 
 
 class ExtremeTotals(NumberTotals):
@@ -258,7 +258,7 @@ class ExtremeTotals(NumberTotals):
 
 
 def distinct(ids: Ids, keys: int) -> tuple[Ids, Ids]:
-    """The ids that occur, in order, and for each of them a row where it does."""
+    """The ids that occur, sorted, and for each a row with it."""
     if keys > 4 * len(ids):
         touched, rows = np.unique(ids, return_index=True)
         return touched, rows.astype(np.int64, copy=False)
@@ -276,7 +276,7 @@ def _valid(values: pa.Array | None) -> Mask | None:
 
 
 def _may_overflow(numbers: npt.NDArray[Any], totals: npt.NDArray[Any]) -> bool:
-    """Whether a sum may leave int64, as far as the sizes alone tell. Floats do not mind."""
+    """Whether a sum might exceed int64, judged by the sizes alone; never for floats."""
     if totals.dtype != np.int64:
         return False
     largest = max(abs(int(numbers.min())), abs(int(numbers.max())))

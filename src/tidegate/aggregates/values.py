@@ -1,4 +1,4 @@
-"""Values of groups of rows, as Arrow columns: their order, which row of a group is chosen, and lists of them."""
+"""Values of groups of rows as Arrow columns: their order, the chosen row of each group, and lists of values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST: Final = np.int64((1 << 63) - 1)
 
 
 def check_ordered(kind: str, column: pa.Field) -> pa.DataType:
-    """The column's type, if values of it have an order; else a `ProgramError`."""
+    """The type of the column if its values have an order; else a `ProgramError`."""
     t = column.type
     if is_number(t) or pa.types.is_decimal128(t) or pa.types.is_temporal(t) or is_text(t):
         return t
@@ -28,24 +28,24 @@ def check_ordered(kind: str, column: pa.Field) -> pa.DataType:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is text or binary, encoded or not."""
+    """Whether it is text or binary, dictionary-encoded or not."""
     return is_bytes_like(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def ranks_of(values: pa.Array) -> Longs:
-    """64-bit integers in the order of the values, and equal where these are; those of nulls mean nothing.
+    """64-bit integers that sort as the values do and are equal if they are; the ranks of nulls mean nothing.
 
-    NaN is the largest number, and -0.0 is 0.0. Text is in the order of its code points, as Python has it.
+    NaN is the largest number, and -0.0 equals 0.0. Text sorts by code points, as in Python.
     """
     return _text_ranks(values) if is_text(values.type) else sortable(numbers_of(values)[0])
 
 
 def sortable(numbers: npt.NDArray[Any]) -> Longs:
-    """The same for the numbers of `numbers_of`."""
+    """Ranks of the numbers that `numbers_of` returns."""
     if numbers.dtype == np.object_:
         return np.unique(numbers, return_inverse=True)[1]
     if numbers.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):  # a signalling NaN is one too
+        with np.errstate(invalid="ignore"):  # a signalling NaN counts as NaN
             doubles = numbers.astype(np.float64) + 0.0
         bits = doubles.view(np.int64).copy()
         bits[np.isnan(doubles)] = NAN_BITS
@@ -72,9 +72,9 @@ def valid_rows(values: pa.Array) -> Longs | None:
 
 
 def best_rows(groups: Groups, rows: Longs | None, *keys: Longs, last: bool = False) -> Longs:
-    """The row of each present group with the smallest keys, the first key first; of equal ones the first (`last`) row.
+    """The row of each present group with the smallest keys, the first key first; of equal rows the first (or `last`).
 
-    `keys` are of all rows; `rows` are those that count (None: all). -1: the group has none of them.
+    `keys` cover all rows; only `rows` count (None: all). -1: the group has no such row.
     """
     for key in keys:
         codes = groups.codes if rows is None else groups.codes[rows]
@@ -87,31 +87,31 @@ def best_rows(groups: Groups, rows: Longs | None, *keys: Longs, last: bool = Fal
     if not last:
         rows = rows[::-1]
     row_of = np.full(groups.space, -1)
-    row_of[groups.codes[rows]] = rows  # of several writers the last one stays
+    row_of[groups.codes[rows]] = rows  # of several writes the last one stays
     return row_of[groups.present]
 
 
 def taken(values: pa.Array, rows: Longs, kind: pa.DataType) -> pa.Array:
-    """The values of these rows, null at -1, in their declared type."""
+    """The values of these rows (null at -1) in their declared type."""
     none = rows < 0
     return plain(values.take(pa.array(rows, mask=none if none.any() else None)), kind)
 
 
 def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column in its declared type, decoded."""
+    """The column in its declared type, without dictionary encoding."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     return array if array.type == kind else pc.cast(array, kind)
 
 
 def list_lengths(lists: pa.ListArray) -> Longs:
-    """How long each list is; none is null."""
+    """The length of each list; none is null."""
     lengths: Longs = np.diff(lists.offsets.to_numpy()).astype(np.int64)
     return lengths
 
 
 def lists_of(items: pa.Array, lengths: Longs, kind: pa.DataType) -> pa.ListArray:
-    """Lists of these lengths, cut from the items in order."""
+    """Cut the items, in order, into lists of these lengths."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     if int(lengths.sum()) > np.iinfo(np.int32).max:
         raise OverflowError("the lists of one slice hold more than 2**31 - 1 values")
@@ -120,5 +120,5 @@ def lists_of(items: pa.Array, lengths: Longs, kind: pa.DataType) -> pa.ListArray
 
 
 def rank_of(value: Any) -> tuple[bool, Any]:
-    """What Python orders a value by: NaN, which is the largest number, comes last, and all of them are equal."""
+    """The sort key of a Python value: NaN sorts last, as the largest number, and all NaN are equal."""
     return (False, value) if value == value else (True, nan)

@@ -1,7 +1,8 @@
-"""Async I/O: many requests of one subtask on their way at a time, as `async def` functions.
+"""Async I/O: one subtask makes many requests at a time, with `async def` functions.
 
-What was asked for and not answered yet is part of every checkpoint: after a recovery those requests are made again, so
-every record has its answer exactly once in the stream, though the outside may have been asked more than once.
+Every checkpoint holds the records whose requests are not answered yet. After a recovery the subtask makes those
+requests again: each record appears with its answer exactly once in the stream, but the other side may be asked more
+than once.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from tidegate.records.type_variables import IN, OUT
 
 
 class AsyncFunction(Function, Generic[IN, OUT]):
-    """Asks the outside for each record. `open` and `close` are called as for every function.
+    """Makes a request for each record. `open` and `close` are called as for every function.
 
-    `invoke` and `timeout` run on the event loop of the subtask, a thread of its own; state cannot be used in them.
+    `invoke` and `timeout` run on the event loop of the subtask, which has its own thread. They cannot use state.
     """
 
     @abstractmethod
     async def invoke(self, value: IN) -> Iterable[OUT]:
-        """Return the records that a record becomes."""
+        """Return the records that replace this one."""
 
     def timeout(self, value: IN) -> Iterable[OUT]:
-        """What a record becomes that had no answer in time; without a definition of yours it fails the job."""
+        """Return the records to emit if there was no answer in time. Unless you define it, the job fails."""
         raise TimeoutError(
             "no answer in time. Raise the timeout, or define timeout(value) to give another result"
         )
@@ -40,18 +41,18 @@ class AsyncFunction(Function, Generic[IN, OUT]):
 
 @dataclass(frozen=True)
 class AsyncRetry:
-    """How often, and after which errors, a request is made again; the timeout is for all attempts together.
+    """How often, and after which errors, a request is repeated. The timeout covers all attempts together.
 
     >>> AsyncRetry(3, "100 ms").delay_ms(2)
     200.0
     """
 
     attempts: int
-    """Requests in all, the first included."""
+    """Requests in total, including the first."""
     delay: Duration = "100 ms"
     on: tuple[type[BaseException], ...] = (Exception,)
     multiplier: float = 2.0
-    """By how much the delay grows."""
+    """The factor by which the delay grows after each attempt."""
 
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
@@ -61,13 +62,13 @@ class AsyncRetry:
         _duration("AsyncRetry: delay", self.delay, least=0)
 
     def delay_ms(self, attempt: int) -> float:
-        """The wait behind this attempt, counted from 1."""
+        """The wait after this attempt; the first attempt is 1."""
         return float(_duration("delay", self.delay, least=0) * self.multiplier ** (attempt - 1))
 
 
 @dataclass(frozen=True)
 class ApplyAsync(FunctionOperation):
-    """Runs an async function for every record, `capacity` at a time."""
+    """Runs an async function for every record, at most `capacity` at a time."""
 
     kind = "async"
     keeps_state = True
@@ -78,21 +79,20 @@ class ApplyAsync(FunctionOperation):
     retry: AsyncRetry | None
 
     def detail(self) -> str:
-        """The function, and how many at a time."""
         order = "in order" if self.ordered else "as they are answered"
         return f"{function_name(self.function)}, at most {self.capacity} at a time, {order}"
 
     def identity(self) -> Identity:
-        """The function and the order; how many at a time may change."""
+        """The function and the order. The capacity may change."""
         return "async", function_identity(self.function), self.ordered
 
 
 def async_operation(
     function: Any, *, ordered: bool, capacity: int, timeout: Any, retry: AsyncRetry | None
 ) -> ApplyAsync:
-    """Check what `map_async` was given."""
+    """Check the arguments of `map_async` and build its operation."""
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - not whether it can be called, but how
+        getattr(function, "__call__", None)  # noqa: B004 - asks how it is called, not whether
     )
     if not isinstance(function, AsyncFunction) and not is_async:
         hint = (
@@ -103,8 +103,8 @@ def async_operation(
         raise ProgramError(f"{function_name(function)}.invoke must be `async def`")
     for state in declared_states(function).values():
         raise ProgramError(
-            f"map_async: {function_name(function)} declares state {state.name!r}, but runs beside the thread that owns "
-            f"state. Use state in a process function before or behind it"
+            f"map_async: {function_name(function)} declares state {state.name!r}, but does not run on the thread that "
+            f"owns state. Use state in a process function before or after it"
         )
     if type(capacity) is not int or capacity < 1:
         raise ProgramError(f"map_async: capacity must be at least 1, got {capacity!r}")

@@ -1,4 +1,4 @@
-"""Column cuts: how the windows of a whole column of timestamps are found at once. An assigner states its own cut."""
+"""Column cuts: how the windows of a whole column of timestamps are found. Each window assigner states its own cut."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy.typing as npt
 
 Timestamps = npt.NDArray[np.int64]
 AssignArray = Callable[[Timestamps], tuple[Timestamps, Timestamps]]
-"""Start and end of the window of each timestamp."""
+"""Returns the start and the end of the window of each timestamp."""
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Windows of `size_ms`, one every `step_ms`, from `offset_ms` on: runs of slices, with each record in one slice.
+    """Windows of `size_ms`, one every `step_ms`, aligned to `offset_ms`.
 
-    `cumulative` windows begin every `size_ms` and end after each step. In a `time_zone` each window has its own length,
-    and `assign` finds it; `size_ms` is then about that.
+    Each record is in one slice; a window is a run of slices. `cumulative` windows start every `size_ms` and end after
+    each step. In a `time_zone` the lengths of windows vary: `assign` finds each window, and `size_ms` is only the usual
+    length.
     """
 
     has_partials: ClassVar[bool] = True
@@ -32,7 +33,7 @@ class Slices:
     assign: AssignArray | None = field(default=None, compare=False)
 
     def identity(self) -> str:
-        """Which slices these are, durable: it is in the schema of what is kept of them."""
+        """Identify these slices; durable, since it is part of the schema of window state."""
         text = f"slices of {self.size_ms} every {self.step_ms} from {self.offset_ms} ms"
         if self.cumulative:
             text = f"cumulative {text}"
@@ -41,14 +42,14 @@ class Slices:
 
 @dataclass(frozen=True)
 class SessionGap:
-    """Sessions: records of a key that are at most `gap_ms` apart are in one window."""
+    """Sessions: records of a key that are at most `gap_ms` apart share a window."""
 
     has_partials: ClassVar[bool] = False
     """Whether a record is late, and which window it is in, depends on all others of its key."""
     gap_ms: int
 
     def identity(self) -> str:
-        """Which sessions these are, durable: it is in the schema of what is kept of them."""
+        """Identify these sessions; durable, since it is part of the schema of window state."""
         return f"sessions with a gap of {self.gap_ms} ms"
 
 

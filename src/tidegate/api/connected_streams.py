@@ -1,4 +1,4 @@
-"""Two streams side by side, for one function that sees both."""
+"""`ConnectedStreams`: two streams that one function processes together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tidegate.records.types import RecordType
 
 
 class ConnectedStreams(FlinkNames, Generic[T1, T2]):
-    """Two streams, possibly of different types, for one function that sees both and may share state."""
+    """Two streams, possibly of different types. One function processes both, with shared state."""
 
     def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
         self._first = first
@@ -46,7 +46,10 @@ class ConnectedStreams(FlinkNames, Generic[T1, T2]):
         first: str | tuple[str, ...] | Callable[[T1], K],
         second: str | tuple[str, ...] | Callable[[T2], K],
     ) -> ConnectedStreams[T1, T2]:
-        """Key both streams (a column name, a tuple of them, or a function each), so that equal keys meet."""
+        """Key both streams, so that equal keys of both meet in one subtask.
+
+        Each key is a column name, a tuple of column names, or a function.
+        """
         keys: list[tuple[Any, ...]] = [k if isinstance(k, tuple) else (k,) for k in (first, second)]
         return ConnectedStreams(self._first.key_by(*keys[0]), self._second.key_by(*keys[1]))
 
@@ -57,7 +60,7 @@ class ConnectedStreams(FlinkNames, Generic[T1, T2]):
         returns: TypeForm[O] = NOT_GIVEN,
         **settings: Unpack[Settings],
     ) -> DataStream[O]:
-        """Run a `CoMapFunction`."""
+        """Turn each record of either stream into one record, with a `CoMapFunction`."""
         return self._apply("map", CoMapFunction, function, returns, settings, many=False)
 
     def flat_map(
@@ -67,7 +70,7 @@ class ConnectedStreams(FlinkNames, Generic[T1, T2]):
         returns: TypeForm[O] = NOT_GIVEN,
         **settings: Unpack[Settings],
     ) -> DataStream[O]:
-        """Run a `CoFlatMapFunction`."""
+        """Turn each record of either stream into any number of records, with a `CoFlatMapFunction`."""
         return self._apply("flat_map", CoFlatMapFunction, function, returns, settings, many=True)
 
     def process(
@@ -78,10 +81,11 @@ class ConnectedStreams(FlinkNames, Generic[T1, T2]):
         side_outputs: OutputTags = (),
         **settings: Unpack[Settings],
     ) -> DataStream[O]:
-        """Run a `CoProcessFunction`, or a broadcast one where the second stream is; name the tags that it emits to.
+        """Run a `CoProcessFunction`, or a broadcast function if the second stream is broadcast.
 
         `stream.connect(rules.broadcast()).process(function)` takes a `BroadcastProcessFunction`, or with
-        `stream.key_by(...)` a `KeyedBroadcastProcessFunction`.
+        `stream.key_by(...)` a `KeyedBroadcastProcessFunction`. `side_outputs` names the tags that the function emits
+        to.
         """
         if isinstance(function, BroadcastProcessFunction):
             stream = self._apply_broadcast(function, returns, settings)

@@ -1,4 +1,4 @@
-"""Deduplication within a time, as `KeyedStream.deduplicate` writes it."""
+"""Deduplication within a time span: builds the operator of `KeyedStream.deduplicate`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def deduplicated(
     late: OutputTag[T] | None,
     settings: Mapping[str, Any],
 ) -> DataStream[T]:
-    """The stream without duplicates."""
+    """Check the arguments of `KeyedStream.deduplicate` and add its operator."""
     try:
         within_ms = parse_duration_ms(within)
     except ValueError as e:
@@ -35,8 +35,8 @@ def deduplicated(
         raise ProgramError(f"deduplicate(within={within!r}): the time is longer than 10,000 years")
     if keep != "first":
         raise ProgramError(
-            f'deduplicate(keep={keep!r}): only "first" is there, which passes on at once. The last record of a time is '
-            f"known when the time is over: window(TumblingEventTimeWindows(...)).aggregate(price=Last('price'), ...) "
+            f'deduplicate(keep={keep!r}): only "first" is there, which emits at once. The last record of a time span '
+            f"is known only at its end: window(TumblingEventTimeWindows(...)).aggregate(price=Last('price'), ...) "
             f"has the values with the latest timestamps"
         )
     if late is not None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """What the user wrote, complete: the nodes that lead to its sinks, and the options."""
+    """What the user wrote: the sinks, all transformations, and the options."""
 
     name: str
     sinks: tuple[Transformation, ...]
@@ -52,12 +52,15 @@ class Program:
 
 @dataclass
 class Ambient:
-    """What a command says for the script that it runs; the process has one, so the script's own threads hear it."""
+    """What a command of the CLI sets for the script that it runs.
+
+    There is one per process, so that all threads of the script see it.
+    """
 
     arguments: tuple[str, ...] = ()
-    """Options from the command line of `tidegate run`; they win over what the program says."""
+    """Options from the command line of `tidegate run`; they override those of the program."""
     instead_of_running: Callable[[Program], NoReturn] | None = None
-    """What `tidegate explain` does with a complete program, wherever it would start to run."""
+    """Set by `tidegate explain`: called with the complete program at the point where it would start to run."""
 
 
 ambient = Ambient()
@@ -66,9 +69,9 @@ ambient = Ambient()
 class Environment(FlinkNames, metaclass=NamesOfClass):
     """Where a program starts.
 
-    Options come, each over the one before, from the defaults, a YAML or TOML file (`config`), keyword arguments, the
-    list `args` (`["--parallelism", "4"]`) and the command line of `tidegate run`. `spark` is an existing SparkSession;
-    without one a local session is started when the job is.
+    Options come from the defaults, a YAML or TOML file (`config`), keyword arguments, the list `args`
+    (`["--parallelism", "4"]`) and the command line of `tidegate run`; a later one overrides an earlier one.
+    `spark` is an existing SparkSession; without one, the job starts a local session.
 
     >>> from tidegate import Environment
     >>> env = Environment(parallelism=2, runtime="in-process")
@@ -99,7 +102,7 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
     def from_source(
         self, source: Source[T], watermarks: WatermarkStrategy | None = None, **settings: Unpack[Settings]
     ) -> DataStream[T]:
-        """Read a source of the source contract: files, a data generator, a socket, your own.
+        """Read from a source: files, a data generator, a socket, or your own `Source`.
 
         With a `WatermarkStrategy` its records have event times.
         """
@@ -127,9 +130,9 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
     ) -> DataStream[Any]:
         """Read a list, or the rows of a pandas or polars DataFrame or of an Arrow table.
 
-        Its record type is `type`, or found from the values: one class for all, else objects; the columns of a table.
+        The record type is `type`, or the columns of the table, or the one class of all values; else it is object.
 
-        None may stand among plain values, and whole numbers among floats become floats if none is beyond 2**53:
+        None may be among plain values. Integers among floats become floats if none is beyond 2**53:
         `[1, None]` is read as `int | None`, `[1, 2.5]` as `float`.
 
         >>> from tidegate import Environment
@@ -151,41 +154,41 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         return self._read(NumberSequenceSource(start, end), f"sequence {start}..{end}", settings)
 
     def from_dataframe(self, dataframe: DataFrame, **settings: Unpack[Settings]) -> DataStream[Row]:
-        """Read a bounded Spark DataFrame; it is staged as Parquet files, so that it can be read again.
+        """Read a bounded Spark DataFrame. It is staged as Parquet files, so that it can be read again after a failure.
 
-        The files go to the option `spark.staging_dir` and are deleted when neither the program nor a running job
-        needs them any more.
+        The files go to the directory of the option `spark.staging_dir`. They are deleted when neither the program nor a
+        running job needs them any more.
         """
         return self._read(self._launch().stage_dataframe(dataframe, self), "dataframe", settings)
 
     # ---- running ----
 
     def execute(self, job_name: str | None = None) -> JobMetrics:
-        """Run the program and wait for its end; prints the plan and live progress as the options say.
+        """Run the program and wait for its end. Prints the plan and live progress as the options say.
 
-        What was built is used up by it: for a second job, build streams again.
+        This uses up what was built: for a second job, build the streams again.
 
-        Returns the final `JobMetrics`; raises `JobFailedError` with the operator, the position and the user's
-        traceback, once. Ctrl-C cancels the job and goes on as the KeyboardInterrupt that it is.
+        Returns the final `JobMetrics`. Raises `JobFailedError` with the operator, the position and the user's
+        traceback, once. Ctrl-C cancels the job, and the KeyboardInterrupt reaches the caller.
         """
         program = self._take_program(job_name)
         try:
             metrics: JobMetrics = self._launch().execute(program, self.spark)
         except KeyboardInterrupt:
-            # A new one: Python shows the line of the program that waited, not where in here it did.
+            # A new exception, so that the traceback shows the line of the program, not the code that waited here.
             raise KeyboardInterrupt(f"job {program.name!r} was cancelled") from None
         return metrics
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
-        """Start the program and return at once."""
+        """Start the program and return at once, with a client for the running job."""
         client: JobClient = self._launch().execute_async(self._take_program(job_name), self.spark)
         return client
 
     def explain(self, format: str = "text", job_name: str | None = None) -> str:
-        """The plan: the StreamGraph, its chains and why an edge is not chained, the slots needed.
+        """The plan: the operators, their chains and why an edge is not chained, and the slots needed.
 
-        `format` is "text", "json", "mermaid" or "svg"; `job_name` is the one that `execute` will be given. Where no
-        stream has a sink yet, their ends are shown as if they were collected. A notebook shows the picture.
+        `format` is "text", "json", "mermaid" or "svg"; `job_name` is the one that `execute` will get. If no stream has
+        a sink yet, the plan shows the open ends as if they were collected. A notebook shows the picture.
         """
         if self._sinks or not self._nodes:
             return self._explain(self._program(job_name), format)
@@ -206,14 +209,14 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         return self._explain(Program(self._job_name(job_name), (sink,), (), self.options), format)
 
     def _collected(self, refs: tuple[StreamRef, ...], record_type: RecordType) -> Transformation:
-        """A sink that collects, beside what the program has."""
+        """Add a sink that collects, without registering it as a sink of the program."""
         return self._add(WriteSink(CollectSink()), "collect", (refs,), record_type, register=False)
 
     # ---- inside ----
 
     def _program(self, job_name: str | None, sinks: Sequence[Transformation] | None = None) -> Program:
         name = self._job_name(job_name)
-        if sinks is not None:  # one stream was asked for: the others are not forgotten ones
+        if sinks is not None:  # one stream was asked for: do not report the others as unused
             self._forget(sinks)
             return Program(name, tuple(sinks), (), self.options)
         if self._was_executed and not self._nodes:
@@ -227,7 +230,7 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
         return given or self.options.job_name or _script_name()
 
     def _forget(self, sinks: Sequence[Transformation]) -> None:
-        """What leads to these sinks is run: a later plan does not name it as something that never is."""
+        """Forget the nodes that lead to these sinks: they run now, so a later plan must not report them as unused."""
         run: set[int] = set()
         waiting = list(sinks)
         while waiting:
@@ -287,12 +290,12 @@ class Environment(FlinkNames, metaclass=NamesOfClass):
 
     @staticmethod
     def _launch() -> ModuleType:
-        # The one place where the api reaches up: by name, so that a program is plain data until it is run.
+        # The only upward import of the api. It is by name, so that a program stays plain data until it runs.
         return importlib.import_module("tidegate.launch")
 
 
 def _refused_collection(values: Any) -> str:
-    """Why something that could be iterated over is no collection of records."""
+    """Say why this iterable is not a collection of records."""
     if isinstance(values, Mapping):
         records = "keys"
         advice = (
@@ -308,7 +311,7 @@ def _refused_collection(values: Any) -> str:
 
 
 def _script_name() -> str:
-    """The name of the user's script; "job" where there is none (a notebook, `python -c`)."""
+    """The name of the user's script; "job" in a notebook or with `python -c`."""
     script = Path(sys.argv[0]) if sys.argv else Path()
     named = script.suffix == ".py" and script.stem not in ("__main__", "ipykernel_launcher")
     return script.stem if named else "job"

@@ -1,16 +1,16 @@
 """Evictors: which elements of a window are left out when it is computed.
 
-With an evictor every element is kept until the window is cleaned up (there is no incremental aggregation). What is
-evicted is gone for the window's later firings too.
+With an evictor all elements are kept until the window is cleaned up: there is no incremental aggregation. An evicted
+element is also missing in later firings of the window.
 """
 
 from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, Protocol, Self
+from typing import Generic, NamedTuple, Protocol
 
-from tidegate.api.windows import TimeWindow, check_count
+from tidegate.api.windows import Constructor, TimeWindow, check_count
 from tidegate.core.durations import Duration, format_duration_ms, parse_duration_ms
 from tidegate.core.errors import ProgramError
 from tidegate.core.identity import Identity, class_identity
@@ -18,14 +18,14 @@ from tidegate.records.type_variables import AnyRecord, AnyRecordOut
 
 
 class TimestampedValue(NamedTuple, Generic[AnyRecordOut]):
-    """An element of a window, with its timestamp (the wall clock's when it came, in processing time)."""
+    """An element of a window with its timestamp; in processing time, the wall clock when it arrived."""
 
     value: AnyRecordOut
     timestamp_ms: int
 
 
 class EvictorContext(Protocol):
-    """What an evictor may know."""
+    """The times that an evictor may ask for."""
 
     @property
     def current_watermark(self) -> int:
@@ -34,23 +34,26 @@ class EvictorContext(Protocol):
 
     @property
     def current_processing_time(self) -> int:
-        """The wall clock."""
+        """The wall clock, in milliseconds since 1970 (UTC)."""
         ...
 
 
 class Evictor(ABC, Generic[AnyRecord]):
-    """Chooses what stays. Derive from it and define one of the two; both return the elements that stay, in order."""
+    """Chooses the elements that stay. Derive from it and define one of the two methods.
+
+    Both return the elements that stay, in their order.
+    """
 
     def evict_before(
         self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
     ) -> Sequence[TimestampedValue[AnyRecord]]:
-        """Called before the window function, which sees what stays."""
+        """Called before the window function, which gets the elements that stay."""
         return elements
 
     def evict_after(
         self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
     ) -> Sequence[TimestampedValue[AnyRecord]]:
-        """Called behind the window function."""
+        """Called after the window function."""
         return elements
 
     def describe(self) -> str:
@@ -63,41 +66,34 @@ class Evictor(ABC, Generic[AnyRecord]):
 
 
 class CountEvictor(Evictor[AnyRecord]):
-    """Keeps the last `count` elements, in the order in which they came, also into sessions that have become one."""
+    """Keeps the last `count` elements in order of arrival, also when sessions have merged."""
 
     def __init__(self, count: int, *, after: bool = False) -> None:
         check_count("CountEvictor", count)
         self.count = count
         self.after = after
 
-    @classmethod
-    def of(cls, count: int, *, after: bool = False) -> Self:
-        """The same as the constructor, as Flink writes it."""
-        return cls(count, after=after)
+    of = Constructor()
 
     def evict_before(
         self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
     ) -> Sequence[TimestampedValue[AnyRecord]]:
-        """The last ones, unless it is to be done after."""
         return elements if self.after else elements[-self.count :]
 
     def evict_after(
         self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
     ) -> Sequence[TimestampedValue[AnyRecord]]:
-        """The last ones, if it is to be done after."""
         return elements[-self.count :] if self.after else elements
 
     def describe(self) -> str:
-        """The kind and the count."""
         return f"CountEvictor({self.count})"
 
     def identity(self) -> Identity:
-        """The count, and when."""
         return class_identity(self), self.count, self.after
 
 
 class TimeEvictor(Evictor[AnyRecord]):
-    """Keeps the elements whose timestamp is later than the latest one's minus `duration`."""
+    """Keeps the elements whose timestamp is later than the latest timestamp minus `duration`."""
 
     def __init__(self, duration: Duration, *, after: bool = False) -> None:
         try:
@@ -108,21 +104,16 @@ class TimeEvictor(Evictor[AnyRecord]):
             raise ProgramError(f"TimeEvictor({duration!r}): the time must be longer than 0")
         self.after = after
 
-    @classmethod
-    def of(cls, duration: Duration, *, after: bool = False) -> Self:
-        """The same as the constructor, as Flink writes it."""
-        return cls(duration, after=after)
+    of = Constructor()
 
     def evict_before(
         self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
     ) -> Sequence[TimestampedValue[AnyRecord]]:
-        """The latest ones, unless it is to be done after."""
         return elements if self.after else self._latest(elements)
 
     def evict_after(
         self, elements: Sequence[TimestampedValue[AnyRecord]], window: TimeWindow, context: EvictorContext
     ) -> Sequence[TimestampedValue[AnyRecord]]:
-        """The latest ones, if it is to be done after."""
         return self._latest(elements) if self.after else elements
 
     def _latest(
@@ -134,9 +125,7 @@ class TimeEvictor(Evictor[AnyRecord]):
         return [e for e in elements if e.timestamp_ms > cut_ms]
 
     def describe(self) -> str:
-        """The kind and the time."""
         return f"TimeEvictor({format_duration_ms(self.duration_ms)})"
 
     def identity(self) -> Identity:
-        """The time, and when."""
         return class_identity(self), self.duration_ms, self.after

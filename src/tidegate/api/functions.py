@@ -1,7 +1,7 @@
-"""The user's functions: plain callables, or classes where they need set-up, state, two inputs or side outputs.
+"""The user's functions: plain callables, or classes for what needs set-up, state, two inputs or side outputs.
 
-A class is instantiated by the user, sent to every slot, and called there by one thread:
-`open(context)`, then its method per record, then `close()` (also after a failure).
+The user creates the instance. It is sent to every slot, where one thread calls `open(context)`, then its method for
+each record, then `close()` (also after a failure).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ S = TypeVar("S", bound=KeyedState)
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeContext(SubtaskContext):
-    """What a function may know of where it runs."""
+    """Where a function runs: job, operator and subtask."""
 
     subtask: SubtaskInfo
     counter: Callable[[str], Counter]
-    """A named metric of this subtask, visible in `JobClient.metrics()`."""
+    """Returns a counter of this subtask by name; `JobClient.metrics()` shows it."""
 
 
 class OutputTag(Generic[T]):
@@ -77,14 +77,15 @@ class OutputTag(Generic[T]):
 
 
 OutputTags = OutputTag[Any] | Iterable[OutputTag[Any]]
-"""The side outputs of an operator, each with a type of its own."""
+"""The side outputs of an operator. Each tag has its own type."""
 
 
 class TimerService(Protocol):
-    """The time, and on a keyed stream the timers of the current key.
+    """The time and, on a keyed stream, the timers of the current key.
 
-    A timer is known by its key, its time and its kind: registering it twice is registering it once. Timers are part of
-    checkpoints; one whose processing time passes while the job is down fires when it runs again.
+    A timer is identified by its key, its time and its kind (event or processing time): registering it twice has no
+    further effect. Timers are part of checkpoints. If a processing time passes while the job is down, its timer fires
+    after the restart.
     """
 
     @property
@@ -98,24 +99,27 @@ class TimerService(Protocol):
         ...
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:
-        """Call `on_timer` for the current key when the watermark has reached this time; a past one: at the next."""
+        """Call `on_timer` for the current key when the watermark reaches this time.
+
+        A timer whose time has passed already fires at the next watermark.
+        """
         ...
 
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        """Forget the current key's timer for this time; one that does not exist is no error."""
+        """Delete the current key's timer for this time, if there is one."""
         ...
 
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Call `on_timer` for the current key when the wall clock has reached this time."""
+        """Call `on_timer` for the current key when the wall clock reaches this time."""
         ...
 
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Forget the current key's timer for this time; one that does not exist is no error."""
+        """Delete the current key's timer for this time, if there is one."""
         ...
 
 
 class ProcessContext(Protocol[AnyKey]):
-    """What a process function gets beside each record."""
+    """What a process function gets with each record."""
 
     def output(self, tag: OutputTag[T], value: T) -> None:
         """Emit a value to a side output."""
@@ -123,23 +127,22 @@ class ProcessContext(Protocol[AnyKey]):
 
     @property
     def current_key(self) -> AnyKey:
-        """The record's key; an error outside a keyed stream."""
+        """The key of the record; raises an error on a stream without keys."""
         ...
 
     @property
     def timestamp(self) -> int | None:
-        """The record's event time in milliseconds. In `on_timer` the timer's time.
+        """The record's event time in milliseconds; in `on_timer`, the timer's time.
 
-        None where the stream has no event time: no WatermarkStrategy was given, neither to the source
-        (`env.from_source(source, WatermarkStrategy...)`) nor by `stream.assign_timestamps_and_watermarks(...)`. What
-        `on_timer` gave at a processing time has none either. For the wall clock use
-        `timer_service.current_processing_time`.
+        None if the stream has no event time: neither the source (`env.from_source(source, WatermarkStrategy...)`) nor
+        `stream.assign_timestamps_and_watermarks(...)` got a WatermarkStrategy. Also None for records that `on_timer`
+        emitted at a processing time. For the wall clock use `timer_service.current_processing_time`.
         """
         ...
 
     @property
     def timer_service(self) -> TimerService:
-        """The time; in the functions that are called Keyed..., timers too."""
+        """The time; timers too, in the functions whose names start with Keyed."""
         ...
 
 
@@ -148,12 +151,12 @@ class OnTimerContext(ProcessContext[AnyKey], Protocol[AnyKey]):
 
     @property
     def time_domain(self) -> Literal["event", "processing"]:
-        """By which time the timer fired."""
+        """Which time made the timer fire."""
         ...
 
 
 class BroadcastContext(Protocol[AnyKey]):
-    """What a broadcast process function gets beside each broadcast record."""
+    """What a broadcast process function gets with each broadcast record."""
 
     def output(self, tag: OutputTag[T], value: T) -> None:
         """Emit a value to a side output."""
@@ -170,24 +173,24 @@ class BroadcastContext(Protocol[AnyKey]):
     ) -> None:
         """Call `function(key, state)` for every key of this subtask that has something in this keyed state.
 
-        The state is the one under which the function declared it (`self.limit`), or its name; inside the call it, and
-        every other keyed state, is that of the key. The order of the keys means nothing. Refused without keys.
+        `state` is the attribute that declares it (`self.limit`), or its name. During the call it, and every other keyed
+        state, is that of the key. The order of the keys means nothing. Refused on a stream without keys.
         """
         ...
 
 
 class Function(ABC):  # noqa: B024 - each kind below has its abstract method
-    """A function with a life cycle."""
+    """A function with a life cycle: `open`, its method for each record, `close`."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         for name in METHODS.keys() & vars(cls).keys():
             ours = getattr(cls, METHODS[name], None)
-            if ours is not None and ours.__module__ == __name__:  # not defined, here or in a class between
+            if ours is not None and ours.__module__ == __name__:  # no class of the user's defines ours
                 raise ProgramError(f"{cls.__name__} defines {name}(); in tidegate it is {METHODS[name]}()")
         take_declarations(cls)
 
-    if not TYPE_CHECKING:  # a type checker is to see the arguments of __init__ alone
+    if not TYPE_CHECKING:  # a type checker shall see only the arguments of __init__
 
         def __new__(cls, *args: object, **options: object) -> Self:
             if (args or options) and cls.__init__ is object.__init__:
@@ -197,7 +200,7 @@ class Function(ABC):  # noqa: B024 - each kind below has its abstract method
             return function
 
     def __getstate__(self) -> Any:
-        # States stay where they are: a copy, here or in a slot, gets the declarations of its class.
+        # State is not copied: a copy, here or in a slot, gets the declarations of its class.
         state = super().__getstate__()
         if isinstance(state, dict):
             return {k: v for k, v in state.items() if not isinstance(v, StateDeclaration)} or None
@@ -211,7 +214,7 @@ class Function(ABC):  # noqa: B024 - each kind below has its abstract method
 
 
 class MapFunction(Function, Generic[IN, OUT]):
-    """One record in, one out; for a map that needs `open`."""
+    """Turns one record into one; for a map that needs `open` or state."""
 
     @abstractmethod
     def map(self, value: IN) -> OUT:
@@ -219,7 +222,7 @@ class MapFunction(Function, Generic[IN, OUT]):
 
 
 class FlatMapFunction(Function, Generic[IN, OUT]):
-    """One record in, any number out."""
+    """Turns one record into any number of records."""
 
     @abstractmethod
     def flat_map(self, value: IN) -> Iterable[OUT]:
@@ -231,7 +234,7 @@ class FilterFunction(Function, Generic[IN]):
 
     @abstractmethod
     def filter(self, value: IN) -> bool:
-        """Whether to keep the record."""
+        """Return whether to keep the record."""
 
 
 class ReduceFunction(Function, Generic[T]):
@@ -239,28 +242,29 @@ class ReduceFunction(Function, Generic[T]):
 
     @abstractmethod
     def reduce(self, left: T, right: T) -> T:
-        """Return the combination; `left` is what there was so far."""
+        """Return the combination; `left` is the result so far."""
 
 
 class ProcessFunction(Function, Generic[IN, OUT, AnyKeyIn]):
-    """One record in, any number out, also to side outputs; on a keyed stream it knows the key.
+    """Turns one record into any number of records, also for side outputs. On a keyed stream it knows the key.
 
     `class Sort(ProcessFunction[Click, Click])`; the type of the key may follow.
     """
 
     @abstractmethod
     def process(self, value: IN, context: ProcessContext[AnyKeyIn]) -> Iterable[OUT] | None:
-        """Return or yield the records for the main output (None: nothing)."""
+        """Return or yield the records for the main output, or return None for nothing."""
 
 
 class TimedFunction(Function, Generic[KEY, OUT]):
-    """What the process functions of keyed streams share: timers."""
+    """The timers of the process functions on keyed streams."""
 
     def on_timer(self, timestamp: int, context: OnTimerContext[KEY]) -> Iterable[OUT] | None:
-        """A timer of `context.current_key` fired; return or yield records as `process` does, of the same type.
+        """Called when a timer of `context.current_key` fires; return or yield records as `process` does.
 
-        Timers fire in the order of their times, before those behind hear of the watermark that they were due by.
-        Records carry the timer's time (event time), or none (processing time).
+        They are of the same type as those of `process`. Timers fire in the order of their times, before the watermark
+        that made them due goes on downstream. Records get the timer's time as their timestamp in event time, and none
+        in processing time.
         """
         return None
 
@@ -270,7 +274,7 @@ class KeyedProcessFunction(ProcessFunction[IN, OUT, KEY], TimedFunction[KEY, OUT
 
 
 class CoMapFunction(Function, Generic[IN1, IN2, OUT]):
-    """A map over two connected streams."""
+    """A map over two connected streams, with one method for each."""
 
     @abstractmethod
     def map1(self, value: IN1) -> OUT:
@@ -282,62 +286,66 @@ class CoMapFunction(Function, Generic[IN1, IN2, OUT]):
 
 
 class CoFlatMapFunction(Function, Generic[IN1, IN2, OUT]):
-    """A flat map over two connected streams."""
+    """A flat map over two connected streams, with one method for each."""
 
     @abstractmethod
     def flat_map1(self, value: IN1) -> Iterable[OUT]:
-        """Return or yield records for one of the first stream."""
+        """Return or yield the records that replace one of the first stream."""
 
     @abstractmethod
     def flat_map2(self, value: IN2) -> Iterable[OUT]:
-        """Return or yield records for one of the second stream."""
+        """Return or yield the records that replace one of the second stream."""
 
 
 class CoProcessFunction(Function, Generic[IN1, IN2, OUT, AnyKeyIn]):
-    """A process function over two connected streams."""
+    """A process function over two connected streams, with one method for each."""
 
     @abstractmethod
     def process1(self, value: IN1, context: ProcessContext[AnyKeyIn]) -> Iterable[OUT] | None:
-        """Handle a record of the first stream."""
+        """Process a record of the first stream."""
 
     @abstractmethod
     def process2(self, value: IN2, context: ProcessContext[AnyKeyIn]) -> Iterable[OUT] | None:
-        """Handle a record of the second stream."""
+        """Process a record of the second stream."""
 
 
 class KeyedCoProcessFunction(
     CoProcessFunction[IN1, IN2, OUT, KEY], TimedFunction[KEY, OUT], Generic[KEY, IN1, IN2, OUT]
 ):
-    """A process function over two connected, keyed streams, which share the key's state and timers."""
+    """A process function over two connected keyed streams; both methods share the key's state and timers."""
 
 
 class BroadcastProcessFunction(Function, Generic[IN1, IN2, OUT, AnyKeyIn]):
-    """A process function over a stream and a broadcast one, which every subtask gets all of: rules, settings, prices.
+    """A process function over a stream and a broadcast stream, such as rules, settings or prices.
 
-    A `BroadcastState` is what both sides share: written on the broadcast side, read on the other.
+    Every subtask gets all records of the broadcast stream. Both methods share a `BroadcastState`: `process_broadcast`
+    writes it, `process` reads it.
     """
 
     @abstractmethod
     def process(self, value: IN1, context: ProcessContext[AnyKeyIn]) -> Iterable[OUT] | None:
-        """Handle a record of the stream; broadcast state is read-only here."""
+        """Process a record of the stream; broadcast state is read-only here."""
 
     @abstractmethod
     def process_broadcast(self, value: IN2, context: BroadcastContext[AnyKeyIn]) -> Iterable[OUT] | None:
-        """Handle a broadcast record. It must do the same in every subtask, for the state to stay the same in all."""
+        """Process a broadcast record. It must do the same in every subtask, so that broadcast state stays equal."""
 
 
 class KeyedBroadcastProcessFunction(
     BroadcastProcessFunction[IN1, IN2, OUT, KEY], TimedFunction[KEY, OUT], Generic[KEY, IN1, IN2, OUT]
 ):
-    """The same on a keyed stream: `process` has keyed state and timers, a broadcast record reaches all keys."""
+    """A broadcast process function on a keyed stream, with keyed state and timers.
+
+    `process_broadcast` reaches the state of all keys through `context.apply_to_keyed_state`.
+    """
 
 
 def result_type(function: Any, method: str, returns: Any, *, many: bool) -> RecordType:
-    """The record type of a function's results.
+    """Find the record type of a function's results.
 
-    `returns` if given, else the return hint of the callable or of `method` on a function object, or what its class puts
-    for the type variable (`class F(MapFunction[Click, int])`); with `many`, the element type of the iterable. Without a
-    usable hint: `ObjectType`.
+    That is `returns` if given. Else it is the return hint of the callable, or of `method` on a function object, or what
+    the class gives for the type variable (`class F(MapFunction[Click, int])`); with `many`, the element type of the
+    iterable. Without a usable hint: `ObjectType`.
     """
     if isinstance(returns, str):
         raise ProgramError(f"returns={returns!r} is text; give the type itself, such as returns=int")
@@ -353,9 +361,9 @@ def result_type(function: Any, method: str, returns: Any, *, many: bool) -> Reco
 
 
 def one_result_type(function: Any, methods: tuple[str, ...], returns: Any, *, many: bool) -> RecordType:
-    """The type of a function's results, which all its methods (`on_timer` too, where it has one) must give.
+    """Find the one type that all these methods (and `on_timer`, if defined) return.
 
-    A method without a hint is taken to give what the others do.
+    A method without a hint is assumed to return what the others do.
     """
     if has_timers(function):
         methods = (*methods, "on_timer")
@@ -373,12 +381,12 @@ def one_result_type(function: Any, methods: tuple[str, ...], returns: Any, *, ma
 
 
 def has_timers(function: Any) -> bool:
-    """Whether a function has timers: it is of a class that can, and defines `on_timer`."""
+    """Whether the function's class defines `on_timer`."""
     return isinstance(function, TimedFunction) and type(function).on_timer is not TimedFunction.on_timer
 
 
 def require_keys(function: Any, key: object, stream: str) -> None:
-    """Refuse a function that needs keys on a stream without."""
+    """Refuse a function that needs keys on a stream without keys."""
     if isinstance(function, TimedFunction) and key is None:
         kinds = (KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastProcessFunction)
         kind = next(k.__name__ for k in kinds if isinstance(function, k))
@@ -389,7 +397,7 @@ def require_keys(function: Any, key: object, stream: str) -> None:
 
 
 def check_callable(function: Any, cls: type[Function], operation: str) -> None:
-    """Refuse, while the program is written, what can't be called as `operation` needs it."""
+    """Refuse, when the program is built, a function that `operation` cannot call."""
     is_class = isinstance(function, type) and issubclass(function, Function)
     if isinstance(function, cls) or (
         callable(function) and not is_class and not isinstance(function, Function)
@@ -412,7 +420,7 @@ def check_callable(function: Any, cls: type[Function], operation: str) -> None:
 
 
 def function_name(function: Any) -> str:
-    """How to call a function in plans and errors."""
+    """The name of a function in plans and errors."""
     if isinstance(function, Function):
         return type(function).__name__
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
@@ -436,7 +444,7 @@ def _return_hint(function: Any) -> Any:
 
 
 def _method_hints(owner: object, method: str) -> Iterator[Any]:
-    """The return hint of a method, and that of tidegate's own which it replaces."""
+    """The return hint of a method, then that of the tidegate method which it overrides."""
     defining = [cls for cls in type(owner).__mro__ if method in vars(cls)]
     ours = next(cls for cls in defining if cls.__module__.startswith("tidegate."))
     hint = _return_hint(getattr(owner, method))
@@ -445,13 +453,13 @@ def _method_hints(owner: object, method: str) -> Iterator[Any]:
 
 
 def _captured(function: Any) -> dict[str, Any] | None:
-    """What a function captured, by name: the classes that its hints name may be local ones."""
+    """The captured variables of a function by name: its hints may name local classes."""
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     if code is None or not cells:
         return None
     captured = {}
     for name, cell in zip(code.co_freevars, cells, strict=True):
-        with contextlib.suppress(ValueError):  # a variable that has no value yet
+        with contextlib.suppress(ValueError):  # the variable has no value yet
             captured[name] = cell.cell_contents
     return captured
 

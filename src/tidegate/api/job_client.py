@@ -1,4 +1,4 @@
-"""`JobClient`: what a user holds while a job runs."""
+"""`JobClient`: what a user holds of a running job."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ if TYPE_CHECKING:
 
 
 class JobClient(Protocol):
-    """A running or ended job. Every call may come from any thread."""
+    """A running or ended job. Every method may be called from any thread."""
 
     @property
-    def job_id(self) -> JobId:
-        """The job's id."""
-        ...
+    def job_id(self) -> JobId: ...
 
     @property
-    def job_name(self) -> str:
-        """The job's name."""
-        ...
+    def job_name(self) -> str: ...
 
     def status(self) -> JobStatus:
-        """Where the job stands now."""
+        """The current status of the job."""
         ...
 
     def cancel(self, timeout_s: float = 10.0) -> None:
-        """Stop the job and wait until everything of it is gone; a job that has ended already is left alone."""
+        """Stop the job and wait until all its processes are gone. Does nothing if the job has ended."""
         ...
 
     def metrics(self) -> JobMetrics:
-        """The latest `JobMetrics`: per operator and subtask."""
+        """The latest `JobMetrics`, per operator and subtask."""
         ...
 
     def explain(self, format: str = "text") -> str:
-        """The plan, in the formats of `Environment.explain`, with each operator's watermark, its lag, what holds it."""
+        """The plan, in the formats of `Environment.explain`.
+
+        It shows each operator's watermark, its lag and what holds it back.
+        """
         ...
 
     def overview(self) -> JobOverview:
-        """How the job fares: the attempt, the restarts, the last error and what can be said about it."""
+        """The state of the job: the attempt, the restarts, the last error and advice about it."""
         ...
 
     def checkpoints(self) -> CheckpointsOverview:
-        """The counts and the last checkpoints, each with its subtasks: durations, bytes, reasons of failures."""
+        """The counts and the latest checkpoints, each with its subtasks: durations, bytes, reasons for failures."""
         ...
 
     def result(self, timeout_s: float | None = None) -> JobMetrics:
-        """Wait for the end; return the final `JobMetrics`, or raise `JobFailedError` / `JobCanceledError`."""
+        """Wait for the end and return the final `JobMetrics`, or raise `JobFailedError` or `JobCanceledError`."""
         ...

@@ -1,9 +1,9 @@
-"""Joins of two streams by key and time, as the user writes them.
+"""Joins of two streams by key and time.
 
     orders.key_by("id").interval_join(payments.key_by("order")).between("0 s", "10 min").apply(pay)
     a.join(b).where("id").equal_to("id").window(TumblingEventTimeWindows("1 min")).apply(f)
 
-Each call gives a new builder; `apply` and `process` add the operator. In an outer join (`how`) the side that is missing
+Each call returns a new builder; `apply` and `process` add the operator. In an outer join (`how`) a missing partner
 is None.
 """
 
@@ -37,26 +37,26 @@ HOWS: Final = get_args(How)
 
 
 class JoinContext(Protocol[AnyKey]):
-    """What a `ProcessJoinFunction` gets beside each pair."""
+    """What a `ProcessJoinFunction` gets with each pair."""
 
     @property
     def left_timestamp(self) -> int | None:
-        """The event time of the left record; None if it is missing (in an outer join)."""
+        """The event time of the left record; None if there is none (in an outer join)."""
         ...
 
     @property
     def right_timestamp(self) -> int | None:
-        """The event time of the right record; None if it is missing (in an outer join)."""
+        """The event time of the right record; None if there is none (in an outer join)."""
         ...
 
     @property
     def timestamp(self) -> int:
-        """The event time of what is emitted: the later of the two."""
+        """The event time of the results: the later of the two."""
         ...
 
     @property
     def current_key(self) -> AnyKey:
-        """The key of both."""
+        """The key of both records."""
         ...
 
     def output(self, tag: OutputTag[T], value: T) -> None:
@@ -65,7 +65,7 @@ class JoinContext(Protocol[AnyKey]):
 
 
 class JoinFunction(Function, Generic[IN1, IN2, OUT]):
-    """Makes one record of each pair; for a join that needs `open`."""
+    """Makes one record of each pair; for a join that needs `open` or state."""
 
     @abstractmethod
     def join(self, left: IN1, right: IN2) -> OUT:
@@ -82,7 +82,7 @@ class ProcessJoinFunction(Function, Generic[IN1, IN2, OUT, AnyKeyIn]):
 
 @dataclass(frozen=True, eq=False)
 class IntervalJoinStreams(FlinkNames, Generic[K, T1, T2]):
-    """Two keyed streams, to be joined by the distance of their times; `between` says which."""
+    """Two keyed streams to be joined by the distance of their times; `between` sets the bounds."""
 
     left: KeyedStream[K, T1]
     right: KeyedStream[K, T2]
@@ -99,7 +99,7 @@ class IntervalJoinStreams(FlinkNames, Generic[K, T1, T2]):
         check_key_types_meet(self.left._key_spec, self.right._key_spec)
 
     def between(self, lower: Duration, upper: Duration) -> IntervalJoinedStreams[K, T1, T2]:
-        """Pair records with left + lower <= right <= left + upper; a bound may be negative: "-5 s"."""
+        """Pair records with left + lower <= right <= left + upper. A bound may be negative: "-5 s"."""
         bounds = (_signed_ms("lower", lower), _signed_ms("upper", upper))
         if bounds[0] > bounds[1]:
             raise ProgramError(
@@ -110,7 +110,7 @@ class IntervalJoinStreams(FlinkNames, Generic[K, T1, T2]):
 
 @dataclass(frozen=True, eq=False)
 class IntervalJoinedStreams(FlinkNames, Generic[K, T1, T2]):
-    """An interval join, before the function that makes records of the pairs."""
+    """An interval join before `apply` or `process` adds its function."""
 
     streams: IntervalJoinStreams[K, Any, Any]
     lower_ms: int
@@ -143,18 +143,18 @@ class IntervalJoinedStreams(FlinkNames, Generic[K, T1, T2]):
     def how(self, how: How) -> IntervalJoinedStreams[K, Any, Any]:
         """Also emit records without a partner: of the "left", of the "right", or of both ("full").
 
-        Such a record is emitted once, when the watermark shows that no partner can come. So that it is not late for
-        those behind, an outer join holds watermarks back by the time that its records wait, and a millisecond.
+        Such a record is emitted once, when the watermark shows that no partner can come. So that it is not late
+        downstream, an outer join holds watermarks back by the time that its records wait, plus one millisecond.
         """
         return replace(self, kind=checked_how(how))
 
     def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoinedStreams[K, T1, T2]:
-        """Send late records of the left to this side output. They are counted as `late_records` in any case."""
+        """Send late records of the left stream to this side output. `late_records` counts them in any case."""
         check_late_tag(tag, self.streams.left, "side_output_left_late_data")
         return replace(self, late_tags=(tag, self.late_tags[1]))
 
     def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoinedStreams[K, T1, T2]:
-        """Send late records of the right to this side output. They are counted as `late_records` in any case."""
+        """Send late records of the right stream to this side output. `late_records` counts them in any case."""
         check_late_tag(tag, self.streams.right, "side_output_right_late_data")
         return replace(self, late_tags=(self.late_tags[0], tag))
 
@@ -224,7 +224,7 @@ def joined_stream(
     tags: tuple[OutputTags, tuple[OutputTag[Any] | None, OutputTag[Any] | None]],
     settings: Mapping[str, Any],
 ) -> DataStream[Any]:
-    """Add the operator of a join; `tags` are those of the function, and those for late records of each side."""
+    """Add the operator of a join; `tags` are those of the function, and those for the late records of each side."""
     env = streams[0]._env
     node = env._add(operation, name, tuple(s._inputs() for s in streams), out)
     stream: DataStream[Any] = DataStream(env, (StreamRef(node),), out)
@@ -238,7 +238,6 @@ def joined_stream(
 
 
 def checked_how(how: Any) -> How:
-    """One of the four words."""
     if how not in HOWS:
         raise ProgramError(f"how is one of {', '.join(map(repr, HOWS))}, got {how!r}")
     found: How = how
@@ -246,7 +245,7 @@ def checked_how(how: Any) -> How:
 
 
 def check_late_tag(tag: Any, stream: DataStream[Any], call: str) -> None:
-    """Refuse a tag of another type than the stream's."""
+    """Refuse a tag whose type is not the stream's."""
     if not isinstance(tag, OutputTag):
         raise ProgramError(f"{call} needs an OutputTag, got {tag!r}")
     if not tag.record_type.is_object and tag.record_type != stream.record_type:
@@ -257,12 +256,11 @@ def check_late_tag(tag: Any, stream: DataStream[Any], call: str) -> None:
 
 
 def tag_id(tag: OutputTag[Any] | None) -> str | None:
-    """The id of a tag, if there is one."""
     return None if tag is None else tag.id
 
 
 def _signed_ms(which: str, value: Any) -> int:
-    """A duration that may be negative, in milliseconds."""
+    """A duration in milliseconds that may be negative."""
     negative = False
     if isinstance(value, str):
         text = value.strip()

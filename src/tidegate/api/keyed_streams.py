@@ -1,4 +1,4 @@
-"""`KeyedStream`: a stream by key, where rolling aggregates, keyed windows and joins begin."""
+"""`KeyedStream`: a stream by key, with rolling aggregates, keyed windows and joins."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Emit = Literal["each", "batch"]
 
 
 class KeyedStream(DataStream[T], Generic[K, T]):
-    """A stream whose records of one key go to one subtask; rolling aggregates and keyed functions live here."""
+    """A stream in which all records of a key go to the same subtask."""
 
     def __init__(
         self, env: Environment, refs: tuple[StreamRef, ...], record_type: RecordType, key: Key
@@ -78,10 +78,10 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         emit: Emit | None = None,
         **outputs: Aggregate | str | int,
     ) -> DataStream[Row]:
-        """Running aggregates per key, by the names of their result columns; `emit` as for `count`.
+        """Running aggregates per key, each under the name of its result column; `emit` as for `count`.
 
-        Where one of them has no running number (a text, the best record), all work record by record, without the local
-        pre-aggregation.
+        If one of them is not a running number (a text, the best record), all are computed record by record, without
+        the local pre-aggregation.
 
         >>> from tidegate import Count, Environment, MaxBy, Sum
         >>> env = Environment(runtime="in-process")
@@ -102,7 +102,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def sum(
         self, column: Input, *, emit: Emit | None = None, output: str = "", **settings: Unpack[Settings]
     ) -> DataStream[Row]:
-        """Running sum of a column per key (None values are left out)."""
+        """Running sum of a column per key. None values are left out."""
         return self._one(Sum(column), emit, output, settings)
 
     def min(
@@ -126,7 +126,10 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         output: str = "",
         **settings: Unpack[Settings],
     ) -> DataStream[Row]:
-        """What the record with the largest `by` so far has in the selected column; a struct of several, or of all."""
+        """Running maximum by a column: the selected column of the record with the largest `by` so far.
+
+        Several columns, or all if `select` is None, become a struct.
+        """
         return self._one(MaxBy(by, select), emit, output, settings)
 
     def min_by(
@@ -138,7 +141,10 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         output: str = "",
         **settings: Unpack[Settings],
     ) -> DataStream[Row]:
-        """What the record with the smallest `by` so far has in the selected column; a struct of several, or of all."""
+        """Running minimum by a column: the selected column of the record with the smallest `by` so far.
+
+        Several columns, or all if `select` is None, become a struct.
+        """
         return self._one(MinBy(by, select), emit, output, settings)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
@@ -150,7 +156,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream[K, T]:
         """Windows of `size` records of a key; with a slide, the last `size` records, every `slide` records.
 
-        What is left when the input ends, less than a window, is not computed.
+        A window that is incomplete when the input ends is not computed.
 
         >>> from tidegate import Environment
         >>> env = Environment(runtime="in-process")
@@ -169,7 +175,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         emit: Emit | None = None,
         **settings: Unpack[Settings],
     ) -> DataStream[T]:
-        """Running reduce per key: `function(so_far, record)` gives a record of the same type.
+        """Running reduce per key: `function(so_far, record)` returns a record of the same type.
 
         Emits one result per record, or with `emit="batch"` the latest per key and batch.
         """
@@ -181,7 +187,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._then(operation, name, self._type, settings)
 
     def interval_join(self, other: KeyedStream[K, V]) -> IntervalJoinStreams[K, T, V]:
-        """Pair the records of this stream with those of another, of the same key, whose times are near.
+        """Pair the records of this stream with those of another that have the same key and a time nearby.
 
         >>> from tidegate import Environment, WatermarkStrategy
         >>> env = Environment(runtime="in-process")
@@ -207,11 +213,11 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         late_data: OutputTag[T] | None = None,
         **settings: Unpack[Settings],
     ) -> DataStream[T]:
-        """Pass the first record of each key, and then none until `within` of event time after it.
+        """Emit the first record of each key, then none of that key until `within` of event time after it.
 
-        A record passes at once, if it is the first of its key or its time is at least `within` after that of the last
-        one that passed. Late records (not after the watermark) are counted as `late_records` and dropped, or go to the
-        side output `late_data`. A key is forgotten when the watermark is `within` after it.
+        A record is emitted at once if it is the first of its key, or if its time is at least `within` after that of
+        the last emitted one. Late records (not after the watermark) are dropped, or go to the side output `late_data`;
+        the metric `late_records` counts them. A key is forgotten when the watermark is `within` after its record.
 
         >>> from tidegate import Environment, WatermarkStrategy
         >>> env = Environment(runtime="in-process")

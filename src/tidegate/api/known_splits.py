@@ -1,4 +1,4 @@
-"""Sources that know all their splits when the job starts, and readers that ask for a split when they have none left."""
+"""Sources that know all splits when the job starts, and readers that request a split when they have none left."""
 
 from __future__ import annotations
 
@@ -26,31 +26,29 @@ from tidegate.records.types import RecordType
 
 
 class KnownSplitsSource(Source[AnyRecordOut]):
-    """A source that lists its splits; a subclass says `boundedness` and `split_type`, and makes the reader."""
+    """A source that lists its splits. A subclass defines `boundedness`, `split_type` and the reader."""
 
     def __init__(self, record_type: RecordType) -> None:
         self._type = record_type
 
     @property
     def on_request(self) -> bool:
-        """Whether a reader takes the next split when it is out of work; else split i belongs to reader i."""
+        """Whether readers request splits one by one; else split i belongs to reader i modulo parallelism."""
         return True
 
     @abstractmethod
     def splits(self, parallelism: int) -> Sequence[SourceSplit]:
-        """All splits, for this many readers."""
+        """List all splits, for this many readers."""
 
     @property
     def record_type(self) -> RecordType:
-        """The type that it was made with."""
         return self._type
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Hands out all splits."""
         return self._enumerator(context, self.splits(context.parallelism))
 
     def restore_enumerator(self, context: EnumeratorContext, state: Any) -> SplitEnumerator:
-        """Hands out the splits that no reader had yet."""
+        """Make an enumerator of the splits that no reader had yet."""
         if not self.on_request:
             return AssignedSplitsEnumerator.restored(context, state, self.split_type)
         return self._enumerator(context, [msgspec.convert(split, self.split_type) for split in state])
@@ -60,9 +58,9 @@ class KnownSplitsSource(Source[AnyRecordOut]):
 
 
 class AssignedSplitsEnumerator(SplitEnumerator):
-    """Gives every reader its own splits (split i to reader i modulo parallelism) when it first asks, then no more.
+    """Gives each reader its own splits (split i to reader i modulo parallelism) at its first request, then no more.
 
-    After a restore a split still belongs to its reader: another one may have finished, and would never ask for it.
+    After a restore a split still belongs to its reader: another reader may have finished and would never request it.
     """
 
     def __init__(self, context: EnumeratorContext, splits: Sequence[Any]) -> None:
@@ -75,7 +73,7 @@ class AssignedSplitsEnumerator(SplitEnumerator):
     def restored(
         cls, context: EnumeratorContext, state: Sequence[Any], split_type: Any
     ) -> AssignedSplitsEnumerator:
-        """From what `snapshot` returned; with another number of readers they are dealt out anew."""
+        """Restore from a `snapshot`; if the number of readers has changed, distribute the splits again."""
         owned = [[msgspec.convert(split, split_type) for split in own] for own in state]
         if len(owned) != context.parallelism:
             return cls(context, [split for own in owned for split in own])
@@ -84,19 +82,17 @@ class AssignedSplitsEnumerator(SplitEnumerator):
         return made
 
     def handle_split_request(self, subtask: int) -> None:
-        """Assign what belongs to this reader, all at once, and say that nothing follows."""
         own, self._pending[subtask] = self._pending[subtask], []
         if own:
             self._context.assign(own, subtask)
         self._context.no_more_splits(subtask)
 
     def snapshot(self) -> Any:
-        """The splits not yet assigned, by reader."""
         return [list(own) for own in self._pending]
 
 
 class RequestingReader(SourceReader[AnyRecordOut]):
-    """A reader that asks for a split when it has none left: its `poll` then returns `out_of_splits()`."""
+    """A reader that requests a split when it has none left: its `poll` then returns `out_of_splits()`."""
 
     def __init__(self, context: ReaderContext) -> None:
         self._context = context
@@ -104,7 +100,7 @@ class RequestingReader(SourceReader[AnyRecordOut]):
         self._asked = False
 
     def out_of_splits(self) -> Idle | Finished:
-        """Finished if nothing follows; else ask, once, and wait."""
+        """Return FINISHED if no split follows; else request one, once, and return IDLE."""
         if self._no_more:
             return FINISHED
         if not self._asked:
@@ -113,9 +109,8 @@ class RequestingReader(SourceReader[AnyRecordOut]):
         return IDLE
 
     def add_splits(self, splits: Sequence[Any]) -> None:
-        """Extend this with what is done with the splits."""
+        """Note that the request was answered. A subclass extends this to take the splits."""
         self._asked = False
 
     def no_more_splits(self) -> None:
-        """Finish after the splits that are there."""
         self._no_more = True

@@ -1,7 +1,7 @@
-"""`RestartStrategies`: how a program says what follows a failure, as `Environment(restart_strategy=...)`.
+"""`RestartStrategies`: what a job does after a failure, as `Environment(restart_strategy=...)`.
 
-Each call returns settings; they are checked, with their place, when the environment is made. The same can be said in a
-file (`restart-strategy.type: fixed-delay`, `restart-strategy.fixed-delay.attempts: 3`).
+Each method returns settings, which the environment checks. A file can say the same
+(`restart-strategy.type: fixed-delay`, `restart-strategy.fixed-delay.attempts: 3`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RestartSettings = Mapping[str, object]
 
 
 class RestartStrategies:
-    """The strategies, by Flink's names. Parameters that are left out have the defaults of their options.
+    """The strategies, with Flink's names. A parameter that is left out has the default of its option.
 
     >>> from tidegate import Environment
     >>> env = Environment(restart_strategy=RestartStrategies.fixed_delay(3, "10 s"))
@@ -25,12 +25,12 @@ class RestartStrategies:
 
     @staticmethod
     def none() -> RestartSettings:
-        """The first failure ends the job."""
+        """Do not restart: the first failure ends the job."""
         return _settings("none")
 
     @staticmethod
     def fixed_delay(attempts: int | None = None, delay: Duration | None = None) -> RestartSettings:
-        """So many restarts, each after the same delay; the failure after the last one ends the job."""
+        """Restart at most `attempts` times, each after the same delay. The next failure ends the job."""
         return _settings("fixed-delay", attempts=attempts, delay=delay)
 
     @staticmethod
@@ -57,7 +57,10 @@ class RestartStrategies:
         reset_backoff_threshold: Duration | None = None,
         attempts_before_reset_backoff: int | None = None,
     ) -> RestartSettings:
-        """Delays that grow from failure to failure and start small again after a quiet time; without end by default."""
+        """Restart after delays that grow with each failure and are reset after a quiet time.
+
+        The number of restarts is unlimited by default.
+        """
         return _settings(
             "exponential-delay",
             initial_backoff=initial_backoff,

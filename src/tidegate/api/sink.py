@@ -1,9 +1,9 @@
 """The sink contract: a writer in each slot and, for exactly-once, a committer.
 
-A transactional sink writes where nobody looks. When a checkpoint is taken, `SinkWriter.prepare_commit` closes what was
-written up to the barrier and describes it as **committables**, which are part of the checkpoint. When the checkpoint is
-complete, the `Committer` makes them visible; after a failure that is done again from the checkpoint, so committing must
-be idempotent. What belongs to no completed checkpoint is never visible.
+A transactional sink writes where no reader looks. At a checkpoint, `SinkWriter.prepare_commit` closes what was written
+up to the barrier and describes it as **committables**, which become part of the checkpoint. When the checkpoint is
+complete, the `Committer` makes them visible. After a failure it does so again from the checkpoint, so committing must
+be idempotent. Output that belongs to no completed checkpoint never becomes visible.
 """
 
 from __future__ import annotations
@@ -28,88 +28,89 @@ from tidegate.records.types import RecordType
 
 @dataclass(frozen=True)
 class SinkJob:
-    """The job that a sink is prepared for, as its driver sees it."""
+    """The job that a sink is prepared for, as the driver sees it."""
 
     job_id: str
     attempt: int = 0
-    """The number of the driver's first attempt; another driver of the job has another."""
+    """The number of the driver's first attempt. Each driver of the job has its own, if `claimed`."""
     parallelism: int = 1
     resuming: bool = False
-    """Whether the job goes on from a checkpoint, so that what is there is its own."""
+    """Whether the job continues from a checkpoint, so that it owns what is in the target."""
     claimed: bool = True
-    """Whether drivers are counted; without, as in a job that takes no checkpoints, two may have the same `attempt`."""
+    """Whether drivers are numbered. If not, as in a job without checkpoints, two may have the same `attempt`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriterContext(SubtaskContext):
-    """What a sink writer may use. Made by the runtime."""
+    """What a sink writer may use. The runtime makes it."""
 
     subtask: SubtaskInfo
     clock: Clock
     record_type: RecordType
     counter: Callable[[str], Counter]
     send_to_driver: Callable[[Batch], None]
-    """Hand a batch to whoever collects this sink in the driver."""
+    """Send a batch to the driver, which collects or prints it."""
     driver_backlog: Callable[[], int]
-    """How many batches the driver has not taken yet."""
+    """Returns how many batches the driver has not taken yet."""
     checkpointed: bool = False
-    """Whether checkpoints are on: then committables become visible with them, else at the end of the input."""
+    """Whether checkpoints are on. They make committables visible; without them, the end of the input does."""
     recovered: tuple[Any, ...] = ()
-    """All committables of the checkpoint that the job goes on from, of every subtask; they are committed already
-    or are being committed, so they must not be touched."""
+    """The committables of all subtasks in the checkpoint that the job continues from. They are committed, or about
+    to be, so the writer must not touch them."""
     checkpoints_retained: int = 1
-    """How many completed checkpoints are kept: the job may go on from the oldest of them."""
+    """How many completed checkpoints are kept: the job may restart from the oldest."""
 
 
 class SinkWriter(ABC, Generic[AnyRecordIn, AnyCommittable]):
-    """Writes the records of one subtask; mailbox thread only."""
+    """Writes the records of one subtask. Called on the mailbox thread only."""
 
     @abstractmethod
     def write(self, batch: Batch[AnyRecordIn]) -> None:
         """Write these records; may buffer."""
 
     def flush(self, end_of_input: bool) -> None:
-        """Make everything written so far durable; with `end_of_input`, finish: nothing follows."""
+        """Make everything written so far durable. With `end_of_input`, finish: no record follows."""
 
     def prepare_commit(self, defer: Callable[[Callable[[], None]], None]) -> Sequence[AnyCommittable]:
-        """What was written since the last call, as committables (`Sink.committable_type`); what follows is new.
+        """Return what was written since the last call as committables (`Sink.committable_type`), and start afresh.
 
-        Must be short. Slow work (closing and syncing files, uploads) goes into `defer(work)`, which runs once on
-        another thread, before the committables are durable; if it fails, the checkpoint does.
+        Must be quick. Slow work (closing and syncing files, uploads) goes into `defer(work)`: it runs once on another
+        thread, before the committables are durable. If it fails, the checkpoint fails.
         """
         return ()
 
     def is_ready(self) -> bool:
-        """Whether `write` may be called now; while False the task is back-pressured. Must not block."""
+        """Whether `write` may be called now; while it may not, the task is back-pressured. Must not block."""
         return True
 
     def close(self) -> None:
-        """Release what was taken; called once, also after a failure. Unfinished output stays invisible."""
+        """Release resources. Called once, also after a failure. Unfinished output stays invisible."""
 
 
 class Committer(ABC, Generic[AnyCommittable]):
-    """Makes committables visible, in the slot. Mailbox thread only."""
+    """Makes committables visible. Runs in the slot, on the mailbox thread only."""
 
     @abstractmethod
     def commit(self, committables: Sequence[AnyCommittable]) -> None:
-        """Make them visible, and replace nothing.
+        """Make the committables visible, and replace nothing.
 
-        One that was made visible already is no error, also if a consumer has taken it away since; one that is lost is a
-        loud error. They may come from a checkpoint, which somebody may have changed: follow no name out of the target.
+        One that is visible already is not an error, even if a consumer has removed it since. One that is lost must
+        raise an error. They may come from a checkpoint that somebody has changed: do not follow a name that leads out
+        of the target.
         """
 
     def close(self) -> None:
-        """Release what was taken; called once, also after a failure."""
+        """Release resources. Called once, also after a failure."""
 
 
 class Sink(ABC, Generic[AnyRecordIn]):
-    """Somewhere to write to; a picklable description, opened only in the slots."""
+    """Where a stream ends: a picklable description that is opened only in the slots."""
 
     committable_type: type[msgspec.Struct] | None = None
-    """The class of its committables, a `msgspec.Struct`: they are stored as JSON. None: it has no transactions."""
+    """The class of its committables, a `msgspec.Struct` that is stored as JSON. None: no transactions."""
 
     def create_committer(self, context: WriterContext) -> Committer:
-        """Make the committer of one subtask; called only where there is a `committable_type`."""
+        """Make the committer of one subtask. Called only if there is a `committable_type`."""
         raise ProgramError(
             f"{type(self).__name__} has a committable_type but no committer. Define create_committer(context)"
         )
@@ -119,10 +120,10 @@ class Sink(ABC, Generic[AnyRecordIn]):
         """Make the writer of one subtask."""
 
     def check_target(self, job: SinkJob) -> None:
-        """Called in the driver before `prepare`: refuse what that would refuse, and change nothing.
+        """Called in the driver before `prepare`: refuse what `prepare` would refuse, and change nothing.
 
-        Another driver may still run the job. It is fenced, and `prepare` called, when nothing else can be refused any
-        more. `job.attempt` is only the lowest that the job may get.
+        Another driver may still run the job. When all checks have passed, that driver is fenced and `prepare` is
+        called. `job.attempt` is only a lower bound of the number that the job will get.
         """
 
     def prepare(self, job: SinkJob) -> None:
@@ -131,31 +132,31 @@ class Sink(ABC, Generic[AnyRecordIn]):
     def release(self, job: SinkJob, *, resumable: bool) -> None:
         """Called once in the driver after `prepare`, when the job has ended in any way and its processes are gone.
 
-        Give the target back. `resumable`: there may be a checkpoint from which the job goes on later, or in another
-        driver already, so what is not committed must stay. What this raises is logged. A driver that is killed does not
-        get here: the next `prepare` finds what was left.
+        Give up the claim on the target. If `resumable`, the job may continue from a checkpoint, later or already in
+        another driver: keep what is not committed. An exception here is logged. A driver that was killed does not call
+        this: the next `prepare` finds what it left.
         """
 
     def check_type(self, record_type: RecordType) -> None:
-        """Refuse, at plan time, a record type that this sink cannot write (raise `SchemaError`)."""
+        """Refuse, at plan time, a record type that this sink cannot write: raise `SchemaError`."""
 
     def target(self) -> str | None:
-        """What only one sink of a job may write to (a directory, a topic); None: sharing does no harm."""
+        """What only one sink of a job may write to (a directory, a topic); None: sinks may share it."""
         return None
 
     per_record: ClassVar[bool] = False
-    """Whether its writer runs the user's Python per record, and so wants rows."""
+    """Whether its writer runs the user's Python for each record, and so reads rows."""
 
     def describe(self) -> str:
-        """A few words for the plan: what is written, where."""
+        """A few words for the plan: what is written, and where."""
         return type(self).__name__
 
     def describe_repetition(self, name: str) -> str:
-        """What the sink of this name does with records that are replayed; asked where it has no transactions."""
+        """What this sink does with records that are replayed. Asked only if it has no transactions."""
         return f"{name} writes without transactions, so it repeats records after a recovery"
 
     def identity(self) -> Identity:
-        """What is written, where, for ids of operators without a uid (see `core/identity.py`); not for display."""
+        """What is written and where, for ids of operators without a uid (see `core/identity.py`); not for display."""
         return (class_identity(self),)
 
 
@@ -168,19 +169,15 @@ class FunctionSink(Sink[AnyRecordIn]):
         self.function = function
 
     def create_writer(self, context: WriterContext) -> SinkWriter[AnyRecordIn]:
-        """Make a writer that calls the function for each record."""
         return _FunctionWriter(self.function)
 
     def describe(self) -> str:
-        """The function's name."""
         return f"function {getattr(self.function, '__name__', type(self.function).__name__)}"
 
     def describe_repetition(self, name: str) -> str:
-        """The function is called once more."""
         return f"`{function_name(self.function)}` is called again for records that are replayed"
 
     def identity(self) -> Identity:
-        """The function."""
         return "function", function_identity(self.function)
 
 
@@ -195,18 +192,15 @@ class _FunctionWriter(SinkWriter[AnyRecordIn]):
 
 
 class BlackholeSink(Sink[object]):
-    """Takes everything and keeps nothing; for measuring."""
+    """Drops all records; for measurements."""
 
     def create_writer(self, context: WriterContext) -> SinkWriter[object]:
-        """Make a writer that drops its records."""
         return _BlackholeWriter()
 
     def describe(self) -> str:
-        """The sink's name."""
         return "blackhole"
 
     def identity(self) -> Identity:
-        """There is only one."""
         return ("blackhole",)
 
 

@@ -8,11 +8,11 @@
                 self.seen.update(True)
                 yield value
 
-What stands on the class is a declaration: a name and types, no values. In the slot, before `open`, the runtime puts the
-live state (a subclass with the same methods) under the same name on the instance, so that using it costs no more than
-an attribute. Keyed state is that of the current record's key; without a key it is refused by name.
+The class holds declarations: names and types, no values. In the slot, before `open`, the runtime sets the live state (a
+subclass with the same methods) under the same name on the instance, so that using it costs no more than an attribute.
+Keyed state is that of the current record's key; without a key, using it raises an error that names the state.
 
-What `value()`, `get()` and the iterators return is the caller's own: changing it changes nothing in the state until it
+What `value()`, `get()` and the iterators return belongs to the caller: changing it does not change the state until it
 is written back. That holds on every backend.
 """
 
@@ -46,11 +46,11 @@ from tidegate.records.types import RecordType
 
 
 class StateAccessError(TidegateError):
-    """State was used where it does not exist: outside a slot, or keyed state without a key. Names the state."""
+    """State was used where it does not exist: outside a slot, or keyed state without a key."""
 
 
 class StateSerializer(Protocol[T]):
-    """Turns values that have no Arrow type into bytes; the opt-in for anything that type hints can't describe.
+    """Turns values that have no Arrow type into bytes; the opt-in for what type hints cannot describe.
 
     `name` is stored in checkpoints and compared on restore: change it when the bytes change.
     """
@@ -58,32 +58,30 @@ class StateSerializer(Protocol[T]):
     name: str
 
     def serialize(self, value: T) -> bytes:
-        """The value as bytes."""
+        """Return the bytes of a value."""
         ...
 
     def deserialize(self, data: bytes) -> T:
-        """The value back."""
+        """Return the value of these bytes."""
         ...
 
 
 class PickleSerializer:
     """The opt-in for any Python object: `ValueState(Model, serializer=PickleSerializer())`.
 
-    Pickles can be read only while their classes can be imported (those of the script itself travel by value, and come
-    back as equal but not identical classes), and reading one runs code: use it only for checkpoints that you trust.
+    A pickle can be read only while its classes can be imported. (Classes of the script itself are pickled by value, and
+    come back as equal but not identical classes.) Reading one runs code: use it only for checkpoints that you trust.
     """
 
     name = "pickle"
 
     def serialize(self, value: object) -> bytes:
-        """The pickle."""
         try:
             return pickle.dumps(value, protocol=5)
-        except Exception:  # noqa: BLE001 - a class of the user's script cannot be named, but can travel by value
+        except Exception:  # noqa: BLE001 - a class of the user's script cannot be imported, but can be pickled by value
             return bytes(cloudpickle.dumps(value, protocol=5))
 
     def deserialize(self, data: bytes) -> Any:
-        """The object."""
         return pickle.loads(data)
 
 
@@ -91,10 +89,10 @@ class PickleSerializer:
 class StateTtl:
     """When a value expires: `duration` after it was last written (or read, with `refresh_on_read`).
 
-    In a map each entry expires by itself, a list as a whole. Expired values are invisible at once and removed soon
-    after. With `time="event"` the time is the watermark; what was written before the first watermark counts from it.
-    The end of input lets nothing expire. A machine's clock that is set back stands still for state: what has expired
-    does not come back. With `refresh_on_read`, iterating a map reads each of its entries; `is_empty()` reads none.
+    Each entry of a map expires on its own, a list as a whole. Expired values are invisible at once and removed soon
+    after. With `time="event"` the time is the watermark; a value written before the first watermark counts from there.
+    The end of input expires nothing. If the machine's clock is set back, state keeps the later time: expired values do
+    not come back. With `refresh_on_read`, iterating over a map reads each entry; `is_empty()` reads none.
 
     >>> StateTtl("1 h")
     StateTtl(duration='1 h', time='processing', refresh_on_read=False)
@@ -132,18 +130,18 @@ class StateOptions(OperatorStateOptions, total=False):
 
 
 class StateDeclaration:
-    """A named state of a function class. The name is that of the attribute, unless `name` says otherwise."""
+    """A named state of a function class. Its name is that of the attribute, unless `name` is given."""
 
     kind: ClassVar[str]
     how_to_read: ClassVar[str] = "get()"
     how_to_write: ClassVar[str]
-    """What reads and writes it; for messages."""
+    """Calls that read and write it; for messages."""
     name: str = ""
     owner: str = ""
 
     @property
     def how_to_ask(self) -> str:
-        """What tells whether there is something in it; for messages."""
+        """The call that tells whether it holds something; for messages."""
         return "get() is not None"
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -174,7 +172,7 @@ class StateDeclaration:
         __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = __delitem__ = _refuse_operator
 
     def __bool__(self) -> NoReturn:
-        # Never one that tells: of a ValueState it could mean that there is a value, or that the value is true.
+        # Refused, since it is ambiguous: `if state:` could ask whether there is a value, or whether the value is true.
         raise ProgramError(
             f"state {self.name!r} of {self.owner or 'a function'} is neither true nor false, as in `if {self.name}:`. "
             f"Ask what is in it: {self.name}.{self.how_to_ask}"
@@ -202,7 +200,7 @@ class KeyedState(StateDeclaration):
 
 
 class ValueState(KeyedState, Generic[T]):
-    """One value per key; `default` while there is none."""
+    """One value per key, or `default` if there is none."""
 
     kind = "value"
     how_to_read = "value()"
@@ -230,7 +228,6 @@ class ValueState(KeyedState, Generic[T]):
 
     @property
     def how_to_ask(self) -> str:
-        """With a default the value is never None."""
         return "value() is not None" if self.default is None else "value(), the default if there is nothing"
 
     def value(self) -> T:
@@ -258,7 +255,7 @@ class ListState(KeyedState, Generic[T]):
         self.type = type
 
     def get(self) -> list[T]:
-        """The key's elements, oldest first; empty if there are none."""
+        """The key's elements, oldest first; an empty list if there are none."""
         self._refuse()
 
     def add(self, value: T) -> None:
@@ -279,7 +276,7 @@ class ListState(KeyedState, Generic[T]):
 
 
 class Entries(StateDeclaration, Generic[K, V]):
-    """What all states that are maps can do."""
+    """The methods of all states that are maps."""
 
     kind = "map"
     how_to_read = "get(key), contains(key) or items()"
@@ -308,7 +305,7 @@ class Entries(StateDeclaration, Generic[K, V]):
         self._refuse()
 
     def remove(self, key: K) -> None:
-        """Remove an entry; one that does not exist is no error."""
+        """Remove an entry, if it exists."""
         self._refuse()
 
     def contains(self, key: K) -> bool:
@@ -316,7 +313,7 @@ class Entries(StateDeclaration, Generic[K, V]):
         self._refuse()
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """All entries. Their order is the backend's own and means nothing."""
+        """All entries. Their order depends on the backend and means nothing."""
         self._refuse()
 
     def keys(self) -> Iterator[K]:
@@ -341,7 +338,7 @@ class MapState(Entries[K, V], KeyedState):
 
 
 class ReducingState(KeyedState, Generic[T]):
-    """One value per key into which each added one is reduced by `function(so_far, value)`."""
+    """One value per key; each added value is reduced into it by `function(so_far, value)`."""
 
     kind = "reducing"
     how_to_write = "add(value)"
@@ -354,7 +351,7 @@ class ReducingState(KeyedState, Generic[T]):
         self.function = function
 
     def get(self) -> T | None:
-        """What was reduced so far, or None."""
+        """The result so far, or None if nothing was added."""
         self._refuse()
 
     def add(self, value: T) -> None:
@@ -367,27 +364,27 @@ class ReducingState(KeyedState, Generic[T]):
 
 
 class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
-    """An incremental aggregation: an accumulator of its own type, kept in state."""
+    """An incremental aggregation with an accumulator, which is kept in state."""
 
     @abstractmethod
     def create_accumulator(self) -> ACC:
-        """The accumulator of no records."""
+        """Return the accumulator of no records."""
 
     @abstractmethod
     def add(self, value: IN, accumulator: ACC) -> ACC:
-        """The accumulator with one more record."""
+        """Return the accumulator with one more record."""
 
     @abstractmethod
     def get_result(self, accumulator: ACC) -> OUT:
-        """The result of an accumulator."""
+        """Return the result of an accumulator."""
 
     def merge(self, left: ACC, right: ACC) -> ACC:
-        """Two accumulators as one; only needed where accumulators meet."""
+        """Return two accumulators as one; needed only for windows that merge (sessions)."""
         raise ProgramError(f"{type(self).__name__} cannot merge two accumulators. Define merge(left, right)")
 
 
 class AggregatingState(KeyedState, Generic[IN, OUT]):
-    """An accumulator per key; `accumulator_type` is the type of what is stored."""
+    """An accumulator per key, stored as `accumulator_type`."""
 
     kind = "aggregating"
     how_to_write = "add(value)"
@@ -403,7 +400,7 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
         self.function = function
 
     def get(self) -> OUT | None:
-        """The result of what was added so far, or None."""
+        """The result of the values added so far, or None if there are none."""
         self._refuse()
 
     def add(self, value: IN) -> None:
@@ -416,7 +413,7 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
 
 
 class OperatorState(StateDeclaration):
-    """State of a subtask, not of a key; usable in every function."""
+    """State of a subtask instead of a key; usable in every function."""
 
     def __init__(self, *, name: str = "", serializer: StateSerializer[Any] | None = None) -> None:
         self.name = name
@@ -424,7 +421,7 @@ class OperatorState(StateDeclaration):
 
 
 class OperatorListState(OperatorState, Generic[T]):
-    """A list per subtask; on rescale its entries are dealt out over the new subtasks."""
+    """A list per subtask; on rescale its entries are distributed over the new subtasks."""
 
     kind = "list"
     how_to_write = "add(value), or update(values) for the whole list"
@@ -453,13 +450,13 @@ class OperatorListState(OperatorState, Generic[T]):
 
 
 class UnionListState(OperatorListState[T]):
-    """A list per subtask; on restore every subtask gets the entries of all, and takes what it wants."""
+    """A list per subtask; on restore every subtask gets the entries of all subtasks."""
 
     redistribution = "union"
 
 
 class BroadcastState(Entries[K, V], OperatorState):
-    """A map that is the same in all subtasks, changed by broadcast records only: on the other side it is read-only."""
+    """A map that is equal in all subtasks. Only broadcast records may change it: for other records it is read-only."""
 
     redistribution: ClassVar[str] = "broadcast"
 
@@ -473,11 +470,11 @@ _DECLARED: Final = "_tidegate_states"
 
 
 def take_declarations(cls: type) -> None:
-    """Take the states that a class declares off it, to where `declared_states` finds them; as the class is made.
+    """Move the state declarations of a new class from its attributes to where `declared_states` finds them.
 
-    An attribute of an instance that the class has too is slow to read (CPython 3.11 has a fast way only where the class
-    has none), and functions read their states for every record. What is annotated stays: it may be a field of a
-    dataclass. So does what replaces something of a base, a property say, which would be seen again.
+    Functions read their states for every record, and an instance attribute is slow to read if the class has one of the
+    same name (CPython 3.11 specialises only the other case). An annotated declaration stays: it may be a field of a
+    dataclass. So does one that overrides an attribute of a base, such as a property, which would reappear.
     """
     stays = set(vars(cls).get("__annotations__", ())).union(*map(vars, cls.__mro__[1:]))
     own = {
@@ -487,12 +484,12 @@ def take_declarations(cls: type) -> None:
     }
     for name in own:
         delattr(cls, name)
-    # A class may be made again from what is left of it: by @dataclass(slots=True), for one.
+    # A class may be created again from the remaining attributes, for example by @dataclass(slots=True).
     setattr(cls, _DECLARED, vars(cls).get(_DECLARED, {}) | own)
 
 
 def give_declarations(function: object) -> None:
-    """Put what was taken off the class on a new instance, where the live states will be: a use too soon is refused."""
+    """Set the declarations on a new instance; until live states replace them, any use raises an error."""
     for attribute, declaration in _states_of(type(function)).items():
         object.__setattr__(function, attribute, declaration)  # it may be a frozen dataclass
 
@@ -509,7 +506,7 @@ def _states_of(cls: type) -> dict[str, StateDeclaration]:
 
 
 def declared_states(function: object) -> dict[str, StateDeclaration]:
-    """The states that a function object's class declares, by attribute; two of one name are refused."""
+    """The states that the class of a function declares, by attribute. Two states of one name are refused."""
     found = _states_of(type(function))
     names: dict[str, str] = {}
     for attribute, declaration in found.items():

@@ -1,4 +1,4 @@
-"""Streams: the fluent program that a user writes; each call adds a transformation and returns a new stream."""
+"""`DataStream`: how a user writes a program. Each call adds a transformation and returns a new stream."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ if TYPE_CHECKING:
 
 
 class NoKey:
-    """The key of a stream without keys, for a type checker: a function that needs one does not fit."""
+    """The key type of a stream without keys: a type checker refuses a function that needs a key."""
 
 
 class NotKeyedError(ProgramError, AttributeError):
-    """A stream without keys was asked for what only a stream with keys can do."""
+    """A method of keyed streams was called on a stream without keys."""
 
 
 class DataStream(OperatorSettings, Generic[T]):
-    """Records of one type, flowing. Made by an `Environment`; every operation returns a new stream.
+    """A stream of records of one type. An `Environment` makes it; every operation returns a new stream.
 
     >>> from tidegate import Environment
     >>> env = Environment(runtime="in-process")
@@ -115,7 +115,7 @@ class DataStream(OperatorSettings, Generic[T]):
         returns: TypeForm[O] = NOT_GIVEN,
         **settings: Unpack[Settings],
     ) -> DataStream[O]:
-        """Turn each record into another. The type comes from the return hint, or from `returns`."""
+        """Turn each record into another. Its type is the return hint of the function, or `returns`."""
         check_callable(function, MapFunction, "map")
         return self._apply(
             "map", MapFunction, function, result_type(function, "map", returns, many=False), settings
@@ -179,7 +179,7 @@ class DataStream(OperatorSettings, Generic[T]):
         side_outputs: OutputTags = (),
         **settings: Unpack[Settings],
     ) -> DataStream[O]:
-        """Run a `ProcessFunction`: any number of records out, also to the `side_outputs` named here."""
+        """Run a `ProcessFunction`, which emits any number of records, also to the `side_outputs` named here."""
         if not isinstance(function, ProcessFunction):
             check_callable(function, ProcessFunction, "process")
         require_keys(function, self._key(), self._node.name)
@@ -199,10 +199,10 @@ class DataStream(OperatorSettings, Generic[T]):
         retry: AsyncRetry | None = None,
         **settings: Unpack[Settings],
     ) -> DataStream[O]:
-        """Ask the outside for each record with an `async def` function, `capacity` records at a time.
+        """Make a request for each record with an `async def` function, for at most `capacity` records at a time.
 
         The function returns one record; an `AsyncFunction` returns any number. Results come in the order of the input,
-        or with `ordered=False` as they are answered (never past a watermark). What is in flight is in checkpoints.
+        or with `ordered=False` in the order of the answers (never past a watermark). Checkpoints hold open requests.
 
         >>> from tidegate import Environment
         >>> async def look_up(user: int) -> str:
@@ -245,9 +245,9 @@ class DataStream(OperatorSettings, Generic[T]):
         returns: object = None,
         **settings: Unpack[Settings],
     ) -> DataStream[Any]:
-        """Turn each Arrow record batch into another, of the schema `returns` (default: the same type).
+        """Turn each Arrow record batch into another, with the schema `returns` (default: the same type).
 
-        With event time: as many rows, in the same order, keep their timestamps; more or fewer rows have none.
+        Event time: if the new batch has as many rows, row i keeps its timestamp; else the rows have no timestamps.
         """
         self._columnar("map_batches")
         if not callable(function):
@@ -262,8 +262,8 @@ class DataStream(OperatorSettings, Generic[T]):
     def select(self, *expressions: Columns, **settings: pl.Expr | str | int) -> DataStream[Row]:
         """Make new columns from polars expressions or column names; only these remain.
 
-        An expression with a keyword gets that name, as in polars. (`name="..."` and the other settings of an operator
-        are no expressions, so they stay what they are.)
+        The keyword of an expression names its column, as in polars. (A setting of the operator, such as `name="..."`,
+        is not an expression and stays a setting.)
 
         >>> import polars as pl
         >>> from tidegate import Environment
@@ -275,7 +275,7 @@ class DataStream(OperatorSettings, Generic[T]):
         return self._expressions("select", expressions, settings)
 
     def with_columns(self, *expressions: Columns, **settings: pl.Expr | str | int) -> DataStream[Row]:
-        """Add or replace columns by polars expressions; the others remain. Keywords name them, as in `select`."""
+        """Add or replace columns with polars expressions; the others remain. Keywords name columns, as in `select`."""
         return self._expressions("with_columns", expressions, settings)
 
     # ---- event time ----
@@ -283,7 +283,7 @@ class DataStream(OperatorSettings, Generic[T]):
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy, **settings: Unpack[Settings]
     ) -> DataStream[T]:
-        """Give the records event times here; closer to the source (`from_source(source, strategy)`) is better.
+        """Give the records event times. At the source it is better: `from_source(source, strategy)`.
 
         >>> from tidegate import Environment, WatermarkStrategy
         >>> env = Environment(runtime="in-process")
@@ -313,30 +313,30 @@ class DataStream(OperatorSettings, Generic[T]):
     def key_by(self, *key: str) -> KeyedStream[Any, T]: ...
 
     def key_by(self, *key: Any, returns: object = None) -> KeyedStream[Any, T]:
-        """Group records by columns, or by a function of the record: one key, one subtask, in order.
+        """Group records by columns, or by a function of the record. A key's records go to one subtask, in order.
 
-        A key of None is a key like any other. A function without a return hint works, slower.
+        A key of None is a key like any other. A key function without a return hint works, but is slower.
         """
         from tidegate.api.keyed_streams import KeyedStream
 
         return KeyedStream(self._env, self._refs, self._type, make_key(self._type, key, returns))
 
     def window_all(self, assigner: WindowAssigner) -> WindowedStream[None, T]:
-        """Cut the whole stream into windows, whatever the keys; it is computed by one subtask."""
+        """Cut the whole stream into windows, without keys. One subtask computes them."""
         from tidegate.api.windowed_streams import WindowedStream
 
         return WindowedStream(DataStream(self._env, self._refs, self._type), assigner)
 
     def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream[None, T]:
-        """Windows of `size` records of the whole stream, computed by one subtask."""
+        """Windows of `size` records of the whole stream, as `KeyedStream.count_window`. One subtask computes them."""
         from tidegate.api.windowed_streams import count_windows
 
         return count_windows(DataStream(self._env, self._refs, self._type), size, slide)
 
     def union(self, *others: DataStream[T]) -> DataStream[T]:
-        """This stream and others of the same type as one; order holds only within each.
+        """Merge this stream with others of the same type; order holds only within each.
 
-        A stream may be there twice (`s.union(s)`): then each of its records is.
+        A stream may occur twice (`s.union(s)`): then each of its records does.
         """
         refs = self._refs
         for other in others:
@@ -353,7 +353,7 @@ class DataStream(OperatorSettings, Generic[T]):
         return DataStream(self._env, refs, self._type)
 
     def connect(self, other: DataStream[V]) -> ConnectedStreams[T, V]:
-        """This stream and one of another type, for a function that sees both."""
+        """Pair this stream with one of any type, for a function that processes both."""
         if not isinstance(other, DataStream):
             raise ProgramError(f"connect needs a stream, got {kind_of(other)}: {other!r}")
         if other._env is not self._env:
@@ -372,7 +372,7 @@ class DataStream(OperatorSettings, Generic[T]):
         return JoinedStreams(self, other, "join")
 
     def co_group(self, other: DataStream[V]) -> JoinedStreams[T, V, WindowCoGroupedStreams[T, V]]:
-        """Compute something of all records of two streams that have the same key and are in the same window.
+        """Compute results from all records of two streams that have the same key and are in the same window.
 
         `a.co_group(b).where("id").equal_to("id").window(TumblingEventTimeWindows("1 min")).apply(f)`
         """
@@ -381,7 +381,7 @@ class DataStream(OperatorSettings, Generic[T]):
         return JoinedStreams(self, other, "co_group")
 
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
-        """The records that the operator before emitted to this tag."""
+        """The records that this stream's operator emitted to the tag."""
         declared = self._own_node("get_side_output").side_outputs
         if tag.id not in declared:
             names = ", ".join(sorted(declared)) or "none"
@@ -394,27 +394,27 @@ class DataStream(OperatorSettings, Generic[T]):
     # ---- partitioning ----
 
     def forward(self) -> DataStream[T]:
-        """Subtask i to subtask i of the next operator; needs equal parallelism."""
+        """Send the records of subtask i to subtask i of the next operator; both need the same parallelism."""
         return self._partitioned(p.Forward())
 
     def rebalance(self) -> DataStream[T]:
-        """Evenly to all subtasks of the next operator."""
+        """Send records evenly to all subtasks of the next operator."""
         return self._partitioned(p.Rebalance())
 
     def rescale(self) -> DataStream[T]:
-        """Evenly to a near group of subtasks of the next operator."""
+        """Send records evenly to a nearby group of subtasks of the next operator."""
         return self._partitioned(p.Rescale())
 
     def shuffle(self) -> DataStream[T]:
-        """At random to the subtasks of the next operator."""
+        """Send each record to a random subtask of the next operator."""
         return self._partitioned(p.Shuffle())
 
     def broadcast(self) -> DataStream[T]:
-        """Every record to every subtask of the next operator."""
+        """Send every record to every subtask of the next operator."""
         return self._partitioned(p.Broadcast())
 
     def global_(self) -> DataStream[T]:
-        """Every record to subtask 0 of the next operator."""
+        """Send every record to subtask 0 of the next operator."""
         return self._partitioned(p.Global())
 
     @overload
@@ -428,7 +428,7 @@ class DataStream(OperatorSettings, Generic[T]):
     def partition_custom(
         self, function: Callable[[Any, int], int], *key: Any, returns: object = None
     ) -> DataStream[T]:
-        """To the subtask that `function(key, number_of_subtasks)` returns."""
+        """Send each record to the subtask that `function(key, number_of_subtasks)` returns."""
         if not callable(function):
             raise ProgramError(f"partition_custom needs a callable, got {function!r}")
         check_arguments(
@@ -439,7 +439,7 @@ class DataStream(OperatorSettings, Generic[T]):
     # ---- results ----
 
     def sink_to(self, sink: Sink[T] | Callable[[T], object], **settings: Unpack[Settings]) -> DataStreamSink:
-        """End the stream in a sink: an object of the sink contract, or a function called with every record.
+        """End the stream in a sink: a `Sink`, or a function that is called with every record.
 
         A stream may have several sinks, and other operators beside them: every sink gets every record.
         """
@@ -469,7 +469,7 @@ class DataStream(OperatorSettings, Generic[T]):
         return self.sink_to(PrintSink(sink_identifier or None), name=name)
 
     def execute_and_collect(self, job_name: str | None = None) -> Iterator[T]:
-        """Run the job that leads to this stream (and to no other sink) and yield its records as they come."""
+        """Run the job that leads to this stream (and to no other sink) and yield its records as they arrive."""
         sink = self._collect_sink()
         return self._env._collect(sink._node, job_name)
 
@@ -484,12 +484,12 @@ class DataStream(OperatorSettings, Generic[T]):
         return self._env._explain_stream(self, format, job_name)
 
     def to_dataframe(self, job_name: str | None = None) -> DataFrame:
-        """Run the bounded job that leads to this stream and give its records as a Spark DataFrame."""
+        """Run the bounded job that leads to this stream and return its records as a Spark DataFrame."""
         return self._env._to_dataframe(self, job_name)
 
     # ---- inside ----
 
-    if not TYPE_CHECKING:  # a type checker is to see that there is no such method
+    if not TYPE_CHECKING:  # a type checker shall see that there is no such method
 
         def __getattr__(self, name: str) -> Any:
             from tidegate.api.keyed_streams import KeyedStream

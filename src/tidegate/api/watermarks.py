@@ -1,7 +1,7 @@
 """`WatermarkStrategy`: where a stream's event times come from, and how far they are complete.
 
-A watermark T is a promise: no record with a timestamp at or before T follows. A tight one gives results early and makes
-more records late, a loose one waits longer. In the words of older Flink, `periodic` is an
+A watermark T is a promise: no record with a timestamp at or before T follows. A tight watermark emits results early but
+makes more records late; a loose one waits longer. In terms of older Flink, `periodic` is an
 `AssignerWithPeriodicWatermarks` and `punctuated` an `AssignerWithPunctuatedWatermarks`.
 """
 
@@ -29,18 +29,18 @@ TimestampOf = str | pl.Expr | Callable[[Any], Any]
 
 
 class WatermarkGenerator(ABC, Generic[AnyRecordIn]):
-    """Decides how far event time has come, from the records of one split. Yours to derive from; one thread.
+    """Decides, from the records of one split, how far event time has advanced. Derive your own from it.
 
-    Each split of a source has its own, made by the factory that the strategy was given. What it keeps in attributes is
-    not in checkpoints: after a recovery it starts anew, but the watermark does not go back.
+    Each split of a source has its own generator, made by the strategy's factory; one thread calls it. Its attributes
+    are not in checkpoints: after a recovery there is a new generator, but the watermark does not go back.
     """
 
     @abstractmethod
     def on_event(self, event: AnyRecordIn, timestamp_ms: int) -> int | None:
-        """Look at a record; a number is a watermark that is sent at once (punctuated), None is none."""
+        """Look at a record. A returned number is a watermark, which is sent at once (punctuated); None sends none."""
 
     def on_periodic(self) -> int | None:
-        """The watermark by now, asked every `watermark.interval`; None: as before."""
+        """Return the current watermark, or None if it has not changed. Called every `watermark.interval`."""
         return None
 
 
@@ -49,7 +49,6 @@ class _Punctuated(WatermarkGenerator):
         self._function = function
 
     def on_event(self, event: Any, timestamp_ms: int) -> int | None:
-        """What the user's function says."""
         return self._function(event, timestamp_ms)
 
 
@@ -63,7 +62,7 @@ class WatermarkAlignment:
 
 @dataclass(frozen=True)
 class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
-    """How records get their event time, and the stream its watermarks. Made by the class methods below.
+    """How records get their event time, and the stream its watermarks. The class methods below make one.
 
     >>> WatermarkStrategy.bounded("2 s", "ts").with_idleness("1 min").describe()
     'timestamps from ts, at most 2 s out of order, idle after 1 min'
@@ -79,23 +78,23 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
 
     @classmethod
     def bounded(cls, out_of_orderness: Duration, timestamp: TimestampOf | None = None) -> WatermarkStrategy:
-        """Records come at most this much later than one with a higher timestamp.
+        """A record arrives at most this much later than one with a higher timestamp.
 
-        `timestamp` is a column, a polars expression, or a function of the record; None: what the source gives.
+        `timestamp` is a column, a polars expression, or a function of the record; None: the source provides it.
         """
         delay_ms = _duration("bounded", "out_of_orderness", out_of_orderness, least=0)
         return cls(_checked(timestamp), "bounded", delay_ms)
 
     @classmethod
     def monotonous(cls, timestamp: TimestampOf | None = None) -> WatermarkStrategy:
-        """Timestamps never go down within a split."""
+        """Timestamps never decrease within a split."""
         return cls(_checked(timestamp), "bounded")
 
     @classmethod
     def periodic(
         cls, generator: Callable[[], WatermarkGenerator], timestamp: TimestampOf | None = None
     ) -> WatermarkStrategy:
-        """Your own `WatermarkGenerator`, made anew for each split by calling `generator`."""
+        """Use your own `WatermarkGenerator`; `generator` is called to make one for each split."""
         if not callable(generator):
             raise ProgramError(
                 f"WatermarkStrategy.periodic needs a class or function that makes a WatermarkGenerator, got "
@@ -107,7 +106,7 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
     def punctuated(
         cls, function: Callable[[Any, int], int | None], timestamp: TimestampOf | None = None
     ) -> WatermarkStrategy:
-        """`function(record, timestamp_ms)` gives a watermark, which is sent behind the record, or None."""
+        """`function(record, timestamp_ms)` returns a watermark, which is sent after the record, or None."""
         if not callable(function):
             raise ProgramError(
                 f"WatermarkStrategy.punctuated needs a function of a record and its timestamp, got {function!r}"
@@ -119,11 +118,11 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
 
     @classmethod
     def no_watermarks(cls, timestamp: TimestampOf | None = None) -> WatermarkStrategy:
-        """Timestamps alone: event time stands still until the end of input."""
+        """Timestamps without watermarks: event time does not advance until the end of input."""
         return cls(_checked(timestamp), "none")
 
     def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
-        """A split without records for so long holds the clock back no more, until its next record."""
+        """A split without records for this long no longer holds event time back, until its next record."""
         return replace(self, idleness_ms=_duration("with_idleness", "timeout", timeout, least=1))
 
     def with_alignment(self, group: str, max_drift: Duration) -> WatermarkStrategy:
@@ -134,7 +133,7 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
         return replace(self, alignment=WatermarkAlignment(group, drift_ms))
 
     def with_missing_timestamps(self, tag: OutputTag[Any]) -> WatermarkStrategy:
-        """Records without a timestamp go to this side output; without one they fail the job."""
+        """Send records without a timestamp to this side output. Without it, they fail the job."""
         if not isinstance(tag, OutputTag):
             raise ProgramError(f"with_missing_timestamps needs an OutputTag, got {tag!r}")
         return replace(self, missing=tag)
@@ -162,7 +161,7 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
         return frozenset(self.timestamp.meta.root_names())
 
     def check_type(self, record_type: RecordType, where: str) -> None:
-        """Refuse a timestamp column or expression that is not one of the stream's, or not a time."""
+        """Refuse a timestamp column or expression that the stream does not have, or that is not a time."""
         stamp = self.timestamp
         if stamp is None or not isinstance(stamp, (str, pl.Expr)):
             return
@@ -210,7 +209,7 @@ class WatermarkStrategy(FlinkNames, metaclass=NamesOfClass):
         return ", ".join(parts)
 
     def timestamp_words(self) -> str:
-        """Where the timestamps come from."""
+        """Where the timestamps come from, in words."""
         if self.timestamp is None:
             return "the source"
         if isinstance(self.timestamp, (str, pl.Expr)):

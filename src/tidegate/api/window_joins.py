@@ -1,10 +1,10 @@
-"""Window joins and co-groups, as the user writes them, step by step.
+"""Window joins and co-groups, step by step.
 
     a.join(b).where("id").equal_to("id").window(TumblingEventTimeWindows("1 min")).apply(pair)
     a.co_group(b).where("id").equal_to("id").window(...).apply(both)
 
-A join calls its function for each pair of records of one key and one window (and, if it is an outer one, for those
-without a partner, with None for the side that is missing), a co-group once with all records of both.
+A join calls its function for each pair of records of one key and one window. An outer join also calls it for records
+without a partner, with None for the missing side. A co-group calls its function once, with all records of both sides.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tidegate.records.types import RecordType
 
 Form = Literal["join", "co_group"]
 W = TypeVar("W", default=Any)
-"""What `window` gives: `WindowJoinedStreams` or `WindowCoGroupedStreams`."""
+"""What `window` returns: `WindowJoinedStreams` or `WindowCoGroupedStreams`."""
 
 
 class CoGroupFunction(Function, Generic[IN1, IN2, OUT]):
-    """Computes something of all records of one key and one window, of two streams."""
+    """Computes results from all records of two streams that have the same key and window."""
 
     @abstractmethod
     def co_group(self, left: Sequence[IN1], right: Sequence[IN2]) -> Iterable[OUT] | None:
@@ -50,7 +50,7 @@ class CoGroupFunction(Function, Generic[IN1, IN2, OUT]):
 
 @dataclass(frozen=True, eq=False)
 class JoinedStreams(FlinkNames, Generic[T1, T2, W]):
-    """Two streams to be joined by windows; `where` gives the key of the first."""
+    """Two streams to be joined by windows; `where` sets the key of the first."""
 
     left: DataStream[T1]
     right: DataStream[T2]
@@ -69,13 +69,13 @@ class JoinedStreams(FlinkNames, Generic[T1, T2, W]):
     def where(self, *key: str) -> Where[Any, T1, T2, W]: ...
 
     def where(self, *key: Any, returns: Any = None) -> Where[Any, T1, T2, W]:
-        """The key of the first stream: columns, or a function, as in `key_by`."""
+        """Set the key of the first stream: columns, or a function, as in `key_by`."""
         return Where(self, self.left.key_by(*key, returns=returns))
 
 
 @dataclass(frozen=True, eq=False)
 class Where(FlinkNames, Generic[K, T1, T2, W]):
-    """The key of the first stream is known; `equal_to` gives that of the second."""
+    """A window join with the key of the first stream; `equal_to` sets that of the second."""
 
     streams: JoinedStreams[T1, T2, W]
     left: KeyedStream[K, T1]
@@ -87,7 +87,7 @@ class Where(FlinkNames, Generic[K, T1, T2, W]):
     def equal_to(self, *key: str) -> EqualTo[T1, T2, W]: ...
 
     def equal_to(self, *key: Any, returns: Any = None) -> EqualTo[T1, T2, W]:
-        """The key of the second stream, of the same type."""
+        """Set the key of the second stream, of the same type."""
         right = self.streams.right.key_by(*key, returns=returns)
         check_key_types_meet(self.left._key_spec, right._key_spec)
         return EqualTo(self.left, right, self.streams.form)
@@ -95,21 +95,21 @@ class Where(FlinkNames, Generic[K, T1, T2, W]):
 
 @dataclass(frozen=True, eq=False)
 class EqualTo(FlinkNames, Generic[T1, T2, W]):
-    """Both keys are known; `window` says which records belong together."""
+    """A window join with both keys; `window` sets the windows."""
 
     left: KeyedStream[Any, T1]
     right: KeyedStream[Any, T2]
     form: Form
 
     def window(self, assigner: WindowAssigner) -> W:
-        """The windows, of any kind."""
+        """Set the windows, of any kind."""
         made = WindowJoinedStreams if self.form == "join" else WindowCoGroupedStreams
         return cast(W, made(self.left, self.right, WindowedStream(self.left, assigner)))
 
 
 @dataclass(frozen=True, eq=False)
 class StreamsInWindows(FlinkNames, Generic[T1, T2]):
-    """Two streams in windows, before the function. `windowed` holds what windows do: trigger, lateness."""
+    """Two streams in windows, before the function. `windowed` holds the trigger and the lateness."""
 
     left: KeyedStream[Any, Any]
     right: KeyedStream[Any, Any]
@@ -118,20 +118,20 @@ class StreamsInWindows(FlinkNames, Generic[T1, T2]):
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = (None, None)
 
     def trigger(self, trigger: Trigger[Any]) -> Self:
-        """Say when windows are computed; each time, all their pairs are."""
+        """Set when windows are computed. Each firing computes all pairs."""
         return replace(self, windowed=self.windowed.trigger(trigger))
 
     def allowed_lateness(self, lateness: Duration) -> Self:
-        """Keep windows so much longer than the watermark; a record that comes in that time fires its window again."""
+        """Keep windows this much longer than the watermark; a record in that time fires its window again."""
         return replace(self, windowed=self.windowed.allowed_lateness(lateness))
 
     def side_output_left_late_data(self, tag: OutputTag[Any]) -> Self:
-        """Send records of the left that are too late to this side output; they are counted in any case."""
+        """Send left records that are too late to this side output. `late_records` counts them in any case."""
         check_late_tag(tag, self.left, "side_output_left_late_data")
         return replace(self, late_tags=(tag, self.late_tags[1]))
 
     def side_output_right_late_data(self, tag: OutputTag[Any]) -> Self:
-        """Send records of the right that are too late to this side output; they are counted in any case."""
+        """Send right records that are too late to this side output. `late_records` counts them in any case."""
         check_late_tag(tag, self.right, "side_output_right_late_data")
         return replace(self, late_tags=(self.late_tags[0], tag))
 
@@ -171,7 +171,7 @@ class StreamsInWindows(FlinkNames, Generic[T1, T2]):
 
 
 class WindowJoinedStreams(StreamsInWindows[T1, T2]):
-    """A window join, before its function; in an outer one (`how`) a side is None where it has no partner."""
+    """A window join before its function. In an outer join (`how`) a missing partner is None."""
 
     @overload
     def how(self, how: Literal["inner"]) -> WindowJoinedStreams[T1, T2]: ...
@@ -196,17 +196,17 @@ class WindowJoinedStreams(StreamsInWindows[T1, T2]):
         returns: TypeForm[O] = NOT_GIVEN,
         **settings: Unpack[Settings],
     ) -> DataStream[O]:
-        """Compute windows with `function(left, right)`, one record per pair."""
+        """Compute windows with `function(left, right)`, which returns one record per pair."""
         check_callable(function, JoinFunction, "apply")
         out = result_type(function, "join", returns, many=False)
         return self._joined("join", function, out, settings)
 
 
 class WindowCoGroupedStreams(StreamsInWindows[T1, T2]):
-    """A window co-group, before its function."""
+    """A window co-group before its function."""
 
     apply = StreamsInWindows.co_group
 
     def how(self, how: object) -> NoReturn:
-        """Refused: the function sees both sides, and which one is empty."""
+        """Refused: the function of a co-group gets both sides and sees which one is empty."""
         raise ProgramError("how belongs to a join; the function of a co_group sees both sides anyway")

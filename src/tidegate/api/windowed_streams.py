@@ -1,4 +1,4 @@
-"""`WindowedStream`: a stream cut into windows, between `window(...)` and the operation that computes them."""
+"""`WindowedStream`: a stream cut into windows; its methods configure the windows or compute them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from tidegate.records.types import RecordType
 
 
 class WindowedStream(FlinkNames, Generic[K, T]):
-    """A stream cut into windows. `trigger`, `evictor` and the others each give a new one; the rest computes.
+    """A stream cut into windows. `trigger`, `evictor` and the like return a new one; the other methods compute.
 
     >>> from tidegate import Environment, TumblingEventTimeWindows, WatermarkStrategy
     >>> env = Environment(runtime="in-process")
@@ -86,22 +86,22 @@ class WindowedStream(FlinkNames, Generic[K, T]):
     def __repr__(self) -> str:
         return f"<WindowedStream of {self._stream!r}: {self._windows.window_words()}>"
 
-    # ---- what windows do ----
+    # ---- configuration ----
 
     def trigger(self, trigger: Trigger[T]) -> WindowedStream[K, T]:
-        """Say when windows are computed; the assigner's own trigger is then gone."""
+        """Set when windows are computed; this replaces the default trigger of the assigner."""
         if not isinstance(trigger, Trigger):
             raise ProgramError(f"trigger needs a Trigger (an instance), got {trigger!r}")
         return self._changed(trigger=trigger)
 
     def evictor(self, evictor: Evictor[T]) -> WindowedStream[K, T]:
-        """Leave elements out when windows are computed; all elements are kept until then."""
+        """Leave out elements when windows are computed; all elements are kept until the window is cleaned up."""
         if not isinstance(evictor, Evictor):
             raise ProgramError(f"evictor needs an Evictor (an instance), got {evictor!r}")
         return self._changed(evictor=evictor)
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStream[K, T]:
-        """Keep windows so much longer than the watermark; a record that comes in that time fires its window again."""
+        """Keep windows this much longer than the watermark; a record in that time fires its window again."""
         self._event_time_only("allowed_lateness")
         try:
             lateness_ms = parse_duration_ms(lateness)
@@ -112,7 +112,7 @@ class WindowedStream(FlinkNames, Generic[K, T]):
     def side_output_late_data(self, tag: OutputTag[T]) -> WindowedStream[K, T]:
         """Send records that are too late for all their windows to this side output of the result.
 
-        They are counted as `late_records` in any case.
+        The metric `late_records` counts them in any case.
         """
         self._event_time_only("side_output_late_data")
         if not isinstance(tag, OutputTag):
@@ -127,7 +127,7 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         changed._late_tag = tag
         return changed
 
-    # ---- what is computed: the user's functions ----
+    # ---- the user's functions ----
 
     @overload
     def reduce(
@@ -154,7 +154,7 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         side_outputs: OutputTags = (),
         **settings: Unpack[Settings],
     ) -> DataStream[Any]:
-        """Combine the records of a window, as they come, with `function(so_far, record)`.
+        """Combine the records of a window, as they arrive, with `function(so_far, record)`.
 
         The result is a record of the same type, or what the `window_function` makes of it.
         """
@@ -205,7 +205,7 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         side_outputs: Any = (),
         **outputs: Aggregate | str | int,
     ) -> DataStream[Any]:
-        """Built-in aggregates by the names of their result columns, or an `AggregateFunction` of your own.
+        """Compute built-in aggregates, each under the name of its result column, or your own `AggregateFunction`.
 
         `aggregate(total=Sum("x"), n=Count())` gives rows: the key columns, `window_start`, `window_end`, `total`, `n`.
 
@@ -246,14 +246,14 @@ class WindowedStream(FlinkNames, Generic[K, T]):
         side_outputs: OutputTags = (),
         **settings: Unpack[Settings],
     ) -> DataStream[O]:
-        """Compute windows from all their elements, which are kept until then."""
+        """Compute windows from all their elements, which are kept until the window is cleaned up."""
         out = self._process_type(function, returns, settings)
         return self._compute(self._apply("process", None, function), out, side_outputs, settings, function)
 
-    # ---- what is computed: built-in aggregates ----
+    # ---- built-in aggregates ----
 
     def count(self, *, output: str = "count", **settings: Unpack[Settings]) -> DataStream[Row]:
-        """How many records each window has."""
+        """Count the records of each window."""
         return self._aggregate({output: Count()}, settings)
 
     def sum(
@@ -283,19 +283,19 @@ class WindowedStream(FlinkNames, Generic[K, T]):
     def first(
         self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
     ) -> DataStream[Row]:
-        """The value of the earliest record."""
+        """The value of the record with the earliest timestamp."""
         return self._one(First(column), output, settings)
 
     def last(
         self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
     ) -> DataStream[Row]:
-        """The value of the latest record."""
+        """The value of the record with the latest timestamp."""
         return self._one(Last(column), output, settings)
 
     def count_distinct(
         self, column: Input, *, output: str | None = None, **settings: Unpack[Settings]
     ) -> DataStream[Row]:
-        """How many different values a column has."""
+        """Count the distinct values of a column."""
         return self._one(CountDistinct(column), output, settings)
 
     def top_n(
@@ -316,13 +316,13 @@ class WindowedStream(FlinkNames, Generic[K, T]):
     def max_by(
         self, by: Input, select: Selected = None, *, output: str | None = None, **settings: Unpack[Settings]
     ) -> DataStream[Row]:
-        """What the record with the largest `by` has in the selected column; a struct of several, or of all."""
+        """The selected column of the record with the largest `by`; several columns, or all, become a struct."""
         return self._one(MaxBy(by, select), output, settings)
 
     def min_by(
         self, by: Input, select: Selected = None, *, output: str | None = None, **settings: Unpack[Settings]
     ) -> DataStream[Row]:
-        """What the record with the smallest `by` has in the selected column; a struct of several, or of all."""
+        """The selected column of the record with the smallest `by`; several columns, or all, become a struct."""
         return self._one(MinBy(by, select), output, settings)
 
     # ---- inside ----

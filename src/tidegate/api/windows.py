@@ -1,8 +1,8 @@
-"""Windows and who assigns them: finite pieces of a stream, by event time, by the wall clock, or by hand.
+"""Windows and their assigners: finite pieces of a stream, by event time, by the wall clock, or by your own rule.
 
 An assigner says which windows a record belongs to; a trigger (`api/triggers.py`) says when a window is computed. Sizes
 are durations ("10 s", a number of milliseconds, a `timedelta`). Windows are half-open, [start, end), and aligned to
-1970-01-01 UTC plus `offset`; with `time_zone`, to that zone's days.
+1970-01-01 UTC plus `offset`, or with `time_zone` to the days of that zone.
 """
 
 from __future__ import annotations
@@ -30,9 +30,17 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 Assign = TypeVar("Assign", bound=Callable[..., Any])
+C = TypeVar("C")
 
 LONGEST_MS: Final = 10_000 * 366 * 86_400_000
-"""Longer than anybody means, and short enough to be added to any timestamp."""
+"""The longest duration: it can be added to any timestamp without overflow."""
+
+
+class Constructor:
+    """A class attribute that is the class itself: `of = Constructor()` allows Flink's `CountTrigger.of(3)`."""
+
+    def __get__(self, instance: object, owner: type[C]) -> type[C]:
+        return owner
 
 
 class TimeWindow(NamedTuple):
@@ -48,7 +56,7 @@ class TimeWindow(NamedTuple):
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The last moment that belongs to it; the window is complete when the watermark is there."""
+        """The last millisecond of the window: when the watermark reaches it, the window is complete."""
         return self.end_ms - 1
 
     @property
@@ -66,7 +74,7 @@ class TimeWindow(NamedTuple):
         return self.start_ms <= other.end_ms and self.end_ms >= other.start_ms
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The smallest window that has both."""
+        """The smallest window that contains both."""
         return TimeWindow(min(self.start_ms, other.start_ms), max(self.end_ms, other.end_ms))
 
 
@@ -76,12 +84,10 @@ class GlobalWindow(TimeWindow):
     __slots__ = ()
 
     def __new__(cls) -> GlobalWindow:
-        """The only one there is, as good as any other."""
         return tuple.__new__(cls, (MIN_TIMESTAMP, MAX_WATERMARK))
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The end of time."""
         return MAX_WATERMARK
 
     def __repr__(self) -> str:
@@ -95,14 +101,14 @@ GLOBAL_WINDOW: Final = GlobalWindow()
 
 
 class WindowAssigner(ABC):
-    """Says which windows a record belongs to. Derive from it for windows of your own; it is sent to every slot."""
+    """Says which windows a record belongs to. Derive your own from it; it is sent to every slot."""
 
     is_event_time: ClassVar[bool] = True
-    """Whether `timestamp_ms` is the record's own; else it is the wall clock's."""
+    """Whether `timestamp_ms` is the record's event time; else it is the wall clock."""
     is_merging: ClassVar[bool] = False
     """Whether windows of a key that overlap or touch become one (sessions)."""
     is_global: ClassVar[bool] = False
-    """Whether its one window has no bounds: results name none, and the end of the input does not compute it."""
+    """Whether its one window has no bounds: results do not name it, and the end of input does not compute it."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -110,22 +116,22 @@ class WindowAssigner(ABC):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
-        """The windows of a record, earliest first; none drops it (and does not count it as late)."""
+        """Return the windows of a record, earliest first; an empty list drops it, and does not count it as late."""
 
     def column_cut(self) -> ColumnCut | None:
-        """How the same windows are computed on columns; None: they are not, but record by record.
+        """How the same windows are computed on columns; None: they are computed record by record.
 
-        It is not inherited: a subclass may assign as it likes, so it says this for itself.
+        It is not inherited: a subclass may assign differently, so it must state its own.
         """
         return None
 
     @property
     def reads_element(self) -> bool:
-        """Whether `assign_windows` looks at the record; else at its time alone."""
+        """Whether `assign_windows` reads the record, and not only its time."""
         return not getattr(type(self).assign_windows, "by_time_alone", False)
 
     def default_trigger(self) -> Trigger:
-        """The trigger of a stream that names none."""
+        """The trigger of a stream that sets none."""
         from tidegate.api.triggers import EventTimeTrigger, ProcessingTimeTrigger
 
         return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
@@ -140,7 +146,7 @@ class WindowAssigner(ABC):
 
 
 def not_inherited(cls: type, base: type, *names: str) -> None:
-    """Give a class the facts of its base where it does not state them itself, whatever is in between."""
+    """Reset these attributes of a class to those of `base`, unless the class defines them itself."""
     for name in names:
         if name not in vars(cls):
             setattr(cls, name, getattr(base, name))
@@ -156,10 +162,10 @@ def _by_time_alone(assign_windows: Assign) -> Assign:
 
 @dataclass(frozen=True)
 class TumblingWindows(WindowAssigner):
-    """Windows of one size, one behind the other; every record is in exactly one.
+    """Windows of one size, one after the other; every record is in exactly one.
 
-    With `time_zone` a size of whole days means the zone's days, 23 to 25 hours long where the clock is changed. Other
-    sizes must divide a day: each day is cut from its midnight on, so its last window ends at the next midnight.
+    With `time_zone` a size of whole days means the days of the zone, which last 23 to 25 hours when the clock changes.
+    Other sizes must divide a day. Each day is cut from its midnight, so its last window ends at the next midnight.
     """
 
     size: Duration
@@ -180,14 +186,10 @@ class TumblingWindows(WindowAssigner):
             _ = self.days
             _check_divides_days(self, "size", self.size, self.size_ms)
 
-    @classmethod
-    def of(cls, size: Duration, offset: Duration = 0, time_zone: str | None = None) -> Self:
-        """The same as the constructor, as Flink writes it."""
-        return cls(size, offset, time_zone)
+    of = Constructor()
 
     @cached_property
     def days(self) -> LocalDays:
-        """The days of the time zone."""
         assert self.time_zone is not None
         return LocalDays(self.time_zone, self.offset_ms)
 
@@ -196,7 +198,6 @@ class TumblingWindows(WindowAssigner):
 
     @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
-        """The window."""
         if self.time_zone is None:
             start = timestamp_ms - (timestamp_ms - self.offset_ms) % self.size_ms
             return (TimeWindow(start, start + self.size_ms),)
@@ -204,7 +205,7 @@ class TumblingWindows(WindowAssigner):
         return (TimeWindow(int(starts[0]), int(ends[0])),)
 
     def assign_array(self, timestamps: Timestamps) -> tuple[Timestamps, Timestamps]:
-        """Start and end of the window of each timestamp."""
+        """The start and the end of the window of each timestamp."""
         if self.time_zone is None:
             starts = timestamps - (timestamps - self.offset_ms) % self.size_ms
             return starts, starts + self.size_ms
@@ -218,11 +219,9 @@ class TumblingWindows(WindowAssigner):
         return starts, np.minimum(starts + self.size_ms, self.days.starts_of(days + 1))
 
     def describe(self) -> str:
-        """The kind and the size."""
         return _words(self, "tumbling", [_ms(self.size_ms)], self.offset_ms, self.time_zone)
 
     def identity(self) -> Identity:
-        """The size, and from where on."""
         return class_identity(self), self.size_ms, self.offset_ms, self.time_zone
 
 
@@ -242,7 +241,7 @@ class TumblingEventTimeWindows(TumblingWindows):
     """
 
     def column_cut(self) -> Slices:
-        """The windows are the slices."""
+        """Each window is one slice."""
         if self.time_zone is None:
             return Slices(self.size_ms, self.size_ms, self.offset_ms)
         return Slices(
@@ -263,8 +262,8 @@ class TumblingProcessingTimeWindows(TumblingWindows):
 class SlidingWindows(WindowAssigner):
     """Windows of one size that start every `slide`; a record is in about `size / slide` of them.
 
-    The slide need not divide the size (it then costs more slices, see `docs/guide/event-time.md`), and may be longer
-    than the size: then there are gaps, and a record in a gap is in no window. With `time_zone` both are whole days.
+    The slide need not divide the size (then it costs more slices, see `docs/guide/event-time.md`). It may be longer
+    than the size: then there are gaps, and a record in a gap is in no window. With `time_zone` both must be whole days.
     """
 
     size: Duration
@@ -293,14 +292,10 @@ class SlidingWindows(WindowAssigner):
                     f"and {self.slide!r}. Leave the time_zone out, or use tumbling windows"
                 )
 
-    @classmethod
-    def of(cls, size: Duration, slide: Duration, offset: Duration = 0, time_zone: str | None = None) -> Self:
-        """The same as the constructor, as Flink writes it."""
-        return cls(size, slide, offset, time_zone)
+    of = Constructor()
 
     @cached_property
     def days(self) -> LocalDays:
-        """The days of the time zone."""
         assert self.time_zone is not None
         return LocalDays(self.time_zone, self.offset_ms)
 
@@ -309,7 +304,6 @@ class SlidingWindows(WindowAssigner):
 
     @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
-        """The windows, earliest first."""
         if self.time_zone is not None:
             return self._assign_days(timestamp_ms)
         size, slide = self.size_ms, self.slide_ms
@@ -327,13 +321,11 @@ class SlidingWindows(WindowAssigner):
         return [TimeWindow(days.start_ms(d), days.start_ms(d + n)) for d in range(first, last + 1, slide)]
 
     def describe(self) -> str:
-        """The kind, the size and the slide."""
         return _words(
             self, "sliding", [_ms(self.size_ms), _ms(self.slide_ms)], self.offset_ms, self.time_zone
         )
 
     def identity(self) -> Identity:
-        """The size, the slide, and from where on."""
         return class_identity(self), self.size_ms, self.slide_ms, self.offset_ms, self.time_zone
 
 
@@ -345,7 +337,7 @@ class SlidingEventTimeWindows(SlidingWindows):
     """
 
     def column_cut(self) -> Slices | None:
-        """Cut where a window begins or ends; days of a time zone are not."""
+        """Slices that end where a window starts or ends; None for the days of a time zone."""
         return Slices(self.size_ms, self.slide_ms, self.offset_ms) if self.time_zone is None else None
 
 
@@ -360,7 +352,7 @@ class SlidingProcessingTimeWindows(SlidingWindows):
 
 @dataclass(frozen=True)
 class CumulativeWindows(WindowAssigner):
-    """Windows that grow by `step` up to `max_size` and then start anew: the day so far, every hour.
+    """Windows that grow by `step` up to `max_size` and then start again: the day so far, every hour.
 
     The step must divide the largest size.
     """
@@ -385,25 +377,19 @@ class CumulativeWindows(WindowAssigner):
                 f"{type(self).__name__}: the offset ({self.offset!r}) must be shorter than max_size ({self.max_size!r})"
             )
 
-    @classmethod
-    def of(cls, max_size: Duration, step: Duration, offset: Duration = 0) -> Self:
-        """The same as the constructor, as Flink writes it."""
-        return cls(max_size, step, offset)
+    of = Constructor()
 
     @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
-        """The windows, shortest first."""
         past = (timestamp_ms - self.offset_ms) % self.max_size_ms
         start, step = timestamp_ms - past, self.step_ms
         first = start + (past // step + 1) * step
         return [TimeWindow(start, end) for end in range(first, start + self.max_size_ms + 1, step)]
 
     def describe(self) -> str:
-        """The kind, the largest size and the step."""
         return _words(self, "cumulative", [_ms(self.max_size_ms), _ms(self.step_ms)], self.offset_ms, None)
 
     def identity(self) -> Identity:
-        """The largest size, the step, and from where on."""
         return class_identity(self), self.max_size_ms, self.step_ms, self.offset_ms
 
 
@@ -430,7 +416,7 @@ class CumulativeProcessingTimeWindows(CumulativeWindows):
 
 @dataclass(frozen=True)
 class SessionWindows(WindowAssigner):
-    """Windows of activity: records of a key that are less than `gap` apart (or exactly that) are in one window.
+    """Windows of activity: records of a key that are at most `gap` apart share a window.
 
     `gap` is a duration, or a function of the record that returns one (a dynamic gap).
     """
@@ -450,19 +436,18 @@ class SessionWindows(WindowAssigner):
 
     @classmethod
     def with_dynamic_gap(cls, gap: Callable[[Any], Duration]) -> Self:
-        """Sessions whose gap behind a record depends on the record."""
+        """Sessions in which each record sets the gap that follows it."""
         if not callable(gap):
             raise ProgramError(f"{cls.__name__}.with_dynamic_gap needs a function of the record, got {gap!r}")
         return cls(gap)
 
     @property
     def reads_element(self) -> bool:
-        """With a gap that depends on the record."""
         return self.gap_ms is None or super().reads_element
 
     @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
-        """The session of this record alone."""
+        """The session of this record alone; the engine merges sessions that overlap or touch."""
         gap = self.gap_ms
         if gap is None:
             assert callable(self.gap)
@@ -470,11 +455,9 @@ class SessionWindows(WindowAssigner):
         return (TimeWindow(timestamp_ms, timestamp_ms + gap),)
 
     def describe(self) -> str:
-        """The kind and the gap."""
         return _words(self, "session", ["dynamic gap" if self.gap_ms is None else _ms(self.gap_ms)], 0, None)
 
     def identity(self) -> Identity:
-        """The gap, or its function."""
         return class_identity(self), function_identity(self.gap) if self.gap_ms is None else self.gap_ms
 
 
@@ -486,7 +469,6 @@ class EventTimeSessionWindows(SessionWindows):
     """
 
     def column_cut(self) -> SessionGap | None:
-        """With one gap for all records."""
         return None if self.gap_ms is None else SessionGap(self.gap_ms)
 
 
@@ -501,29 +483,23 @@ class ProcessingTimeSessionWindows(SessionWindows):
 
 @dataclass(frozen=True)
 class GlobalWindows(WindowAssigner):
-    """One window per key that never ends; it is computed only when the trigger says so, so give it one."""
+    """One window per key that never ends. It is computed only when its trigger fires, so set a trigger."""
 
     is_event_time: ClassVar[bool] = False
     is_global: ClassVar[bool] = True
 
-    @classmethod
-    def create(cls) -> GlobalWindows:
-        """The same as the constructor, as Flink writes it."""
-        return cls()
+    create = Constructor()
 
     @_by_time_alone
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
-        """The one window."""
         return (GLOBAL_WINDOW,)
 
     def default_trigger(self) -> Trigger:
-        """One that never fires."""
         from tidegate.api.triggers import NeverTrigger
 
         return NeverTrigger()
 
     def describe(self) -> str:
-        """The kind."""
         return "global"
 
 
@@ -531,7 +507,7 @@ class GlobalWindows(WindowAssigner):
 
 
 def check_count(what: str, count: object) -> None:
-    """Refuse what is no number of records."""
+    """Refuse anything but a positive number of records."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ProgramError(f"{what} needs a number of records from 1 on, got {count!r}")
 

@@ -1,1 +1,1 @@
-"""Keys: their stable hashes, their key groups by column, and dense ids for what operators index by key."""
+"""Keys: stable hashes, key groups of whole columns, and dense ids by which operators index their arrays."""

@@ -1,9 +1,9 @@
-"""Dense ids for strings of bytes: an `IdTable` over their hashes, and the bytes themselves to be sure.
+"""Dense ids for byte strings: an `IdTable` over their hashes, plus the bytes themselves for exactness.
 
-The distinct values lie one after the other in one growing buffer. A value found by its hash is compared with
-the stored bytes, word by word for a whole batch; one that differs (two values with the same 64-bit hash) looks
-again under the hash of its hash. So ids are exact, and nothing is a Python object: a key costs its bytes and
-about 25 more.
+The distinct values are stored one after the other in one growing buffer. A value found by its hash is compared with the
+stored bytes, word by word for a whole batch. If it differs (two values with the same 64-bit hash), it is looked up
+again under the hash of its hash. So ids are exact, and no value is a Python object: a key costs its bytes and about 25
+more.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _BLOCK_ROWS: Final = 16384
 
 
 class BytesTable:
-    """Ids 0, 1, 2, ... for the distinct values seen, in the order in which they first came."""
+    """Ids 0, 1, 2, ... for the distinct values, in the order of their first appearance."""
 
     __slots__ = ("_data", "_offsets", "_table")
 
     def __init__(self) -> None:
         self._table = IdTable()
         self._data = np.zeros(4096, np.uint8)  # always 8 bytes longer than its content, for `words_of`
-        self._offsets = np.zeros(1024, np.int64)  # by id, and the end after the last
+        self._offsets = np.zeros(1024, np.int64)  # by id; one more for the end of the last value
 
     def __len__(self) -> int:
         return len(self._table)
 
     @property
     def nbytes(self) -> int:
-        """Memory held, for metrics."""
+        """The memory in use, for metrics."""
         return self._table.nbytes + self._data.nbytes + self._offsets.nbytes
 
     def ids(self, array: pa.Array) -> Ids:
@@ -46,17 +46,17 @@ class BytesTable:
         return self._in_blocks(array, self._table.ids)
 
     def find(self, array: pa.Array) -> Ids:
-        """The id of each value, or -1 if it was not seen."""
+        """The id of each value, or -1 if it is new."""
         return self._in_blocks(array, self._table.find)
 
     def array(self) -> pa.Array:
-        """All values in the order of their ids, as large binary over this table's memory."""
+        """All values in the order of their ids, as large binary over the memory of this table."""
         size = len(self)
         buffers = [None, pa.py_buffer(self._offsets[: size + 1]), pa.py_buffer(self._data)]
         return pa.Array.from_buffers(pa.large_binary(), size, buffers)
 
     def freeze(self) -> BytesTable:
-        """The values of this moment, whose `array` another thread may read while this table grows. No copy."""
+        """The current values, without a copy. Another thread may read their `array` while this table grows."""
         frozen = copy(self)
         frozen._table = copy(self._table)
         return frozen
@@ -88,7 +88,7 @@ class BytesTable:
             hashes = mix_in_place(hashes[other])
 
     def _append(self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids) -> None:
-        """Store values after the last one. Readers of the memory so far are not disturbed."""
+        """Store values after the last one. Readers of the existing memory are not disturbed."""
         size = len(self._table)
         first = size - len(starts)
         if size + 1 > len(self._offsets):
@@ -99,13 +99,13 @@ class BytesTable:
         if end + 8 > len(self._data):
             self._data = _grown(self._data, end + 8, begin)
         self._offsets[first + 1 : size + 1] = begin + ends
-        # Byte i of the new content comes from byte i + shift of the batch, with one shift per value.
+        # Byte i of the new content is byte i + shift of the batch; each value has its own shift.
         source = np.arange(end - begin)
         source += np.repeat(starts - (ends - lengths), lengths)
         self._data[begin:end] = data[source]
 
     def _equal(self, words: Hashes, starts: Ids, lengths: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Whether each value has the bytes that are stored under its id; true where there is no id."""
+        """Whether each value has the bytes that are stored under its id; true if it has no id."""
         stored = self._offsets.take(ids, mode="clip")
         equal: npt.NDArray[np.bool_] = (self._offsets.take(ids + 1) - stored) == lengths
         equal |= ids < 0

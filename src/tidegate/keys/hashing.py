@@ -1,14 +1,14 @@
-"""The stable hash of keys: 64 bits, equal on every machine, in every version, column-wise or value by value.
+"""The stable hash of keys: 64 bits, equal on every machine and in every version, by column or by value.
 
-Key groups are stored in checkpoints, so this function is a durable format: it never changes. The algorithm
-is written down in ``docs/design/key-hashing.md`` and pinned by golden tests. In short, with ``mix`` the
+Checkpoints store key groups, so this function is a durable format: it never changes. The algorithm is
+described in ``docs/design/key-hashing.md`` and pinned by golden tests. In short, with ``mix`` the
 splitmix64 step (add the golden gamma, then its finaliser), all arithmetic modulo 2**64:
 
 - integers and bools: ``mix(v)`` of the two's complement; dates: days; timestamps, durations and times of
   day: nanoseconds, so that the unit of the column does not matter;
 - floats: ``mix(bits ^ FLOAT_SEED)`` of the double's bits, with one zero and one NaN;
 - text and binary: ``h = BYTES_SEED ^ (length * GAMMA)``, then ``h = mix(h ^ word)`` for each 8-byte
-  little-endian word of the (UTF-8) bytes, the last filled with zeros; more than 256 bytes: blake2b, 8 bytes,
+  little-endian word of the (UTF-8) bytes, the last padded with zeros; more than 256 bytes: blake2b, 8 bytes,
   little-endian;
 - decimals: as the text ``<unscaled>e<exponent>`` without trailing zeros;
 - null: ``NULL_HASH``; a composite key: ``h = TUPLE_SEED``, then ``h = mix(h ^ hash)`` for each part. A composite
@@ -96,7 +96,7 @@ def hash_column(array: pa.Array | pa.ChunkedArray) -> Hashes:
 
 
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
-    """One hash per row of a key of several columns; of one column, the hash of that column."""
+    """One hash per row of a key of several columns. For one column it is the hash of that column."""
     return combine_hashes([hash_column(column) for column in columns])
 
 
@@ -116,7 +116,7 @@ def combine_hashes(parts: Sequence[Hashes]) -> Hashes:
 
 
 def hash_value(value: object) -> int:
-    """The hash of one Python value, equal to that of the same value in a column; a tuple is a composite key."""
+    """The hash of one Python value, equal to its hash in a column. A tuple is a composite key."""
     if value is None:
         return NULL_HASH
     if isinstance(value, int):
@@ -163,7 +163,7 @@ _COLUMN_TYPES: Final[dict[type, pa.DataType]] = {
 
 
 def hash_values(values: Sequence[object]) -> Hashes:
-    """`hash_value` of each: column-wise when all have one type (or are None), else one by one."""
+    """The `hash_value` of each: by column if all have one type (or are None), else one by one."""
     types = set(map(type, values))
     types.discard(type(None))
     if len(types) == 1:
@@ -176,7 +176,7 @@ def hash_values(values: Sequence[object]) -> Hashes:
             try:
                 return hash_column(pa.array(values, _COLUMN_TYPES[only]))
             except (OverflowError, UnicodeError, pa.ArrowInvalid):
-                pass  # a value beyond the column type (2**63, a lone surrogate): one by one it hashes or is named
+                pass  # a value beyond the column type (2**63, a lone surrogate): hash one by one, or name it
     return np.fromiter(map(hash_value, values), np.uint64, len(values))
 
 
@@ -203,7 +203,7 @@ def _hash_fixed_width(array: pa.Array) -> Hashes:
 
 
 def _hash_bytes_like(array: pa.Array) -> Hashes:
-    """Mix in the words at the same position of all values at once; the values that are long enough stay."""
+    """Mix in the words at one position of all values at once, then at the next, while values are long enough."""
     data, starts, lengths = bytes_of(array)
     hashes = lengths.astype(np.uint64)
     hashes *= np.uint64(GAMMA)
@@ -236,7 +236,7 @@ def _hash_bytes_like(array: pa.Array) -> Hashes:
 
 
 def mix_in_place(values: Hashes) -> Hashes:
-    """The splitmix64 step on every element."""
+    """Apply the splitmix64 step to every element."""
     values += np.uint64(GAMMA)
     shifted = values >> np.uint64(30)
     values ^= shifted

@@ -1,8 +1,7 @@
 """A hash table from 64-bit keys to dense ids, probed for a whole batch at a time.
 
-Open addressing with linear probing in numpy arrays: one pass of a few vector operations finds nearly all keys
-of a batch; the few that collided are probed again, together. 12 to 16 bytes per key, against about 100 in a
-Python dict.
+Open addressing with linear probing in numpy arrays: one pass of a few vector operations finds nearly all keys of a
+batch; the few that collided are probed again, together. It needs 12 to 16 bytes per key, a Python dict about 100.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ _MOST_IDS: Final = (1 << 31) - 1
 
 
 class IdTable:
-    """Ids 0, 1, 2, ... for the distinct keys seen, in the order in which they first came."""
+    """Ids 0, 1, 2, ... for the distinct keys, in the order of their first appearance."""
 
     __slots__ = ("_bits", "_keys", "_size", "_slots")
 
     def __init__(self) -> None:
         self._bits = 12
-        self._slots = np.full(1 << self._bits, -1, np.int32)  # the id of the key that lives here, or -1
+        self._slots = np.full(1 << self._bits, -1, np.int32)  # the id of the key in this slot, or -1
         self._keys: Bits = np.zeros(1 << (self._bits - 1), np.uint64)  # by id
         self._size = 0
 
@@ -37,15 +36,15 @@ class IdTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, for metrics."""
+        """The memory in use, for metrics."""
         return self._slots.nbytes + self._keys.nbytes
 
     def keys(self, ids: Ids) -> Bits:
-        """The keys of ids that `ids` has given."""
+        """The keys of these ids."""
         return self._keys[: self._size].take(ids)
 
     def ids(self, keys: Bits) -> Ids:
-        """The id of each key; a key not seen before gets the next one."""
+        """The id of each key; a new key gets the next one."""
         found = self.find(keys)
         absent = np.flatnonzero(found < 0)
         if len(absent):
@@ -56,10 +55,10 @@ class IdTable:
         return found
 
     def find(self, keys: Bits) -> Ids:
-        """The id of each key, or -1 if it was not seen."""
+        """The id of each key, or -1 if it is new."""
         place = self._home(keys)
         found = self._slots.take(place)
-        # An empty slot (-1) compares with the last key: whatever that says, the id stays -1.
+        # An empty slot (-1) is compared with the last key; either way its id stays -1.
         pending = np.flatnonzero((self._keys.take(found, mode="wrap") != keys) & (found >= 0))
         mask = len(self._slots) - 1
         place, wanted = place.take(pending), keys.take(pending)
@@ -89,7 +88,7 @@ class IdTable:
         self._place(start)
 
     def _place(self, start: int) -> None:
-        """Put the ids from ``start`` on into slots. When several want one slot, the last writer has it."""
+        """Put the ids from ``start`` on into slots. If several want the same slot, the last write wins."""
         ids = np.arange(start, self._size, dtype=np.int32)
         place = self._home(self._keys[start : self._size])
         mask = len(self._slots) - 1
@@ -100,7 +99,7 @@ class IdTable:
             ids, place = ids.take(homeless), (place.take(homeless) + 1) & mask
 
     def _home(self, keys: Bits) -> Ids:
-        """The slot to look in first: the high bits of a multiplication, after the halves are folded."""
+        """The first slot to probe: the high bits of a product (Fibonacci hashing), after folding the halves."""
         place = keys >> _HALF
         place ^= keys
         place *= _GAMMA

@@ -1,12 +1,12 @@
-"""Dense ids for keys: what keyed operators index their arrays of totals and states with.
+"""Dense ids for keys: keyed operators index their arrays of totals and states with them.
 
-An operator keeps one `KeyIndex` and asks it for the ids of each batch's key columns; ids count up from 0 and
-are never given twice. They live in one process only: snapshots store the keys themselves.
+An operator keeps one `KeyIndex` and asks it for the ids of each batch's key columns. Ids count up from 0 and are never
+reused. They exist in one process only: snapshots store the keys themselves.
 
-Numbers and times are found in an `IdTable` by their 64 bits. Text, binary and decimals are found in a
-`BytesTable`, once per distinct value of a batch: the column is dictionary-encoded if it is not already, and the
-ids are taken by index. The ids of several columns are joined pairwise into 64 bits and found in an `IdTable` again.
-Equality is exact everywhere; nothing relies on a hash alone. Null is a key like any other.
+Numbers and times are found in an `IdTable` by their 64 bits. Text, binary and decimals are found in a `BytesTable`,
+once per distinct value of a batch: the column is dictionary-encoded if it is not already, and the ids are taken by
+index. The ids of several columns are combined pairwise into 64 bits and looked up in an `IdTable` again. Equality is
+exact everywhere; nothing relies on a hash alone. Null is a key like any other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_RECENT: Final = 1 << 16
 
 
 class KeyIndex:
-    """Ids for keys of one or more columns, whose types the first batch fixes."""
+    """Ids for keys of one or more columns. The first batch fixes their types."""
 
     def __init__(self) -> None:
         self._columns: list[_ColumnIndex] = []
@@ -54,23 +54,23 @@ class KeyIndex:
         self._recent: dict[object, int] = {}
 
     def __len__(self) -> int:
-        """How many distinct keys were seen: the next id."""
+        """The number of distinct keys so far, which is the next id."""
         if self._pairs:
             return len(self._pairs[-1])
         return len(self._columns[0]) if self._columns else 0
 
     def ids(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Ids:
-        """The id of each row's key; a key not seen before gets the next one.
+        """The id of each row's key; a new key gets the next one.
 
-        New keys of one batch get their ids in the order of the rows, or in that of the column's dictionary. The result
-        may be read-only.
+        New keys of a batch get ids in the order of the rows, or of the column's dictionary. The result may be
+        read-only.
         """
         if len(columns) == 1 and 0 < len(columns[0]) <= _FEW_ROWS:
             return self._few_ids(columns[0])
         return self._all_ids(columns)
 
     def _few_ids(self, column: pa.Array | pa.ChunkedArray) -> Ids:
-        """A few rows are looked up one by one: the fixed cost of the vectorised way is that of many look-ups."""
+        """Look up a few rows one by one: the vectorised way has a fixed cost of many look-ups."""
         kind = _value_type(column.type)
         if not (pa.types.is_integer(kind) or is_bytes_like(kind)):
             return self._all_ids([column])
@@ -108,9 +108,9 @@ class KeyIndex:
         return ids
 
     def freeze(self) -> KeyIndex:
-        """The keys of this moment, to be read with `keys` on another thread while this one gets more. No copy.
+        """The current keys, without a copy. Another thread may read them with `keys` while this index grows.
 
-        Keys are only ever appended, beyond what the frozen one sees, or moved to larger arrays of their own.
+        Keys are only appended, where the frozen index does not look, or moved to new, larger arrays.
         """
         frozen = KeyIndex()
         frozen._columns = [column.freeze() for column in self._columns]
@@ -118,7 +118,7 @@ class KeyIndex:
         return frozen
 
     def keys(self, ids: Ids | None = None) -> list[pa.Array]:
-        """The key columns of these ids (all, in order, if not given). Text comes back plain, not encoded."""
+        """The key columns of these ids (default: all, in order). Text comes back plain, not dictionary-encoded."""
         if ids is None:
             ids = np.arange(len(self), dtype=np.int64)
         if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < len(self)):
@@ -136,8 +136,8 @@ class KeyIndex:
 class _ColumnIndex(ABC):
     """Ids for the values of one column.
 
-    A table gives ids to what is not null. The null, when it comes, takes the next id, and the table's ids from
-    there on move up by one.
+    A table assigns ids to values that are not null. The first null takes the next id; later ids of the table are
+    shifted by one.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -148,13 +148,13 @@ class _ColumnIndex(ABC):
         return self._table_size() + (self._null_id is not None)
 
     def check(self, kind: pa.DataType) -> None:
-        """Refuse a column of another type; text may change its layout, and a batch may be null only."""
+        """Refuse a column of another type. Text may change its layout, and a batch may have only nulls."""
         if kind == self.type or pa.types.is_null(kind) or _family(kind) == _family(self.type) != "other":
             return
         raise KeyTypeError(f"a key column of type {self.type} became {kind}. Cast it to one type.")
 
     def ids(self, array: pa.Array) -> Ids:
-        """The id of each row's value, null included."""
+        """The id of each row's value, including null."""
         if pa.types.is_null(array.type):
             array = pa.nulls(len(array), self.type)
         null = null_mask(array) if has_nulls(array) else None
@@ -169,7 +169,7 @@ class _ColumnIndex(ABC):
         return table_ids
 
     def keys(self, ids: Ids) -> pa.Array:
-        """The values of ids that were given."""
+        """The values of these ids."""
         if self._null_id is None:
             return self._values(ids, None)
         null = ids == self._null_id
@@ -180,24 +180,23 @@ class _ColumnIndex(ABC):
         return self._values(table_ids, null)
 
     def freeze(self) -> _ColumnIndex:
-        """See `KeyIndex.freeze`."""
         return copy(self)
 
     @abstractmethod
     def _table_size(self) -> int:
-        """How many values the table has."""
+        """The number of values in the table."""
 
     @abstractmethod
     def _table_ids(self, array: pa.Array, null: Mask | None) -> Ids:
-        """The table's ids; anything where the row is null."""
+        """The ids of the table; undefined for null rows."""
 
     @abstractmethod
     def _values(self, table_ids: Ids, null: Mask | None) -> pa.Array:
-        """The values of these ids, null where the mask says so."""
+        """The values of these ids, null where the mask is set."""
 
 
 class _NullColumn(_ColumnIndex):
-    """A column without a type has no value but null."""
+    """A column without a type, which has only nulls."""
 
     def _table_size(self) -> int:
         return 0
@@ -217,7 +216,6 @@ class _NumberColumn(_ColumnIndex):
         self._table = IdTable()
 
     def freeze(self) -> _ColumnIndex:
-        """See `KeyIndex.freeze`."""
         frozen = copy(self)
         frozen._table = copy(self._table)
         return frozen
@@ -240,7 +238,7 @@ class _NumberColumn(_ColumnIndex):
 
 
 class _BytesColumn(_ColumnIndex):
-    """Text, binary and decimals, by their bytes: once per distinct value of a batch, then by index."""
+    """Text, binary and decimals, by their bytes: looked up once per distinct value of a batch, then by index."""
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
@@ -248,7 +246,6 @@ class _BytesColumn(_ColumnIndex):
         self._recent: RecentDictionaries[CodeTable] = RecentDictionaries()
 
     def freeze(self) -> _ColumnIndex:
-        """See `KeyIndex.freeze`."""
         frozen = copy(self)
         frozen._table = self._table.freeze()
         frozen._recent = RecentDictionaries()
@@ -263,7 +260,7 @@ class _BytesColumn(_ColumnIndex):
         id_of_code = self._known(dictionary, repeats=pa.types.is_dictionary(array.type))
         ids = self._by_code(id_of_code, encoded, null)
         if int(ids.min(initial=0)) < 0:
-            # Only values that rows use become keys: after an exchange the dictionary holds others' too.
+            # Only values that rows use become keys: after an exchange the dictionary also has those of other subtasks.
             codes = dictionary_codes(encoded)
             used = np.zeros(len(dictionary) + 1, np.bool_)
             used[codes if null is None else codes[~null]] = True
@@ -278,12 +275,12 @@ class _BytesColumn(_ColumnIndex):
             ids: Ids = id_of_code.look_up(encoded).to_numpy()
             return ids
         codes = dictionary_codes(encoded)
-        codes[null] = len(encoded.dictionary)  # also the rows whose index points at a null in the dictionary
+        codes[null] = len(encoded.dictionary)  # also rows whose index refers to a null in the dictionary
         taken: Ids = id_of_code.numbers.take(codes)
         return taken
 
     def _known(self, dictionary: pa.Array, *, repeats: bool) -> CodeTable:
-        """Table ids by code, -1 if not seen yet; null, last, has none. One that the column came with often repeats."""
+        """Table ids by code, -1 for new values; null, the last code, has 0. A column's own dictionary often repeats."""
         id_of_code = self._recent.find(dictionary) if repeats else None
         if id_of_code is None:
             id_of_code = CodeTable(np.append(self._table.find(dictionary), 0))
@@ -338,7 +335,7 @@ def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _encoded(array: pa.Array) -> pa.DictionaryArray:
-    """The column as a dictionary array of text or binary, its dictionary not much longer than the column."""
+    """The column as a dictionary array of text or binary, with a dictionary not much longer than the column."""
     if not pa.types.is_dictionary(array.type):
         return _as_bytes(array).dictionary_encode()
     if len(array.dictionary) > 2 * len(array) + 1024:
@@ -351,7 +348,7 @@ def _encoded(array: pa.Array) -> pa.DictionaryArray:
 
 
 def _as_bytes(array: pa.Array) -> pa.Array:
-    """Decimals of one type are equal exactly if their bytes are; Arrow cannot take from views of text yet."""
+    """Decimals of one type are equal exactly if their bytes are. Arrow has no `take` for views of text yet."""
     kind = array.type
     if pa.types.is_decimal(kind):
         return array.view(pa.binary(kind.byte_width))

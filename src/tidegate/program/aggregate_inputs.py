@@ -1,4 +1,4 @@
-"""What aggregates read of a record, checked and with its types: columns by name, expressions, and conditions."""
+"""The inputs of aggregates (column names, expressions, conditions), checked against a record type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.records.types import RecordType
 
 
 class AggregateInput(NamedTuple):
-    """One input: a column of the record by its position, or an expression."""
+    """One input: a column of the record by position, or an expression."""
 
     field: pa.Field
     position: int | None
@@ -22,9 +22,9 @@ class AggregateInput(NamedTuple):
 
 
 def inputs_of(aggregate: Aggregate, record_type: RecordType) -> list[AggregateInput]:
-    """The inputs of an aggregate; a count with a condition has it as its only one.
+    """The inputs of an aggregate. The condition is the only input of a count with `where=`.
 
-    Raises `ProgramError` for a column that is not there, and for an expression of more than one record.
+    Raises `ProgramError` for a column that does not exist, and for an expression that needs more than one record.
     """
     found = [
         _input(aggregate, each, record_type)
@@ -38,7 +38,7 @@ def inputs_of(aggregate: Aggregate, record_type: RecordType) -> list[AggregateIn
 
 
 def named_aggregates(first: Any, outputs: dict[str, Any]) -> tuple[dict[str, Aggregate], dict[str, Any]]:
-    """The aggregates by the names of their results, and what else is among the keyword arguments."""
+    """Split keyword arguments into aggregates by result name, and the rest."""
     found = {name: value for name, value in outputs.items() if isinstance(value, Aggregate)}
     others = {name: value for name, value in outputs.items() if name not in found}
     for name, value in others.items():
@@ -54,12 +54,12 @@ def named_aggregates(first: Any, outputs: dict[str, Any]) -> tuple[dict[str, Agg
 
 
 def kernel_of(aggregate: Aggregate, record_type: RecordType) -> Kernel:
-    """What computes an aggregate of records of this type."""
+    """The kernel that computes an aggregate over records of this type."""
     return aggregate.bind(*(i.field for i in inputs_of(aggregate, record_type)))
 
 
 def result_field(output: str, aggregate: Aggregate, record_type: RecordType) -> pa.Field:
-    """The result's column; raises `ProgramError` for a column that the aggregate cannot take."""
+    """The column of the result; raises `ProgramError` for a column type that the aggregate cannot take."""
     kernel = kernel_of(aggregate, record_type)
     return pa.field(output, kernel.result_type, kernel.nullable)
 

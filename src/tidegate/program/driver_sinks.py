@@ -1,8 +1,8 @@
-"""Sinks whose records go to the driver: printed there, or collected by the program.
+"""Sinks whose records go to the driver, which prints them or returns them to the program.
 
-A slot's standard output is a log file of some Spark executor, not the user's terminal. So both sinks hand their
-batches to the driver (`WriterContext.send_to_driver`), and are not ready while the driver has not taken the earlier
-ones: a slow terminal or a slow loop over results holds the job back instead of filling the memory.
+The standard output of a slot is a log file of a Spark executor, not the user's terminal. So both sinks send their
+batches to the driver (`WriterContext.send_to_driver`). They are not ready while the driver has too many batches
+waiting: a slow terminal, or a slow loop over results, back-pressures the job instead of filling memory.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from tidegate.core.identity import Identity
 from tidegate.records.batch import Batch
 
 MAX_DRIVER_BACKLOG = 8
-"""Batches of one subtask that may wait for the driver."""
+"""How many batches of one subtask may wait for the driver."""
 
 
 class DriverSink(Sink[object]):
-    """A sink whose batches the driver takes; the job client decides what happens to them there."""
+    """A sink whose batches go to the driver; the job client decides what happens to them there."""
 
     limit: int | None = None
-    """Most records that one subtask sends; the rest is dropped in the slot."""
+    """The most records that one subtask sends; the slot drops the rest."""
 
     def create_writer(self, context: WriterContext) -> SinkWriter[object]:
-        """Make a writer that sends its batches to the driver."""
         return _DriverWriter(context, self.limit)
 
 
 class PrintSink(DriverSink):
     """Prints every record on the driver's standard output as `prefix:subtask> record`.
 
-    With `limit`, only the first so many records are printed; the others are counted as written and dropped.
+    With `limit`, only the first `limit` records are printed; the others count as written and are dropped.
 
     >>> PrintSink("counts").describe()
     'print, prefix counts'
@@ -45,36 +44,30 @@ class PrintSink(DriverSink):
         self.limit = limit
 
     def describe(self) -> str:
-        """Prefix and limit."""
         prefix = f", prefix {self.prefix}" if self.prefix else ""
         return f"print{prefix}" + ("" if self.limit is None else f", at most {self.limit}")
 
     def describe_repetition(self, name: str) -> str:
-        """Nothing that is printed can be taken back."""
         return "print repeats records after a recovery"
 
     def identity(self) -> Identity:
-        """The prefix."""
         return "print", self.prefix
 
 
 class CollectSink(DriverSink):
-    """Hands every record to the program in the driver: what `execute_and_collect` reads from.
+    """Returns every record to the program in the driver; `execute_and_collect` reads from it.
 
     >>> CollectSink().describe()
     'collect to the driver'
     """
 
     def describe(self) -> str:
-        """Where the records go."""
         return "collect to the driver"
 
     def describe_repetition(self, name: str) -> str:
-        """The program has taken the records already."""
         return "collect repeats records after a recovery"
 
     def identity(self) -> Identity:
-        """The driver is the only place."""
         return ("collect",)
 
 
@@ -99,7 +92,7 @@ class _DriverWriter(SinkWriter[object]):
 def print_batch(
     prefix: str | None, subtask: int, batch: Batch, file: TextIO, limit: int | None = None
 ) -> int:
-    """Print a batch of a `PrintSink`, one record per line and at most `limit`; return how many were printed.
+    """Print a batch of a `PrintSink`, one record per line, at most `limit`; return how many were printed.
 
     >>> import sys
     >>> from tidegate.records.types import record_type_of

@@ -1,10 +1,10 @@
-"""Which polars expressions look at one record at a time; every other is refused where the program is written.
+"""Which polars expressions compute each row from that row alone; all others are refused when the program is built.
 
-A batch ends where a source or a channel happened to end it, and elsewhere after a recovery. So an expression may only
-be made of what computes the value of a row from that row alone. polars knows this of each of its functions (its own
-streaming engine cuts columns too), but answers for the top of an expression only: here the whole tree is walked, in
-the form in which polars serialises it. Nothing passes by default: a kind of node that is not known here is refused by
-its name, so another version of polars can make this module too strict, never too lax.
+A batch ends where a source or a channel happened to end it, and after a recovery it may end elsewhere. So the value of
+an expression must not depend on other rows of the batch. polars knows this of each of its functions (its streaming
+engine cuts columns too), but answers only for the top of an expression. So this module walks the whole tree in the form
+in which polars serialises it. It refuses any kind of node that it does not know, by name: another version of polars can
+make it too strict, never too lax.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROW_WISE: dict[str, Callable[[Any], list[Node]]] = {
     "Ternary": lambda content: [content["predicate"], content["truthy"], content["falsy"]],
     "StructEval": lambda content: [content["expr"], *content["evaluation"]],
 }
-"""Kinds of node that compute a row from the same row of their inputs, and where these are."""
+"""Kinds of node that compute a row from the same row of their inputs, and where those inputs are."""
 
 _MANY = (
     "look at several records with a window, a running result (key_by(...).sum(...)) or keyed state (process)"
@@ -68,13 +68,13 @@ _SETS: dict[tuple[str, ...], slice] = {
     ("Business", "AddBusinessDay"): slice(2, 3),
     ("Business", "IsBusinessDay"): slice(1, 2),
 }
-"""Functions with inputs that are a set of values: a Series is one, a plain column would be the set of its batch."""
+"""Functions with inputs that are sets of values. A Series is such a set; a plain column would be that of its batch."""
 
 _TYPED = frozenset({("Reinterpret",), ("ArrayExpr", "ToStruct"), ("StructExpr", "SelectFields")})
-"""Row-wise functions of which polars does not say so, because it must know the types of their inputs first."""
+"""Row-wise functions that polars does not report as such, because it needs the types of their inputs first."""
 
 _OF_ONE_LIST = frozenset({"List", "ListAgg", "Array", "ArrayAgg"})
-"""What evaluates an expression on the elements of one record's list."""
+"""Nodes that evaluate an expression on the elements of one record's list."""
 
 
 class _Refusal(Exception):
@@ -85,9 +85,9 @@ class _Refusal(Exception):
 
 
 def refuse_batch_dependent(form: str, expressions: Sequence[pl.Expr], frame: pl.DataFrame) -> None:
-    """Raise `ProgramError` for the first part of an expression whose value could change with the cut of batches.
+    """Raise `ProgramError` for the first part of an expression whose value could depend on how batches are cut.
 
-    `frame` has the columns that the expressions see, and no rows.
+    `frame` has the columns that the expressions read, and no rows.
     """
     for expression in expressions:
         try:
@@ -122,7 +122,7 @@ def _walk(root: Node, frame: pl.DataFrame) -> None:
         if kind in _ROW_WISE:
             waiting += _ROW_WISE[kind](content)
         elif kind == "Literal":
-            if "Series" in content:  # as long as it is, whatever the batch
+            if "Series" in content:  # its length does not follow the batch
                 raise _Refusal(node, _SERIES)
         elif kind == "Function":
             waiting += _checked_inputs(node, frame)
@@ -131,7 +131,7 @@ def _walk(root: Node, frame: pl.DataFrame) -> None:
                 raise _Refusal(node, _UDF)
             waiting += content["input"]
         elif kind == "Eval" and _kind(content["variant"])[0] in _OF_ONE_LIST:
-            # Inside, all there is to see is the list of one record: only chance is refused.
+            # The inner expression sees only the list of one record, so only randomness is refused.
             _refuse_chance(content["evaluation"])
             waiting.append(content["expr"])
         else:
@@ -139,7 +139,7 @@ def _walk(root: Node, frame: pl.DataFrame) -> None:
 
 
 def _checked_inputs(node: Node, frame: pl.DataFrame) -> list[Node]:
-    """The inputs of a function that works row by row, those that are literal sets left out."""
+    """The inputs of a function that works row by row, without those that are literal sets."""
     content = node["Function"]
     inputs: list[Node] = content["input"]
     path = _path(content["function"])
@@ -152,7 +152,7 @@ def _checked_inputs(node: Node, frame: pl.DataFrame) -> list[Node]:
         elif _is_flat(inputs[i], frame):
             raise _Refusal(node, _SET)
     if path[-1] in ("ToPhysical", "Physical") and _is_categorical(inputs[0], frame):
-        raise _Refusal(node, _CODES)  # numbered as they come, in each process
+        raise _Refusal(node, _CODES)  # each process numbers categories in the order of arrival
     row_wise, as_long = _flags(content, literal_sets)
     if not row_wise:
         raise _Refusal(node, _FORMAT if path[-1] == "Strptime" else _ORDER if as_long else _MANY)
@@ -162,10 +162,10 @@ def _checked_inputs(node: Node, frame: pl.DataFrame) -> list[Node]:
 
 
 def _is_declared_row_wise(content: Any) -> bool:
-    """Whether a Python function is called per element, or declared to work as if it were."""
+    """Whether a Python function is called per element, or declared to behave as if it were."""
     inputs = [{"Literal": {"Dyn": {"Int": 0}}}] * len(
         content["input"]
-    )  # of columns it would have to know the types
+    )  # literals, since it would need the types of columns
     try:
         return _expression({"AnonymousFunction": content | {"input": inputs}}).meta.is_row_separable()
     except pl.exceptions.PolarsError:
@@ -173,7 +173,7 @@ def _is_declared_row_wise(content: Any) -> bool:
 
 
 def _flags(function: Any, literal_sets: set[int]) -> tuple[bool, bool]:
-    """Whether polars says that a function, whatever its inputs are, works row by row, and returns as many rows."""
+    """Whether polars says that a function works row by row, whatever its inputs, and whether it keeps the row count."""
     path = _path(function["function"])
     if path in _TYPED or (path == ("Bin",) and "Breaks" in str(function["function"]["Bin"]["method"])):
         return True, True
@@ -184,7 +184,7 @@ def _flags(function: Any, literal_sets: set[int]) -> tuple[bool, bool]:
     try:
         alone = _expression({"Function": function | {"input": inputs}}).meta
         return alone.is_row_separable(), alone.is_length_preserving() or alone.is_scalar()
-    except pl.exceptions.PolarsError:  # it must know the types of its inputs
+    except pl.exceptions.PolarsError:  # it needs the types of its inputs
         return False, True
 
 
@@ -210,7 +210,7 @@ def _kind(node: Node) -> tuple[str, Any]:
 
 
 def _path(function: Any) -> tuple[str, ...]:
-    """The name of a function, with that of its namespace before it if it has one."""
+    """The name of a function, after that of its namespace if it has one."""
     if isinstance(function, str):
         return (function,)
     kind, content = _kind(function)
@@ -235,7 +235,7 @@ def _is_categorical(node: Node, frame: pl.DataFrame) -> bool:
 
 
 def _type(node: Node, frame: pl.DataFrame) -> pl.DataType | None:
-    """The type of a part; None where polars has none, and will say why when it evaluates the whole."""
+    """The type of a part; None if polars finds none: evaluating the whole expression then gives the reason."""
     try:
         return frame.lazy().select(_expression(node).alias("_")).collect_schema()["_"]
     except pl.exceptions.PolarsError:
@@ -243,7 +243,7 @@ def _type(node: Node, frame: pl.DataFrame) -> pl.DataType | None:
 
 
 def _text(node: Node) -> str:
-    """The part as polars writes it; where it cannot be made from its serialised form, its kind alone."""
+    """The part as polars prints it, or only its kind if polars cannot deserialise it."""
     try:
         return str(_expression(node))
     except pl.exceptions.PolarsError:
@@ -251,7 +251,7 @@ def _text(node: Node) -> str:
 
 
 def columns_read(expression: pl.Expr, frame: pl.DataFrame) -> set[str]:
-    """The columns of the frame that an expression reads, by name or by a pattern or a type that they have."""
+    """The columns of the frame that an expression reads, by name, by pattern or by type."""
     found: set[str] = set()
     waiting = [msgspec.json.decode(expression.meta.serialize(format="json"))]
     while waiting:

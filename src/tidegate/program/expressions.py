@@ -1,7 +1,7 @@
-"""Column expressions: polars' own, with the type of their result found at plan time on an empty frame.
+"""Column expressions of polars. Their result types are found at plan time, on an empty frame.
 
-A column that is only chosen, renamed or passed on never reaches polars: it keeps its type and its encoding, also one
-that polars does not have. Polars is shown what the other expressions read.
+A column that is only selected, renamed or passed on never reaches polars: it keeps its type and encoding, even if
+polars does not have that type. polars gets only the columns that the other expressions read.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Columns = str | pl.Expr | list[str | pl.Expr] | tuple[str | pl.Expr, ...]
 
 
 class Division(NamedTuple):
-    """What `select` or `with_columns` passes on of its input, and what polars computes."""
+    """How `select` or `with_columns` splits: columns passed on, and columns that polars computes."""
 
     passed: dict[str, str]
-    """Columns of the result that are columns of the input, by their names there."""
+    """Columns of the result that are columns of the input: name in the result to name in the input."""
     computed: tuple[pl.Expr, ...]
     names: list[str]
     """The columns of the result, in order."""
 
 
 def expression_result_type(record_type: RecordType, form: str, expressions: tuple[Any, ...]) -> RecordType:
-    """The type after `select`, `with_columns` or `filter`; a wrong expression is refused with polars' reason."""
+    """The type after `select`, `with_columns` or `filter`. A wrong expression is refused with polars' reason."""
     schema = record_type.schema
     refuse_batch_dependent(form, expressions, empty_frame(schema))
     _refuse_foreign(form, expressions, schema)
@@ -60,7 +60,7 @@ def expression_result_type(record_type: RecordType, form: str, expressions: tupl
 def resolved_columns(
     record_type: RecordType, form: str, given: Sequence[Columns], named: Mapping[str, pl.Expr]
 ) -> tuple[tuple[pl.Expr, ...], RecordType]:
-    """The expressions that `select` or `with_columns` was given, by position and by name, and their result's type."""
+    """The expressions of a `select` or `with_columns` call, by position and by name, and the type of the result."""
     listed = [e for item in given for e in (item if isinstance(item, (list, tuple)) else (item,))]
     if not listed and not named:
         raise ProgramError(f"{form} needs at least one column name or polars expression")
@@ -78,7 +78,7 @@ def resolved_columns(
 
 
 def expanded(schema: pa.Schema, expressions: Sequence[pl.Expr]) -> tuple[pl.Expr, ...]:
-    """The expressions, with those that only choose columns by a pattern or a type as the columns that they choose."""
+    """Replace expressions that only select columns by a pattern or a type with those columns."""
     frame = _frame_of_all(schema)
     found: list[pl.Expr] = []
     for e in expressions:
@@ -86,14 +86,14 @@ def expanded(schema: pa.Schema, expressions: Sequence[pl.Expr]) -> tuple[pl.Expr
             try:
                 found += [pl.col(name) for name in frame.select(e).columns]
                 continue
-            except pl.exceptions.PolarsError:  # it is refused with the reason when its type is asked for
+            except pl.exceptions.PolarsError:  # `expression_result_type` refuses it later, with the reason
                 pass
         found.append(e)
     return tuple(found)
 
 
 def divided(schema: pa.Schema, form: str, expressions: Sequence[pl.Expr]) -> Division:
-    """What is passed on and what is computed; raises what polars raises."""
+    """Split expressions into columns passed on and columns computed; raises what polars raises."""
     frame = empty_frame(schema)
     passed = {} if form == "select" else {name: name for name in schema.names}
     names = list(passed)
@@ -135,11 +135,11 @@ def fits_in_query(declared: pa.Schema, form: str, expressions: Sequence[pl.Expr]
 
 
 def is_plain_column(expression: pl.Expr) -> bool:
-    """Whether it is one column by name, perhaps under another name."""
+    """Whether the expression is one column, possibly renamed."""
     roots = expression.meta.root_names()
     if len(roots) != 1 or expression.meta.has_multiple_outputs():
         return False
-    if expression.meta.output_name(raise_if_undetermined=False) is None:  # polars alone knows the name
+    if expression.meta.output_name(raise_if_undetermined=False) is None:  # only polars knows the name
         return False
     return bool(expression.meta.undo_aliases().meta.eq(pl.col(roots[0])))
 
@@ -148,18 +148,18 @@ def is_plain_column(expression: pl.Expr) -> bool:
 
 
 def polars_has(kind: pa.DataType) -> bool:
-    """Whether polars can hold such a column; it ends the process's work with a panic for some that it cannot."""
+    """Whether polars can hold such a column. For some types that it cannot hold, polars panics."""
     return not holds(kind, lambda t: pa.types.is_decimal256(t) or pa.types.is_interval(t))
 
 
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
-    """A frame without rows, of the columns that polars can hold."""
+    """A frame without rows that has the columns that polars can hold."""
     held = [field for field in schema if polars_has(field.type)]
     return pl.DataFrame(pa.schema(held).empty_table())
 
 
 def _frame_of_all(schema: pa.Schema) -> pl.DataFrame:
-    """A frame without rows, of all columns; those that polars cannot hold have another type."""
+    """A frame without rows that has all columns; those that polars cannot hold get the null type."""
     fields = [f if polars_has(f.type) else f.with_type(pa.null()) for f in schema]
     return pl.DataFrame(pa.schema(fields).empty_table())
 

@@ -1,9 +1,9 @@
-"""Names of Flink, Spark, polars and pandas for what has another name here, or is not there; each is answered.
+"""Maps names of Flink, Spark, polars and pandas to ours.
 
-Whoever asks for one gets an AttributeError (an ImportError for names of the package) that names ours or says what to do
-instead. Most differ by their case alone (`keyBy`), which needs no table. Only classes that build programs have a
-`__getattr__`: instances of a class with one are slower to read. What a user's function asks of a state is translated
-when the error is reported (`translated`).
+Using one raises an AttributeError (an ImportError for names of the package) that names our equivalent or says what to
+do instead. Most names differ only by their case (`keyBy`), which needs no table. Only classes that build programs
+define `__getattr__`, because it makes instances slower to read. A wrong name on a state is translated when the error of
+the user's function is reported (`translated`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 
 class Advice(str):
-    """What to do where no single name of ours is the answer."""
+    """What to do if we have no single equivalent name."""
 
 
 _COLLECT = "list(stream.execute_and_collect())"
@@ -212,7 +212,7 @@ INSTEAD: Final[dict[str, dict[str, str]]] = {
     "ReducingState": {"update": "add(value)", "value": "get()"},
     "AggregatingState": {"update": "add(value)", "value": "get()"},
 }
-"""By our class, then by the name in snake case."""
+"""Our class to the foreign name in snake case to our equivalent."""
 
 OF_THE_PACKAGE: Final[dict[str, str]] = {
     "CheckpointingMode": 'Environment(checkpoint_mode="exactly_once")',
@@ -242,7 +242,7 @@ OF_THE_PACKAGE: Final[dict[str, str]] = {
     "col": "polars.col",
     "lit": "polars.lit",
 }
-"""Names that are imported from elsewhere, or that are not needed here."""
+"""Foreign names of the package: our equivalent, or where to import it from."""
 
 METHODS: Final[dict[str, str]] = {
     "flatMap": "flat_map",
@@ -256,11 +256,11 @@ METHODS: Final[dict[str, str]] = {
     "process_element1": "process1",
     "process_element2": "process2",
 }
-"""Methods that a class of a function defines elsewhere."""
+"""Methods of function classes in Flink to ours."""
 
 
 def package_name(name: str) -> ImportError | AttributeError:
-    """The error for a name that `tidegate` has not. An ImportError, which an import statement does not hide."""
+    """The error for a name that `tidegate` does not have: an ImportError, which an import statement shows."""
     instead = OF_THE_PACKAGE.get(name)
     if instead is None:
         return AttributeError(f"module 'tidegate' has no attribute {name!r}", name=name)
@@ -268,7 +268,7 @@ def package_name(name: str) -> ImportError | AttributeError:
 
 
 def translated(error: BaseException) -> BaseException:
-    """What a user's function asked of a state that it has not, with ours; any other error itself."""
+    """Replace the AttributeError of a foreign name on a state with one that names ours; keep any other error."""
     obj = getattr(error, "obj", None)
     if not isinstance(error, AttributeError) or obj is None or not error.name:
         return error
@@ -279,15 +279,15 @@ def translated(error: BaseException) -> BaseException:
 
 
 def missing_attribute(cls: type, name: str, *, among: type | None = None) -> AttributeError:
-    """The error for an attribute that a class does not have, with ours if the name is another's or nearly right.
+    """The error for an attribute that a class does not have; it proposes ours for a foreign or misspelt name.
 
-    `among`: the class that may have ours, if it is another.
+    `among` is the class that may have our name, if it is another one.
 
     >>> missing_attribute(dict, "fromKeys")
     AttributeError("'dict' object has no attribute 'fromKeys'. Did you mean 'fromkeys'?")
     """
     missing = f"{cls.__name__!r} object has no attribute {name!r}"
-    # With the name, Python makes no proposals of its own, which could be private ones.
+    # Passing the name stops Python's own proposals, which could be private names.
     if name.startswith("_"):
         return AttributeError(missing, name=name)
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
@@ -302,7 +302,7 @@ def missing_attribute(cls: type, name: str, *, among: type | None = None) -> Att
 
 
 def _looked_up(tables: list[dict[str, str]], name: str) -> str | None:
-    """Ours, also where the words are written together, as pandas does (`groupby`)."""
+    """Our name; also matches words written without underscores, as in pandas (`groupby`)."""
     squashed = name.replace("_", "")
     for table in tables:
         for known, instead in table.items():
@@ -312,9 +312,9 @@ def _looked_up(tables: list[dict[str, str]], name: str) -> str | None:
 
 
 class NamesOfClass(ABCMeta):
-    """The metaclass of what Flink makes by calls of the class: `WatermarkStrategy.forMonotonousTimestamps()`.
+    """The metaclass for Flink's class methods: `WatermarkStrategy.forMonotonousTimestamps()`.
 
-    Python's own for abstract classes, so that a user's class may be both.
+    It derives from ABCMeta, so that a user's subclass may also be abstract.
     """
 
     if not TYPE_CHECKING:
@@ -324,10 +324,10 @@ class NamesOfClass(ABCMeta):
 
 
 class FlinkNames:
-    """For classes whose instances name ours when one of Flink's names is asked for."""
+    """Gives instances a `__getattr__` that names our equivalent of a foreign name."""
 
-    if not TYPE_CHECKING:  # a type checker is to see that there is no such method
+    if not TYPE_CHECKING:  # a type checker shall see that there is no such method
 
         def __getattr__(self, name: str) -> NoReturn:
-            # Of the class alone: an instance that is being unpickled has nothing yet.
+            # Uses only the class: an instance that is being unpickled has no attributes yet.
             raise missing_attribute(type(self), name)

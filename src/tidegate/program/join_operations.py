@@ -1,4 +1,4 @@
-"""The operations of joins by time, and of deduplication within a time."""
+"""The operations of time-based joins, and of deduplication within a time span."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ How = Literal["inner", "left", "right", "full"]
 Sides = tuple[bool, bool]
 
 BUFFERS = ("$join.left", "$join.right")
-"""The names in checkpoints of the records that wait; no state that a function declares has such a name."""
+"""The names of the waiting records in checkpoints; states that functions declare cannot have such names."""
 
 
 @dataclass(frozen=True)
 class IntervalJoin(FunctionOperation):
-    """Pairs records of two keyed streams whose times are near: right - left in [lower_ms, upper_ms].
+    """Pairs records of two keyed streams whose times are close: right - left in [lower_ms, upper_ms].
 
     With `form` "apply" the function makes one record of each pair, with "process" any number.
     """
@@ -38,33 +38,31 @@ class IntervalJoin(FunctionOperation):
 
     @property
     def outer(self) -> Sides:
-        """Whether records of the left and of the right are emitted without a partner."""
+        """Whether (left, right) records without a partner are emitted."""
         return self.how in ("left", "full"), self.how in ("right", "full")
 
     @property
     def reach_ms(self) -> tuple[int, int]:
-        """How long, in event time, a record of either side waits for partners."""
+        """How long, in event time, a record of the left and of the right waits for partners."""
         return max(0, self.upper_ms), max(0, -self.lower_ms)
 
     def detail(self) -> str:
-        """The function, the key and the bounds."""
         key = self.keys[0].describe()
         bounds = f"[{_signed(self.lower_ms)}, {_signed(self.upper_ms)}]"
         return f"{self.how} {function_name(self.function)} per {key}, right within {bounds} of left"
 
     def identity(self) -> Identity:
-        """The function, the key and the bounds."""
         function, key = function_identity(self.function), self.keys[0].identity()
         return "interval join", self.form, function, key, self.how, self.lower_ms, self.upper_ms
 
     def state_key(self) -> Key | None:
-        """That of the left; the right's are equal to it."""
+        """The key of the left stream; keys of the right stream are equal to it."""
         return self.keys[0]
 
 
 @dataclass(frozen=True)
 class WindowJoin(WindowOperation):
-    """Joins or co-groups the records of two keyed streams that are in one window. `key` is that of the left."""
+    """Joins or co-groups the records of two keyed streams that are in the same window. `key` is that of the left."""
 
     rows = True
     form: Literal["join", "co_group"] = "join"
@@ -83,22 +81,20 @@ class WindowJoin(WindowOperation):
 
     @property
     def outer(self) -> Sides:
-        """Whether records of the left and of the right are emitted without a partner."""
+        """Whether (left, right) records without a partner are emitted."""
         return self.how in ("left", "full"), self.how in ("right", "full")
 
     def detail(self) -> str:
-        """The function and the windows."""
         how = f"{self.how} " if self.form == "join" else ""
         return f"{how}{function_name(self.function)}, {self.window_words()}"
 
     def identity(self) -> Identity:
-        """The function and the windows."""
         return "window join", self.form, function_identity(self.function), self.how, super().identity()
 
 
 @dataclass(frozen=True)
 class Deduplicate(Operation):
-    """Passes the first record of each key, and then none whose time is less than `within_ms` after it."""
+    """Emits the first record of each key, then none whose time is less than `within_ms` after it."""
 
     kind = "deduplicate"
     keeps_type = True
@@ -114,11 +110,9 @@ class Deduplicate(Operation):
         return self.key.function is not None
 
     def detail(self) -> str:
-        """The key and the time."""
         return f"first per {self.key.describe()} within {format_duration_ms(self.within_ms)}"
 
     def identity(self) -> Identity:
-        """The key and the time."""
         return "deduplicate", self.key.identity(), self.within_ms
 
 

@@ -1,4 +1,4 @@
-"""Keys and what is aggregated per key: the types that `key_by` and running aggregates give."""
+"""Keys: checks the key of `key_by`, and finds the types of keys and of running aggregates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.records.types import ObjectType, RecordType, RowType, ScalarType, 
 
 
 def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: str = "key_by") -> Key:
-    """The key that `key_by` was given: column names, or one function."""
+    """Make the key from the arguments of `key_by`: column names, or one function."""
     if not key:
         raise ProgramError(f"{role} needs at least one column name, or a function")
     if all(isinstance(k, str) for k in key):
@@ -51,9 +51,9 @@ def make_key(record_type: RecordType, key: tuple[Any, ...], returns: Any, role: 
 
 
 class PlainKey:
-    """A key function whose keys are what a column of them would hold: the value of an Enum, the text of a UUID.
+    """A key function whose keys are what a column would hold: the value of an Enum, the text of a UUID.
 
-    So a key is the same wherever it is taken from and whatever hashes or stores it.
+    So a key is the same wherever it comes from, and whatever hashes or stores it.
     """
 
     def __init__(self, function: Any, key_type: RecordType) -> None:
@@ -73,7 +73,7 @@ class PlainKey:
 
 
 def _check_hashable(key_type: RecordType, role: str, function: Any) -> None:
-    """A key goes to a subtask by its stable hash: tuples of scalars have one, other records have none."""
+    """Refuse a key type without a stable hash. Scalars and tuples of scalars have one."""
     nested = [f.type for f in key_type.schema if pa.types.is_nested(f.type)]
     no_tuple = isinstance(key_type, StructType) and not issubclass(key_type.python_class, tuple)
     if not key_type.is_object and (nested or no_tuple):
@@ -86,7 +86,7 @@ def _check_hashable(key_type: RecordType, role: str, function: Any) -> None:
 def aggregate_type(
     record_type: RecordType, key: Key, aggregates: Iterable[tuple[str, Aggregate]]
 ) -> RecordType:
-    """The type of running results: the key columns, then the results; objects for an untyped key function."""
+    """The type of running results: the key columns, then the results; object for an untyped key function."""
     results = [result_field(output, aggregate, record_type) for output, aggregate in aggregates]
     if key.function is not None and key.record_type.is_object:
         return ObjectType()
@@ -94,7 +94,7 @@ def aggregate_type(
 
 
 def totals_type(key: Key, kernels: Iterable[tuple[str, Kernel]]) -> RecordType:
-    """The type of the partial results of running numbers, between two stages."""
+    """The type of the partial results of running numbers between the two stages."""
     fields: list[pa.Field] = []
     for output, kernel in kernels:
         totals = kernel.totals() or []

@@ -1,7 +1,7 @@
-"""Days as a place on earth has them: from midnight to midnight of a time zone, 23 to 25 hours long.
+"""The days of a time zone, from local midnight to local midnight: 23 to 25 hours long.
 
-Windows with a `time_zone` are cut here. A day begins where the wall clock first shows `offset_ms` past midnight, or,
-where that moment is skipped, when the clock jumps over it.
+Windows with a `time_zone` are cut here. A day begins when the wall clock first shows `offset_ms` past midnight or, if
+the clock skips that moment, when it jumps over it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidegate.core.errors import ProgramError
 
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_WALL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - what a wall clock shows has no zone
+_WALL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - wall clock time has no zone
 _MS: Final = timedelta(milliseconds=1)
 _CACHE_LIMIT: Final = 100_000
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone of this name; an unknown one is refused."""
+    """The time zone of this name; refuses an unknown one."""
     if not isinstance(name, str):
         raise ProgramError(f'time_zone is the name of a zone such as "Europe/Berlin", got {name!r}')
     try:
@@ -35,7 +35,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 class LocalDays:
-    """The days of a zone, numbered from 1970-01-01. Used by one thread; keeps the days that it was asked for."""
+    """The days of a zone, numbered from 1970-01-01. Caches the starts of days; one thread uses it."""
 
     def __init__(self, time_zone: str, offset_ms: int = 0) -> None:
         self._zone = zone_of(time_zone)
@@ -43,7 +43,6 @@ class LocalDays:
         self._starts: dict[int, int] = {}
 
     def start_ms(self, day: int) -> int:
-        """When this day begins."""
         found = self._starts.get(day)
         if found is None:
             if len(self._starts) > _CACHE_LIMIT:
@@ -52,11 +51,10 @@ class LocalDays:
         return found
 
     def day_of(self, timestamp_ms: int) -> int:
-        """The day that a moment belongs to."""
         try:
             wall = (_EPOCH + timestamp_ms * _MS).astimezone(self._zone).replace(tzinfo=None)
             day = ((wall - _WALL_EPOCH) // _MS - self._offset_ms) // DAY_MS
-        except OverflowError:  # before the year 1 or behind 9999, where calendars end
+        except OverflowError:  # before the year 1 or after 9999, beyond the calendar
             day = (timestamp_ms - self._offset_ms) // DAY_MS
         while self.start_ms(day) > timestamp_ms:
             day -= 1
@@ -65,7 +63,6 @@ class LocalDays:
         return day
 
     def days_of(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The day of each moment."""
         if not len(timestamps):
             return timestamps
         first, last = self.day_of(int(timestamps.min())), self.day_of(int(timestamps.max()))
@@ -75,7 +72,6 @@ class LocalDays:
         return np.searchsorted(starts, timestamps, side="right") - 1 + first
 
     def starts_of(self, days: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """When each of these days begins."""
         distinct, places = np.unique(days, return_inverse=True)
         starts: npt.NDArray[Any] = np.array([self.start_ms(int(d)) for d in distinct], np.int64)
         return starts[places]

@@ -1,8 +1,8 @@
 """Operations: what each node of a program does, as frozen values that hold the user's live objects.
 
-The streams of `api/streams.py` make them, the graph turns them into specs (pickled, described, hashed), and
-`operators/` builds the running thing from them in a slot. Whatever anybody must know about an operation it states
-itself, as a property: nobody asks for its class but the table of `operators/factory.py`.
+The streams of `api/streams.py` make them, the graph turns them into specs (pickled, described, hashed), and a slot
+builds operators from them (`operators/`). An operation states all facts about itself as properties. Only the table of
+`operators/factory.py` asks for its class.
 
 `kind` and `detail` are text for plans. `identity` is durable: see `core/identity.py`.
 """
@@ -26,12 +26,12 @@ from tidegate.records.types import RecordType
 
 Execution = Literal["reads", "writes", "vectorised", "per record"]
 Stage = Literal["whole", "local", "merge"]
-"""With "local" it prepares the work before an exchange, and "merge" is what comes after that; else "whole"."""
+"""In a two-stage plan, "local" pre-aggregates before the exchange and "merge" completes after it; else "whole"."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """How a stream is keyed: by columns, or by a function of the record whose result has `record_type`."""
+    """How a stream is keyed: by columns, or by a function of the record that returns `record_type`."""
 
     columns: tuple[str, ...]
     function: Callable[[Any], Any] | None
@@ -42,16 +42,14 @@ class Key:
         return frozenset(self.columns) if self.function is None else None
 
     def describe(self) -> str:
-        """The columns or the function's name."""
         return ", ".join(self.columns) if self.function is None else f"{function_name(self.function)}()"
 
     def identity(self) -> Identity:
-        """The columns, or the function."""
         return self.columns if self.function is None else ("function", function_identity(self.function))
 
 
 class TwoStages(NamedTuple):
-    """An operation in two stages, and the type of the records between them."""
+    """An operation split into two stages, and the type of the records between them."""
 
     local: Operation
     merge: Operation
@@ -60,7 +58,7 @@ class TwoStages(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation(ABC):
-    """Base of all operations."""
+    """What one node of a program does, and every fact that planner and slots need about it."""
 
     # ---- for plans ----
 
@@ -70,21 +68,21 @@ class Operation(ABC):
         return "operation"
 
     def detail(self) -> str:
-        """A few words for the plan beside the kind."""
+        """A few words for the plan after the kind."""
         return ""
 
     @property
     def execution(self) -> Execution:
-        """How it runs, as plans say it."""
+        """How it runs, in the words of plans."""
         return "per record" if self.rows else "vectorised"
 
     # ---- what it is ----
 
     @abstractmethod
     def identity(self) -> Identity:
-        """Its kind and what it does, durable: from this and its inputs an operator without a uid has its id.
+        """Its kind and what it does, durable: the id of an operator without a uid derives from this and its inputs.
 
-        What can be tuned while state is kept (a capacity, a watermark) is not part of it.
+        What may be tuned while state is kept (a capacity, a watermark strategy) is not part of it.
         """
 
     @property
@@ -99,49 +97,49 @@ class Operation(ABC):
 
     @property
     def watermark_strategy(self) -> WatermarkStrategy | None:
-        """Where event time begins: how its records get timestamps."""
+        """How its records get timestamps, if event time starts here."""
         return None
 
     @property
     def functions(self) -> tuple[Any, ...]:
-        """The user's functions in it, but for those of keys; the last one makes its output."""
+        """The user's functions in it, except key functions; the last one makes its output."""
         return ()
 
     @property
     def hinted_function(self) -> Any:
-        """The user's function whose return type hint gives its output a type; None if that comes from elsewhere."""
+        """The user's function whose return hint types the output; None if the type comes from elsewhere."""
         return self.functions[-1] if self.functions else None
 
     # ---- how it treats records ----
 
     @property
     def rows(self) -> bool:
-        """Whether it runs the user's Python per record (and so needs rows)."""
+        """Whether it runs the user's Python for each record, and so needs rows."""
         return False
 
     @property
     def runs_user_code(self) -> bool:
-        """Whether it may run code of the user's, whose pace nobody knows."""
+        """Whether it may run the user's code, whose speed is unknown."""
         return self.rows
 
     @property
     def keeps_type(self) -> bool:
-        """Whether its output is of the type of its input, whatever that is."""
+        """Whether its output always has the type of its input."""
         return False
 
     @property
     def may_reorder(self) -> bool:
-        """Whether the user's code can give rows another place in a batch than their timestamps have."""
+        """Whether the user's code can reorder the rows of a batch, so that timestamps no longer match."""
         return False
 
     @property
     def needs_event_time(self) -> bool:
-        """Whether it is refused where records have no timestamps."""
+        """Whether it is refused if records have no timestamps."""
         return False
 
     @property
     def alignment_group(self) -> str | None:
-        """The group of sources that it may not run ahead of."""
+        """The group of sources whose slowest member it must not run ahead of."""
         return None
 
     def required_columns(self) -> frozenset[str] | None:
@@ -162,27 +160,27 @@ class Operation(ABC):
         return tuple(state for f in functions for state in declared_states(f).values())
 
     def state_key(self) -> Key | None:
-        """The key by which its keyed state is kept; None without keys."""
+        """The key of its keyed state; None without keys."""
         return getattr(self, "key", None)
 
     @property
     def has_timers(self) -> bool:
-        """Whether a function of it has timers."""
+        """Whether one of its functions has timers."""
         return any(map(has_timers, self.functions))
 
     @property
     def keeps_keyed_state(self) -> bool:
-        """Whether it keeps anything by key: what its functions declare, timers, or what it keeps by itself."""
+        """Whether it keeps anything by key: declared states, timers, or its own state."""
         return self.has_timers or any(isinstance(state, KeyedState) for state in self.states())
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a checkpoint has something of it: positions, keyed or declared state, timers, committables."""
+        """Whether checkpoints contain something of it: positions, state, timers or committables."""
         return self.keeps_keyed_state or bool(self.states()) or self.commits or self.read_source is not None
 
     @property
     def keeps_untyped_keys(self) -> bool:
-        """Whether keys without a type are kept in plain memory, so that it works with every state backend."""
+        """Whether it keeps keys without a type in plain memory, and so works with every state backend."""
         return False
 
     def unstorable(self, record_types: Sequence[RecordType]) -> str:
@@ -193,11 +191,11 @@ class Operation(ABC):
 
     @property
     def is_local_stage(self) -> bool:
-        """Whether it prepares, batch by batch, the work of another one after an exchange. It keeps nothing."""
+        """Whether it pre-aggregates, batch by batch, for another operation after an exchange. It keeps no state."""
         return False
 
     def in_two_stages(self, record_type: RecordType) -> TwoStages | None:
-        """The same in two stages, for input of this type; None if it is not to be cut."""
+        """The same operation in two stages, for input of this type; None if it must not be split."""
         return None
 
     def joins_query(self, input_type: RecordType, output_type: RecordType) -> bool:
@@ -205,7 +203,7 @@ class Operation(ABC):
         return False
 
     def with_columns(self, names: Sequence[str]) -> Operation | None:
-        """The same for these columns of its source alone; None where that saves nothing."""
+        """The same operation reading only these columns of its source; None if that saves nothing."""
         return None
 
 
@@ -228,12 +226,10 @@ class ReadSource(Operation):
 
     @property
     def alignment_group(self) -> str | None:
-        """That of its strategy."""
         alignment = None if self.strategy is None else self.strategy.alignment
         return None if alignment is None else alignment.group
 
     def detail(self) -> str:
-        """What is read; the strategy is shown apart."""
         return self.source.describe()
 
     def identity(self) -> Identity:
@@ -266,7 +262,7 @@ class AssignTimestamps(Operation):
         return self.strategy.reads_rows
 
     def identity(self) -> Identity:
-        """Nothing of the strategy, which may change."""
+        """Without the strategy, which may change."""
         return ("timestamps",)
 
 
@@ -291,11 +287,9 @@ class WriteSink(Operation):
         return "per record" if self.rows else "writes"
 
     def detail(self) -> str:
-        """What is written."""
         return self.sink.describe()
 
     def identity(self) -> Identity:
-        """The sink."""
         return "sink", self.sink.identity()
 
 
@@ -310,7 +304,6 @@ class FunctionOperation(Operation):
         return (self.function,)
 
     def detail(self) -> str:
-        """The function's name."""
         return function_name(self.function)
 
 
@@ -331,7 +324,6 @@ class ApplyFunction(FunctionOperation):
         return self.form == "filter"
 
     def identity(self) -> Identity:
-        """The form and the function."""
         return self.form, function_identity(self.function)
 
 
@@ -348,24 +340,22 @@ class ApplyCoFunction(FunctionOperation):
         return f"co-{self.form}"
 
     def identity(self) -> Identity:
-        """The form and the function."""
         return "co", self.form, function_identity(self.function)
 
     def state_key(self) -> Key | None:
-        """That of the first stream; the other's are equal to it."""
+        """The key of the first stream; keys of the second are equal to it."""
         return None if self.keys is None else self.keys[0]
 
 
 @dataclass(frozen=True)
 class ApplyBroadcastFunction(FunctionOperation):
-    """Runs a function over a stream, keyed or not, and a second one that every subtask gets all of."""
+    """Runs a function over a stream, keyed or not, and a broadcast stream."""
 
     kind = "broadcast-process"
     function: Any
     key: Key | None = None
 
     def identity(self) -> Identity:
-        """The function."""
         return "broadcast", function_identity(self.function)
 
 
@@ -380,7 +370,6 @@ class ApplyBatchFunction(FunctionOperation):
     function: Callable[[Any], Any]
 
     def identity(self) -> Identity:
-        """The function."""
         return "batches", function_identity(self.function)
 
 
@@ -400,7 +389,7 @@ class ApplyExpressions(Operation):
         return self.form == "filter"
 
     def required_columns(self) -> frozenset[str] | None:
-        """The roots of a select's expressions; the others pass every column on, and `pl.all()` may mean any."""
+        """The root columns of a select. The other forms pass every column on, and `pl.all()` may read any."""
         if self.form != "select" or any(e.meta.has_multiple_outputs() for e in self.expressions):
             return None
         return frozenset(name for e in self.expressions for name in e.meta.root_names())
@@ -412,11 +401,9 @@ class ApplyExpressions(Operation):
         )
 
     def detail(self) -> str:
-        """The expressions."""
         return ", ".join(str(e) for e in self.expressions)
 
     def identity(self) -> Identity:
-        """The form and the expressions."""
         return "expressions", self.form, tuple(expression_identity(e) for e in self.expressions)
 
 
@@ -433,10 +420,10 @@ class RollingAggregate(Operation):
     key: Key
     emit: Literal["each", "batch"]
     by_rows: bool = False
-    """Whether they run record by record: one of them has no running numbers, or keys have no type."""
+    """Whether they run record by record: one of them is not a running number, or keys have no type."""
     stage: Stage = "whole"
     aggregated_type: RecordType | None = None
-    """With stage "merge" the type of the records before the exchange."""
+    """In stage "merge", the type of the records before the exchange."""
 
     @property
     def is_local_stage(self) -> bool:
@@ -448,7 +435,7 @@ class RollingAggregate(Operation):
 
     @property
     def hinted_function(self) -> Any:
-        """The key's: the result is typed but for the key."""
+        """The key function: only the key may lack a type."""
         return self.key.function
 
     @property
@@ -456,25 +443,22 @@ class RollingAggregate(Operation):
         return self.key.function is not None or self.by_rows
 
     def required_columns(self) -> frozenset[str] | None:
-        """The key columns and the aggregated ones."""
         key, mine = self.key.required_columns(), columns_read(a for _, a in self.aggregates)
         return None if key is None or mine is None or self.stage == "merge" else key | mine
 
     def detail(self) -> str:
-        """The aggregates in words."""
         what = aggregate_words(self.aggregates).removesuffix("()")
         stage = "" if self.stage == "whole" else f", {self.stage}"
         return f"{what} per {self.key.describe()}, {'each record' if self.emit == 'each' else 'per batch'}{stage}"
 
     def identity(self) -> Identity:
-        """The aggregate, the key and the stage."""
         aggregates = tuple((output, a.identity()) for output, a in self.aggregates)
         return "aggregate", aggregates, self.key.identity(), self.emit, self.stage
 
 
 @dataclass(frozen=True)
 class RollingReduce(FunctionOperation):
-    """A running reduce per key with the user's function; one result per record."""
+    """A running reduce per key with the user's function."""
 
     kind = "reduce"
     keeps_type = True
@@ -485,9 +469,7 @@ class RollingReduce(FunctionOperation):
     emit: Literal["each", "batch"] = "each"
 
     def detail(self) -> str:
-        """The function and the key."""
         return f"{function_name(self.function)} per {self.key.describe()}"
 
     def identity(self) -> Identity:
-        """The function and the key."""
         return "reduce", function_identity(self.function), self.key.identity()

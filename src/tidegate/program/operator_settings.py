@@ -1,4 +1,4 @@
-"""What can be set on an operator: uid, name, parallelism, chaining, slot sharing."""
+"""The settings of an operator: uid, name, parallelism, chaining, slot sharing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.program.transformations import Transformation
 
 
 class Settings(TypedDict, total=False):
-    """What may be given as a keyword argument of an operation."""
+    """The settings that an operation takes as keyword arguments."""
 
     uid: str
     name: str
@@ -22,28 +22,28 @@ class Settings(TypedDict, total=False):
 
 
 class OperatorSettings(FlinkNames):
-    """The settings that every operator has; the fluent calls change the operator and return the same stream."""
+    """The settings that every operator has. Each call changes the operator and returns the same stream."""
 
     _node: Transformation
 
     def _own_node(self, setting: str) -> Transformation:
-        """The operator to change; streams that are no operator's own output refuse."""
+        """The operator to change; a stream that is not the direct output of an operator refuses."""
         return self._node
 
     def uid(self, uid: str) -> Self:
-        """Give the operator an id of your own: state is found by it, so it must never change."""
+        """Set the durable id of the operator. State is found by it, so it must never change."""
         node = self._own_node("uid")
         node.uid = _checked_text(uid, "a uid")
         return self
 
     def name(self, name: str) -> Self:
-        """Give the operator a name for plans, metrics and errors."""
+        """Set the name of the operator in plans, metrics and errors."""
         node = self._own_node("name")
         node.name = _checked_text(name, "a name")
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """How many subtasks the operator has."""
+        """Set the number of subtasks of the operator."""
         node = self._own_node("set_parallelism")
         _check_count(parallelism, "parallelism", node.name)
         fixed = node.fixed_parallelism
@@ -55,24 +55,24 @@ class OperatorSettings(FlinkNames):
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """How many key groups the operator has; the most it can be rescaled to."""
+        """Set the number of key groups of the operator: the highest parallelism that it can be rescaled to."""
         node = self._own_node("set_max_parallelism")
         _check_count(max_parallelism, "max parallelism", node.name)
         node.max_parallelism = max_parallelism
         return self
 
     def start_new_chain(self) -> Self:
-        """Begin a new chain with this operator, whatever comes before it."""
+        """Start a new chain with this operator: it is not chained to the one before it."""
         self._own_node("start_new_chain").chaining = "head"
         return self
 
     def disable_chaining(self) -> Self:
-        """Never fuse this operator with its neighbours (an expensive function gets its own task)."""
+        """Never chain this operator to its neighbours, so that an expensive function gets its own task."""
         self._own_node("disable_chaining").chaining = "never"
         return self
 
     def slot_sharing_group(self, group: str) -> Self:
-        """Put the operator in its own group of slots; operators of different groups never share one."""
+        """Put the operator into this group of slots; operators of different groups never share a slot."""
         node = self._own_node("slot_sharing_group")
         node.slot_sharing_group = _checked_text(group, "a slot-sharing group")
         return self
@@ -82,7 +82,7 @@ SETTINGS = frozenset(Settings.__annotations__)
 
 
 def apply_settings(target: OperatorSettings, settings: Mapping[str, object]) -> None:
-    """Make the calls for settings that were given as keyword arguments."""
+    """Apply settings that were given as keyword arguments."""
     calls: dict[str, Callable[[Any], Any]] = {
         "uid": target.uid,
         "name": target.name,

@@ -1,7 +1,7 @@
 """Option files: a YAML or TOML file as the mapping that `Options.with_values` takes.
 
-Called in the user's process while the environment is set up. Every failure is a `ConfigurationError` that
-names the file, and the line when the parser knows it.
+The environment reads them in the user's process. Every failure is a `ConfigurationError` that names the file, and the
+line if the parser knows it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.core.words import kind_of
 
 
 def read_options_file(path: str | os.PathLike[str]) -> dict[str, object]:
-    """The content of a ``.yaml``, ``.yml`` or ``.toml`` file, keys as they stand there: dotted or nested."""
+    """The content of a ``.yaml``, ``.yml`` or ``.toml`` file; its keys stay dotted or nested."""
     file = Path(path)
     suffix = file.suffix.lower()
     if suffix not in (".yaml", ".yml", ".toml"):
@@ -39,7 +39,7 @@ def read_options_file(path: str | os.PathLike[str]) -> dict[str, object]:
 
 
 def options_from_file(path: str | os.PathLike[str], under: Options | None = None) -> Options:
-    """The options of a file as a layer over ``under`` (the defaults if there is none)."""
+    """The options of a file over those of ``under`` (default: the defaults)."""
     return (under or Options()).with_values(read_options_file(path), os.fspath(path))
 
 
@@ -62,7 +62,7 @@ def _parse_yaml(text: str, file: Path) -> object:
 
 
 def _refuse_repeated_keys(node: Any, file: Path) -> None:
-    """PyYAML keeps the last of two equal keys without a word; a settings file must not be read that way."""
+    """PyYAML silently keeps the last of two equal keys; in a settings file that is refused."""
     if getattr(node, "id", "") != "mapping":
         return
     lines: dict[object, int] = {}

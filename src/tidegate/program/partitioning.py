@@ -1,4 +1,4 @@
-"""How records are spread over the subtasks of the next operator."""
+"""Partitionings: how records are distributed over the subtasks of the next operator."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidegate.program.operations import Key
 
 @dataclass(frozen=True)
 class Partitioning:
-    """Base of all partitionings. `pointwise`: a producer reaches only some consumers."""
+    """How an edge distributes records. `pointwise`: a producer reaches only some consumers."""
 
     name: ClassVar[str] = ""
     pointwise: ClassVar[bool] = False
 
     def describe(self) -> str:
-        """The word for plans."""
+        """The word in plans."""
         return self.name
 
     def required_columns(self) -> frozenset[str] | None:
@@ -27,7 +27,7 @@ class Partitioning:
 
     @property
     def runs_users_code(self) -> bool:
-        """Whether a function of the user is called for each record."""
+        """Whether it calls a function of the user for each record."""
         return False
 
 
@@ -41,35 +41,32 @@ class Forward(Partitioning):
 
 @dataclass(frozen=True)
 class Hash(Partitioning):
-    """By key group of the key: all records of a key to one subtask."""
+    """By the key group of the key: all records of a key to one subtask."""
 
     name: ClassVar[str] = "hash"
     key: Key
 
     def describe(self) -> str:
-        """With the key."""
         return f"hash({self.key.describe()})"
 
     def required_columns(self) -> frozenset[str] | None:
-        """Those of the key."""
         return self.key.required_columns()
 
     @property
     def runs_users_code(self) -> bool:
-        """Where the key is a function's."""
         return self.key.function is not None
 
 
 @dataclass(frozen=True)
 class Rebalance(Partitioning):
-    """Evenly over all subtasks, in turn."""
+    """Round-robin over all subtasks."""
 
     name: ClassVar[str] = "rebalance"
 
 
 @dataclass(frozen=True)
 class Rescale(Partitioning):
-    """Evenly over a fixed group of near subtasks, in turn."""
+    """Round-robin over a fixed group of nearby subtasks."""
 
     name: ClassVar[str] = "rescale"
     pointwise: ClassVar[bool] = True
@@ -98,21 +95,18 @@ class Global(Partitioning):
 
 @dataclass(frozen=True)
 class Custom(Partitioning):
-    """By the user's function of the key and the number of subtasks, which returns the subtask."""
+    """To the subtask that the user's function of the key and the number of subtasks returns."""
 
     name: ClassVar[str] = "custom"
     function: Callable[[Any, int], int]
     key: Key
 
     def describe(self) -> str:
-        """With the function and the key."""
         return f"custom({function_name(self.function)} of {self.key.describe()})"
 
     def required_columns(self) -> frozenset[str] | None:
-        """Those of the key."""
         return self.key.required_columns()
 
     @property
     def runs_users_code(self) -> bool:
-        """Its own function."""
         return True

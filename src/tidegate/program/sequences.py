@@ -1,6 +1,6 @@
-"""Sources whose records are counted from the start: a Python collection, and a range of numbers.
+"""Sources of numbered records: a Python collection, and a range of numbers.
 
-Both read spans of indices. A span is a split; its position is the next index, so a stored position is exact and a
+Both read spans of indices. A span is a split, and its position is the next index. So a stored position is exact, and a
 reader that gets the span back continues with that record. The order inside a span is kept.
 """
 
@@ -31,7 +31,7 @@ _ROWS_WORTH_A_SPLIT = 1 << 16
 
 
 class SpanSplit(SourceSplit, frozen=True, kw_only=True):
-    """The indices from `position` (the next one) up to but without `end`."""
+    """The indices from `position` (the next one) up to, but not including, `end`."""
 
     position: int
     end: int
@@ -56,7 +56,7 @@ def cut_into_spans(count: int, pieces: int, align: int = 1) -> list[tuple[int, i
 
 
 def spans_for(count: int, parallelism: int, align: int = 1) -> list[tuple[int, int]]:
-    """Cut indices for readers that ask when they are out of work: a few spans each, so that fast readers help out.
+    """Cut indices for readers that request splits: several spans per reader, so that fast readers take more.
 
     Small inputs get one span per reader, large ones eight, each of at least 65,536 records.
     """
@@ -65,7 +65,7 @@ def spans_for(count: int, parallelism: int, align: int = 1) -> list[tuple[int, i
 
 
 class SpanReader(RequestingReader[AnyRecordOut]):
-    """Reads spans one after the other, each in order; asks for the next when it has none left."""
+    """Reads spans one after the other, each in order, and requests the next when it has none left."""
 
     last_split = ""
 
@@ -79,7 +79,6 @@ class SpanReader(RequestingReader[AnyRecordOut]):
         """Make the records with these indices."""
 
     def poll(self) -> Batch[AnyRecordOut] | Idle | Finished:
-        """Return up to `batch_rows` records of the current span."""
         while self._splits:
             split = self._splits[0]
             start = self._position
@@ -92,30 +91,28 @@ class SpanReader(RequestingReader[AnyRecordOut]):
         return self.out_of_splits()
 
     def add_splits(self, splits: Sequence[Any]) -> None:
-        """Queue the spans behind those that are there."""
         super().add_splits(splits)
         if splits and not self._splits:
             self._position = splits[0].position
         self._splits.extend(splits)
 
     def snapshot(self) -> list[Any]:
-        """The spans with records left; the first one at its current position."""
+        """The spans with records left, the first at its current position."""
         splits = list(self._splits)
         if splits:
             splits[0] = msgspec.structs.replace(splits[0], position=self._position)
         return [split for split in splits if split.position < split.end]
 
     def reading(self) -> list[str]:
-        """The span whose turn it is, until its last record."""
+        """The current span, until its last record."""
         return [split.id for split in list(self._splits)[:1] if self._position < split.end]
 
 
 class CollectionSource(KnownSplitsSource):
-    """Reads the values of a Python collection, which travel inside the program: for tests, examples, small tables.
+    """Reads the values of a Python collection, which are sent with the program: for tests, examples, small tables.
 
-    Each reader gets at most one span of neighbouring values. Without a record type it is inferred from the values, and
-    whole numbers among floats become floats. Values that do not fit a given one are refused here, in the user's own
-    process.
+    Each reader gets at most one span of adjacent values. Without a record type, it is inferred from the values, and
+    integers among floats become floats. Values that do not fit a given type are refused in the user's process.
 
     >>> source = CollectionSource(["tide", "gate"], str)
     >>> source.describe()
@@ -131,7 +128,7 @@ class CollectionSource(KnownSplitsSource):
         super().__init__(infer_record_type(self._values) if found is None else record_type_of(found))
         try:
             self._type.check_rows(self._values)
-            if not self._type.is_object:  # such values are pickled only if they leave their process
+            if not self._type.is_object:  # objects are pickled only if they leave their process
                 columns = self._type.to_columns(self._values)
                 if record_type is None and isinstance(self._type, (RowType, ScalarType)):
                     self._values = self._type.to_rows(columns)  # dicts are rows, and 1 among floats is 1.0
@@ -140,24 +137,20 @@ class CollectionSource(KnownSplitsSource):
 
     @property
     def expected_records(self) -> int:
-        """How many records there are in all."""
+        """The number of records."""
         return len(self._values)
 
     def splits(self, parallelism: int) -> list[SourceSplit]:
-        """One span per reader."""
         spans = cut_into_spans(len(self._values), parallelism)
         return [SpanSplit(id=f"values {a}..{b - 1}", position=a, end=b) for a, b in spans]
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
-        """Make a reader of the values."""
         return _CollectionReader(context, self._values, self._type)
 
     def describe(self) -> str:
-        """Number and type of the values."""
         return f"collection of {len(self._values)} {self._type.describe()}"
 
     def identity(self) -> Identity:
-        """How many values, and their columns."""
         return "collection", len(self._values), tuple(self._type.names)
 
 
@@ -172,9 +165,9 @@ class _CollectionReader(SpanReader):
 
 
 class NumberSequenceSource(KnownSplitsSource[int]):
-    """The whole numbers from `start` to `end`, both included, in the column `value`.
+    """The integers from `start` to `end`, both included, in the column `value`.
 
-    Split into spans that readers take when they are out of work; within a span the numbers are in order.
+    Readers request spans one by one; within a span the numbers are in order.
 
     >>> NumberSequenceSource(1, 1_000_000).describe()
     'numbers 1 to 1000000'
@@ -198,11 +191,10 @@ class NumberSequenceSource(KnownSplitsSource[int]):
 
     @property
     def expected_records(self) -> int:
-        """How many numbers there are in all."""
+        """The number of records."""
         return self._count
 
     def splits(self, parallelism: int) -> list[SourceSplit]:
-        """A few spans per reader."""
         first = self._start
         return [
             SpanSplit(id=f"numbers {first + a}..{first + b - 1}", position=a, end=b)
@@ -210,15 +202,12 @@ class NumberSequenceSource(KnownSplitsSource[int]):
         ]
 
     def create_reader(self, context: ReaderContext) -> SourceReader:
-        """Make a reader that counts."""
         return _NumberReader(context, self._start, self._type)
 
     def describe(self) -> str:
-        """First and last number."""
         return f"numbers {self._start} to {self._start + self._count - 1}"
 
     def identity(self) -> Identity:
-        """The first number, and how many there are."""
         return "numbers", self._start, self._count
 
 

@@ -1,4 +1,4 @@
-"""Side outputs of an operator, as a program declares them."""
+"""Side outputs of an operator: checks and declares them on its node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def declare_strategy(node: Transformation, strategy: WatermarkStrategy, name: str) -> None:
-    """Check a strategy against the records of a node, and declare its side output."""
+    """Check a watermark strategy against the records of a node, and declare its side output."""
     if not isinstance(strategy, WatermarkStrategy):
         raise ProgramError(f"{name}: event time needs a WatermarkStrategy, got {strategy!r}")
     strategy.check_type(node.output_type, f"operator {name!r}")
@@ -31,7 +31,7 @@ def declare_strategy(node: Transformation, strategy: WatermarkStrategy, name: st
 
 
 def declare_side_outputs(stream: DataStream[Any], tags: OutputTags) -> None:
-    """Declare what an operator may emit to, and refuse what is no tag or is there already."""
+    """Declare the side outputs of an operator; refuse what is not a tag, and a tag that is declared already."""
     for tag in (tags,) if isinstance(tags, OutputTag) else tags:
         if not isinstance(tag, OutputTag):
             raise ProgramError(f"side_outputs takes OutputTags, got {kind_of(tag)}: {tag!r}")

@@ -1,6 +1,6 @@
-"""Whether a function can be called with what its operator will call it with; refused at its line of the program.
+"""Checks, at the line of the program, that a function accepts the arguments with which its operator calls it.
 
-What has no signature that Python can tell (many built-ins) is left alone, and is found out when it is called.
+A callable whose signature Python cannot tell (many built-ins) is not checked; a mistake shows when it is called.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BY_POSITION: Final = (
 def check_function(function: Any, cls: type[Function], operator: str) -> None:
     """Refuse a function whose parameters do not fit: an instance of a function class, or a callable in its place.
 
-    `cls` is the function class whose one abstract method says how a plain callable is called.
+    The one abstract method of `cls` says how a plain callable is called.
     """
     if isinstance(function, Function):
         _refuse_idle_on_timer(function, operator)
@@ -48,7 +48,7 @@ def check_function(function: Any, cls: type[Function], operator: str) -> None:
 
 
 def check_methods(owner: Any, operator: str) -> None:
-    """Refuse a method of the user's that does not fit the one of tidegate's class that it replaces."""
+    """Refuse a user's method that does not fit the tidegate method that it overrides."""
     for cls in type(owner).__mro__:
         if not cls.__module__.startswith("tidegate."):
             continue
@@ -64,18 +64,18 @@ def check_methods(owner: Any, operator: str) -> None:
 def check_arguments(
     function: Any, names: Sequence[str], where: str, form: str = "", ours: Callable[..., Any] | None = None
 ) -> None:
-    """Refuse a callable that cannot take arguments of these names, by position, or does not return what is needed.
+    """Refuse a callable that cannot take arguments of these names by position, or does not return what is needed.
 
-    `ours` is the method of tidegate's class that it stands for; without one it must return a value.
+    `ours` is the tidegate method that it stands for; without one, it must return a value.
     """
     if not inspect.isroutine(function) and not isinstance(function, (type, functools.partial)):
-        # Of an object, its bound method: Python takes a parameter away from a `__call__` that is static, too.
-        function = getattr(function, "__call__", None)  # noqa: B004 - not whether it can be called, but how
+        # The bound method of an object: for a static `__call__` inspect would wrongly drop a parameter.
+        function = getattr(function, "__call__", None)  # noqa: B004 - asks how it is called, not whether
     _refuse_what_runs_later(function, where, ours)
     try:
-        # Not what a decorator says that it wraps: the wrapper is what is called.
+        # The wrapper is called, so a decorator's __wrapped__ does not count.
         signature = inspect.signature(function, follow_wrapped=False)
-    except (ValueError, TypeError, NameError):  # the last where Python looks at hints of unknown names
+    except (ValueError, TypeError, NameError):  # NameError: a hint names something unknown
         return
     called = f"({', '.join(names)})"
     advice = f"Define it as {form}" if form else f"Give it {_count(len(names))}"
@@ -85,9 +85,7 @@ def check_arguments(
         takes = inspect.Signature([p.replace(annotation=p.empty) for p in signature.parameters.values()])
         raise ProgramError(f"{where} is called with {called}, but takes {takes}. {advice}") from None
     by_position = [p.name for p in signature.parameters.values() if p.kind in _BY_POSITION]
-    theirs = [
-        _ALIASES.get(name, name) for name in by_position[: len(names)]
-    ]  # what is behind has its default
+    theirs = [_ALIASES.get(name, name) for name in by_position[: len(names)]]  # the others have defaults
     for name in _KEEP_THEIR_PLACE:
         if name in names and name in theirs and theirs.index(name) != names.index(name):
             raise ProgramError(
@@ -97,7 +95,7 @@ def check_arguments(
 
 
 def _refuse_what_runs_later(function: Any, where: str, ours: Callable[..., Any] | None) -> None:
-    """Refuse what returns at once, and does its work when somebody awaits it or iterates over it: nobody would."""
+    """Refuse a function that only works when its result is awaited or iterated over, which nobody does here."""
     if inspect.isasyncgenfunction(function) or (
         inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(ours)
     ):

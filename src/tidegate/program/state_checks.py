@@ -1,7 +1,7 @@
-"""What a function's declared states are held to while the program is written: mistakes are refused at their line.
+"""Checks the states that functions declare, so that mistakes are refused at their line of the program.
 
-Called by the streams for every function that they take. Whether keyed state can be stored depends on options too, so
-that is asked for when the program is planned (`check_keys_can_be_stored`).
+Streams call this for every function that they take. Whether keyed state can be stored also depends on options, so that
+is checked when the program is planned (`check_keys_can_be_stored`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_states(function: Any, operator: str, key: Key | None, *, broadcast: bo
 
 
 def refuse_state_of_callable(function: Any, operator: str) -> None:
-    """State needs a life cycle, which a plain callable has not."""
+    """Refuse a plain callable that uses state: it has no life cycle."""
     held = function
     while isinstance(held, functools.partial):
         held = held.func
@@ -75,7 +75,7 @@ def refuse_state_of_callable(function: Any, operator: str) -> None:
 
 
 def check_keys_can_be_stored(operation: Operation, operator: str, options: Options) -> None:
-    """Refuse keys without a type where keyed state must be written somewhere."""
+    """Refuse keys without a type if keyed state must be stored."""
     key = operation.state_key()
     if key is None or not key.record_type.is_object or not operation.keeps_keyed_state:
         return
@@ -101,7 +101,7 @@ def check_keys_can_be_stored(operation: Operation, operator: str, options: Optio
 def _refuse_states_of_instance(
     function: Function, declared: dict[str, StateDeclaration], operator: str
 ) -> None:
-    # Not by identity: a class of the script that a job in this process has unpickled has equal declarations since.
+    # Not by identity: a job in this process may have unpickled the class, which then has equal declarations.
     for attribute, value in vars(function).items():
         if isinstance(value, StateDeclaration) and not (attribute in declared and value.owner):
             raise ProgramError(

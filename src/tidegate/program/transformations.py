@@ -14,7 +14,7 @@ from tidegate.records.types import RecordType
 class StreamRef:
     """One stream into an operator: the main or a side output of a transformation, and how it is partitioned.
 
-    `partitioning` None means the planner chooses: forward where the parallelism is equal, else rebalance.
+    If `partitioning` is None, the planner chooses: forward if the parallelism is equal, else rebalance.
     """
 
     upstream: Transformation
@@ -30,7 +30,7 @@ class Transformation:
     operation: Operation
     name: str
     inputs: tuple[tuple[StreamRef, ...], ...]
-    """The streams of each input: one input for most, two for co-functions; several streams in one = union."""
+    """The streams of each input: two inputs for co-functions, else one; several streams in one input are a union."""
     output_type: RecordType
     side_outputs: dict[str, RecordType] = field(default_factory=dict)
     uid: str | None = None
@@ -39,4 +39,4 @@ class Transformation:
     chaining: Literal["always", "head", "never"] = "always"
     slot_sharing_group: str | None = None
     fixed_parallelism: int | None = None
-    """A parallelism that the operation dictates (a socket source is 1)."""
+    """The parallelism that the operation requires (1 for a socket source)."""

@@ -37,11 +37,11 @@ WHOLE_STREAM: Final = Key((), _everything, record_type_of(int))
 
 @dataclass(frozen=True)
 class WindowOperation(Operation):
-    """What all operations on windows have. `trigger` and `evictor` are None where the user gave none."""
+    """The common part of all window operations. `trigger` and `evictor` are None if the user set none."""
 
     assigner: WindowAssigner
     key: Key | None
-    """None: all records of the stream together (`window_all`)."""
+    """None: the windows are over the whole stream (`window_all`)."""
     trigger: Trigger | None = None
     evictor: Evictor | None = None
     allowed_lateness_ms: int = 0
@@ -54,16 +54,15 @@ class WindowOperation(Operation):
 
     @cached_property
     def effective_trigger(self) -> Trigger:
-        """The user's trigger, or the assigner's."""
+        """The user's trigger, or the default of the assigner."""
         return self.assigner.default_trigger() if self.trigger is None else self.trigger
 
     @property
     def needs_event_time(self) -> bool:
-        """Whether the input must have timestamps and watermarks."""
         return self.assigner.is_event_time
 
     def state_key(self) -> Key | None:
-        """The key; one for all without keys."""
+        """The key; without keys, the constant `WHOLE_STREAM`."""
         return WHOLE_STREAM if self.key is None else self.key
 
     def unstorable(self, record_types: Sequence[RecordType]) -> str:
@@ -73,7 +72,7 @@ class WindowOperation(Operation):
         return _unstorable("a record", "Give the function that makes the records a return type hint")
 
     def window_words(self) -> str:
-        """The windows, for the plan."""
+        """The windows in words, for the plan."""
         words = self.assigner.describe()
         if self.key is not None:
             words += f" per {self.key.describe()}"
@@ -86,7 +85,6 @@ class WindowOperation(Operation):
         return words
 
     def identity(self) -> Identity:
-        """The windows."""
         return (
             self.assigner.identity(),
             None if self.key is None else self.key.identity(),
@@ -100,9 +98,9 @@ class WindowOperation(Operation):
 class ApplyWindow(WindowOperation):
     """Runs the user's functions over windows, record by record.
 
-    `form` says what `function` is: a reduce function, an `AggregateFunction`, or None for "process", where every
-    element is kept. `window_function` is the `ProcessWindowFunction`, or None: then the reduced value or the
-    aggregate's result is the record that is emitted.
+    `form` says what `function` is: a reduce function, an `AggregateFunction`, or None for "process", which keeps every
+    element. `window_function` is the `ProcessWindowFunction`; without one, the reduced value or the result of the
+    aggregate is emitted.
     """
 
     kind = "window"
@@ -111,7 +109,7 @@ class ApplyWindow(WindowOperation):
     function: Any = None
     window_function: Any = None
     accumulator_type: RecordType | None = None
-    """What is kept per window with form "aggregate"."""
+    """The type that is kept per window, with form "aggregate"."""
 
     @property
     def functions(self) -> tuple[Any, ...]:
@@ -127,11 +125,9 @@ class ApplyWindow(WindowOperation):
         return _unstorable("the accumulator", advice)
 
     def detail(self) -> str:
-        """The functions and the windows."""
         return f"{self.form} {' + '.join(map(function_name, self.functions))}, {self.window_words()}"
 
     def identity(self) -> Identity:
-        """The functions and the windows."""
         return "window", self.form, tuple(map(function_identity, self.functions)), super().identity()
 
 
@@ -147,7 +143,7 @@ class AggregateWindow(WindowOperation):
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
     stage: Stage = "whole"
     aggregated_type: RecordType | None = None
-    """With stage "merge" the type of the records before the exchange; see `window_partials`."""
+    """In stage "merge", the type of the records before the exchange; see `window_partials`."""
 
     @property
     def rows(self) -> bool:
@@ -163,7 +159,7 @@ class AggregateWindow(WindowOperation):
 
     @property
     def hinted_function(self) -> Any:
-        """The key's: the result is typed but for the key."""
+        """The key function: only the key may lack a type."""
         return None if self.key is None else self.key.function
 
     def in_two_stages(self, record_type: RecordType) -> TwoStages | None:
@@ -177,18 +173,18 @@ class AggregateWindow(WindowOperation):
 
     @property
     def column_cut(self) -> ColumnCut | None:
-        """How it is performed by columns; None: record by record, because something of the user's own is in it."""
+        """How it runs on columns; None: record by record, because a part is the user's own code."""
         if self.effective_trigger.waits_for_end != "event time":
             return None
         return None if self.evictor is not None or self.has_object_keys else self.assigner.column_cut()
 
     @property
     def has_object_keys(self) -> bool:
-        """Whether keys are Python objects without a type; results are then tuples."""
+        """Whether keys are Python objects without a type; results are tuples then."""
         return self.key is not None and self.key.record_type.is_object
 
     def required_columns(self) -> frozenset[str] | None:
-        """The key columns and the aggregated ones; all where a function of the user sees the record."""
+        """The key columns and the aggregated ones; None (all) if the user's code reads the record."""
         if self.stage == "merge":
             return None
         mine = columns_read(a for _, a in self.aggregates)
@@ -200,13 +196,11 @@ class AggregateWindow(WindowOperation):
         return key | mine
 
     def detail(self) -> str:
-        """The aggregates and the windows."""
         what = aggregate_words(self.aggregates)
         stage = "" if self.stage == "whole" else f", {self.stage}"
         return f"{what}, {self.window_words()}{stage}"
 
     def identity(self) -> Identity:
-        """The aggregates, the windows and the stage."""
         aggregates = tuple((name, a.identity()) for name, a in self.aggregates)
         return "aggregate window", aggregates, super().identity(), self.stage
 
@@ -245,7 +239,7 @@ def aggregate_window_type(
 
 
 def key_fields(key: Key | None) -> list[pa.Field]:
-    """The key's columns in results: their own names, `key` for a function that returns a scalar; none without keys."""
+    """The key columns of results: their own names, or `key` for a function that returns a scalar; none without keys."""
     if key is None or key.record_type.is_object:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Windows in two stages: when built-in aggregates can be computed partly before the exchange, and what crosses it."""
+"""Windows in two stages: when built-in aggregates can be pre-aggregated before the exchange, and what crosses it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SLICE_END: Final = "$slice_end"
 
 
 def in_two_stages(operation: AggregateWindow, record_type: RecordType) -> TwoStages | None:
-    """The operation cut in two, for records of this type.
+    """Split the operation into two stages, for records of this type.
 
-    None where something forbids it: late records that must be handed over as they are, a key that is computed record
-    by record, sessions (whether a record is late depends on the others), and whatever is not done by columns.
+    None if something forbids it: a side output for late records (which needs the records), a key function (it runs
+    record by record), sessions (whether a record is late depends on the others), or windows that do not run on columns.
     """
     key, cut = operation.key, operation.column_cut
     if operation.stage != "whole" or cut is None or not cut.has_partials:

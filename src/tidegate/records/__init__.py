@@ -1,1 +1,1 @@
-"""What flows: record types, batches and the other stream elements, keys and their hashes, the wire form."""
+"""What flows: record types, batches and the other stream elements, their codecs and the wire form."""

@@ -1,8 +1,7 @@
-"""Columns that others wrote, in the form in which we write them: a UUID in capitals and in small letters is one key.
+"""Brings columns that others wrote to the form that we write: a UUID in upper or lower case is one key.
 
-Where a record has a type that is another thing in a column (an enum, a UUID), what a file holds may not be a value of
-that type at all, or be the same value in another spelling. Both are found where columns come in, once, so that nothing
-after it need ask.
+If a record has a type with another form in columns (an enum, a UUID), a file may hold values that are not of that type,
+or the same value in another spelling. Both are handled once, where columns come in, so that later code need not check.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tidegate.records.value_codecs import Canonical
 
 
 def in_canonical_form(columns: pa.RecordBatch, canonical: Mapping[str, Canonical]) -> pa.RecordBatch:
-    """The same columns, with the values of those that have such a form in it; `SchemaError` names column and value."""
+    """Bring values that have a canonical form to it; a `SchemaError` names the column and the value."""
     for name, form in canonical.items():
         place = columns.schema.get_field_index(name)
         if place < 0:
@@ -34,12 +33,12 @@ def in_canonical_form(columns: pa.RecordBatch, canonical: Mapping[str, Canonical
 
 
 def _changed(column: pa.Array, form: Canonical) -> pa.Array | None:
-    """The column in that form; None if it has it already."""
+    """The column in canonical form; None if it is already."""
     if pa.types.is_nested(column.type):
         values = column.to_pylist()
         found = [None if value is None else form.of_value(value) for value in values]
         return None if found == values else pa.array(found, column.type)
-    # Only the values that rows have: a dictionary may hold others.
+    # Only values that rows use: a dictionary may have others.
     distinct = column.unique()
     if pa.types.is_dictionary(distinct.type):
         distinct = distinct.dictionary_decode()

@@ -2,15 +2,15 @@
 
 | an entry states | |
 |---|---|
-| `classes`, `check` | which Python values a column takes; Arrow by itself would round 1.5 to 1 |
+| `classes`, `check` | which Python values a column accepts; Arrow alone would round 1.5 to 1 |
 | `look` | the same for one value, as a quick expression |
-| `plain` | a value as something that msgpack knows, and back: what a key-value store keeps |
-| `short` | the bytes of a value that is never None, where they are shorter than msgpack's |
+| `plain` | a value in a form that msgpack knows, and back: what a key-value store keeps |
+| `short` | the bytes of a value that is never None, if they are shorter than msgpack's |
 | `text` | the type in fingerprints |
 
-`key_form` says what the hash and the bytes of a key see of a type.
+`key_form` says what the hash and the bytes of a key use of a type.
 
-Strict on the way in: what would come back as another value is refused with a `SchemaError`. Any thread; immutable.
+Input is strict: a value that would come back different is refused with a `SchemaError`. Any thread; immutable.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _unpack: Final = msgspec.msgpack.Decoder().decode
 
 
 NULL, INTEGER, LARGE_INTEGER, FLOAT, TEXT, BINARY, DATE, TIMESTAMP, DURATION, TIME, DECIMAL, TUPLE = range(12)
-"""Kinds of keys. They are the tags in the bytes of keys, so they never change."""
+"""The kinds of keys. They are tags in the bytes of keys, so they never change."""
 
 
 class KeyForm(NamedTuple):
-    """What the hash and the bytes of a key see of its type."""
+    """What the hash and the bytes of a key use of its type."""
 
     tag: int
     dtype: np.dtype[Any] | None = None
-    """The numpy type of Arrow's buffer, for numbers of at most 64 bits; None for text and binary."""
+    """The numpy type of the Arrow buffer, for numbers of at most 64 bits; None for text and binary."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Codec:
     type: pa.DataType
     plain: PlainForm
     plain_key: PlainForm | None = None
-    """The plain form of keys, where equal ones (zeros, NaNs) must have equal bytes; None: the same."""
+    """The plain form of keys, for which equal values (zeros, NaNs) must have equal bytes; None: the same."""
     classes: tuple[type, ...] = (object,)
     but_not: tuple[type, ...] = ()
     check: Callable[[str, Sequence[Any]], None] | None = None
-    """Raises `SchemaError` where a class alone does not tell; takes the column's name and values without None."""
+    """Raises `SchemaError` if the class alone is not enough; takes the column's name and its values without None."""
     look: str | None = None
-    """An expression with `{v}`: true if it fits. It may be false of one that fits. None: there is no quick way."""
+    """An expression with `{v}`. True: the value fits. False: it may still fit. None: there is no quick way."""
     is_exact: bool = False
     """Whether every value of the Python class comes back as it was, or is refused."""
     short: PlainForm | None = None
@@ -74,11 +74,11 @@ class Codec:
 
     @property
     def text(self) -> str:
-        """The type as text that no version of Arrow changes in passing: nullability inside is part of it."""
+        """The type as text that no version of Arrow changes; it includes the nullability of inner fields."""
         return str(self.type) if self.own_text is None else self.own_text
 
     def takes(self, found: type) -> bool:
-        """Whether a column takes values of this class."""
+        """Whether a column accepts values of this class."""
         return issubclass(found, self.classes) and not issubclass(found, self.but_not)
 
     def form(self, for_keys: bool) -> PlainForm:
@@ -88,21 +88,21 @@ class Codec:
 
 @functools.cache
 def codec_of(t: pa.DataType) -> Codec:
-    """The entry of a type. Not for each batch: to find it costs a microsecond."""
+    """The entry of a type. Do not call it for each batch: the look-up costs a microsecond."""
     make, _ = _BY_ID.get(t.id, (_other_codec, None))
     return make(t)
 
 
 def key_form(t: pa.DataType) -> KeyForm | None:
-    """What a key of a type is; None: each value is one by itself, if it can be a key at all."""
+    """The key form of a type; None: keys of this type are converted value by value, if they can be keys at all."""
     return _KEY_FORMS.get(t.id)
 
 
-# ---- what columns take ----
+# ---- what columns accept ----
 
 
 def check_values(name: str, data_type: pa.DataType, nullable: bool, values: Sequence[Any]) -> None:
-    """Raise `SchemaError` for the first value whose class is not that of the Arrow type, inside lists and maps too."""
+    """Raise `SchemaError` for the first value whose class does not fit the Arrow type, also inside lists and maps."""
     codec = codec_of(data_type)
     classes = set(map(type, values))
     if type(None) in classes:
@@ -118,12 +118,10 @@ def check_values(name: str, data_type: pa.DataType, nullable: bool, values: Sequ
 
 
 def refuse(name: str, data_type: pa.DataType, value: Any) -> NoReturn:
-    """Say that a column does not take a value."""
     raise SchemaError(f"column {name!r} is {data_type} but got {kind_of(value)}: {brief(value)}") from None
 
 
 def refuse_none(name: str, data_type: pa.DataType) -> NoReturn:
-    """Say that a column does not take None."""
     raise SchemaError(
         f"column {name!r} is {data_type} without None, but got None. Declare it Optional if None is meant"
     )
@@ -148,7 +146,7 @@ def bytes_codec(data_type: pa.DataType, nullable: bool, for_keys: bool) -> tuple
 def struct_bytes_codec(
     fields: list[tuple[pa.DataType, bool]], for_keys: bool
 ) -> tuple[Callable[[tuple[Any, ...]], bytes], Callable[[bytes], list[Any]]]:
-    """The same for a row of several columns, as the sequence of its values."""
+    """The conversions of a row of several columns, as the sequence of its values."""
     forms = [plain_form(t, nullable, for_keys) for t, nullable in fields]
     encoders = [f.encode for f in forms]
     decoders = [f.decode for f in forms]
@@ -301,7 +299,7 @@ def _check_zones(t: pa.DataType, is_zoned: bool, name: str, values: Sequence[Any
             )
 
 
-# ---- made of other types ----
+# ---- nested types ----
 
 
 def _list_codec(t: pa.DataType) -> Codec:
@@ -391,7 +389,7 @@ def _other_codec(t: pa.DataType) -> Codec:
 
 
 def _arrow_form(t: pa.DataType, for_keys: bool = False) -> PlainForm:
-    """Through Arrow itself: slow, and just what a column would do. Of a decimal its bytes, else a one-row batch."""
+    """Converts through Arrow: slow, but exactly as a column. Decimals as their bytes, else a batch of one row."""
     schema = pa.schema([pa.field("v", t)])
     raw = pa.types.is_decimal(t)
 
@@ -458,7 +456,7 @@ _TABLE: Final[dict[str, tuple[Callable[[pa.DataType], Codec], KeyForm | None]]] 
     "MAP": (_map_codec, None),
     "STRUCT": (_struct_codec, None),
 }
-"""By Arrow's names. Of a type that is not here a value is what Arrow makes of it, and no key."""
+"""By Arrow's names. Values of other types are converted by Arrow, and cannot be keys."""
 
 _BY_ID: Final = {getattr(lib, f"Type_{n}"): entry for n, entry in _TABLE.items() if hasattr(lib, f"Type_{n}")}
 _KEY_FORMS: Final = {type_id: key for type_id, (_, key) in _BY_ID.items() if key is not None}

@@ -1,7 +1,7 @@
-"""Key columns as numpy sees them: 64 bits per number, bytes and positions per text, a mask of the nulls.
+"""Key columns in numpy: 64 bits per number, bytes and positions per text, and a mask of the nulls.
 
-Shared by the stable hash and by the tables of dense ids. Slices (an offset into the buffers) are respected;
-what a null row holds is undefined.
+The stable hash and the tables of dense ids use it. Slices (an offset into the buffers) are respected; the content of a
+null row is undefined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidegate.records.codecs import key_form
 Bits = npt.NDArray[np.uint64]
 
 NAN_BITS: Final = 0x7FF8000000000000
-# What of the last word belongs to the value, by how many bytes are left.
+# The part of the last word that belongs to the value, by the number of bytes left.
 TAIL_MASKS: Final = np.array([0] + [(1 << 8 * n) - 1 for n in range(1, 9)], dtype=np.uint64)
 
 
@@ -29,16 +29,16 @@ def is_fixed_width(kind: pa.DataType) -> bool:
 
 
 def is_bytes_like(kind: pa.DataType) -> bool:
-    """Whether a key of this type is a string of bytes: text or binary in any of Arrow's layouts."""
+    """Whether a key of this type is a byte string: text or binary in any Arrow layout."""
     form = key_form(kind)
     return form is not None and form.dtype is None
 
 
 def fixed_width_bits(array: pa.Array) -> Bits:
-    """A fresh array of 64 bits per row, equal exactly where the values are equal (null rows: anything).
+    """A new array of 64 bits per row, equal exactly if the values are equal (null rows: undefined).
 
-    Integers by sign extension, floats as the bits of the double with one zero and one NaN, the rest as the
-    integer that Arrow stores.
+    Integers are sign-extended, floats are the bits of the double with one zero and one NaN, the rest is the integer
+    that Arrow stores.
     """
     dtype = _dtype(array.type)
     if dtype.kind == "b":
@@ -61,7 +61,7 @@ def fixed_width_bits(array: pa.Array) -> Bits:
 def from_fixed_width_bits(
     bits: Bits, kind: pa.DataType, null: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """The column whose `fixed_width_bits` are these, with nulls where ``null`` says so."""
+    """The column with these `fixed_width_bits`, null where ``null`` is set."""
     dtype = _dtype(kind)
     if dtype.kind == "b":
         return pa.array(bits.astype(np.bool_), mask=null)
@@ -78,14 +78,13 @@ def _dtype(kind: pa.DataType) -> np.dtype[Any]:
 
 
 def has_nulls(array: pa.Array) -> bool:
-    """Whether a row is null; of a dictionary array also by pointing at a null in the dictionary."""
+    """Whether a row is null; in a dictionary array also by referring to a null in the dictionary."""
     if pa.types.is_dictionary(array.type):
         return bool(array.indices.null_count or array.dictionary.null_count)
     return bool(array.null_count)
 
 
 def null_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """True where the row is null."""
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
         array = array.dictionary_decode()
     mask: npt.NDArray[np.bool_] = pc.is_null(array).to_numpy(zero_copy_only=False)
@@ -93,7 +92,7 @@ def null_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def dictionary_codes(array: pa.DictionaryArray) -> npt.NDArray[np.int64]:
-    """The index into the dictionary per row, and the dictionary's length where the row is null."""
+    """The index of each row into the dictionary; the length of the dictionary if the row is null."""
     indices = array.indices
     codes = fixed_width_bits(indices).view(np.int64)
     if indices.null_count:
@@ -102,7 +101,7 @@ def dictionary_codes(array: pa.DictionaryArray) -> npt.NDArray[np.int64]:
 
 
 def take(values: pa.Array, indices: pa.Array) -> pa.Array:
-    """The values at these indices, which are not checked: Arrow's kernel without its wrapper, half the fixed cost."""
+    """The values at these indices, unchecked: Arrow's kernel without its wrapper, which halves the fixed cost."""
     return _TAKE.call([values, indices], _UNCHECKED)
 
 
@@ -111,7 +110,7 @@ _UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
 
 
 class CodeTable:
-    """A number for each value of a dictionary and, behind them, one for null if there are nulls: looked up by code.
+    """A number for each value of a dictionary, followed by one for null if there are nulls; looked up by code.
 
     `numbers` may be changed in place; they must be contiguous.
     """
@@ -120,11 +119,11 @@ class CodeTable:
 
     def __init__(self, numbers: npt.NDArray[Any]) -> None:
         self.numbers = numbers
-        assert numbers.flags.c_contiguous  # else Arrow would have a copy
+        assert numbers.flags.c_contiguous  # else Arrow would copy them
         self._column = pa.array(numbers)
 
     def look_up(self, array: pa.DictionaryArray) -> pa.Array:
-        """The number of each row. Arrow takes in a third of numpy's time, which first makes the codes 64 bits wide."""
+        """The number of each row. Arrow needs a third of numpy's time, which would widen the codes to 64 bits first."""
         indices = array.indices
         if indices.null_count:
             return pa.array(self.numbers.take(dictionary_codes(array)))
@@ -132,7 +131,7 @@ class CodeTable:
 
 
 def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The bytes of all rows with 8 zero bytes after, and where each row starts and how long it is."""
+    """The bytes of all rows, followed by 8 zero bytes, and the start and the length of each row."""
     kind = array.type
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         array = pc.cast(array, pa.large_binary())
@@ -161,5 +160,5 @@ def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int
 
 
 def words_of(data: npt.NDArray[np.uint8]) -> Bits:
-    """Any 8 bytes of the data as a little-endian word, by the position of the first: a view, to be gathered."""
+    """A view of the 8 bytes at each position as a little-endian word."""
     return np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))

@@ -1,7 +1,7 @@
-"""One column between Python values and Arrow: strict on the way in, because Arrow by itself rounds 1.5 to 1.
+"""Converts one column between Python values and Arrow. Input is strict: Arrow alone would round 1.5 to 1.
 
-Arrow's conversion to a given type also takes text for bytes, drops time zones and turns moments into days. A record
-must not depend on whether it crossed an exchange, so `build_column` refuses what would come back as another value.
+Arrow's conversion to a given type also accepts text for bytes, drops time zones and turns moments into days. A record
+must not depend on whether it crossed an exchange, so `build_column` refuses what would come back different.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tidegate.records.codecs import check_values, refuse, refuse_none
 
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 _INFERRED_EXACTLY = frozenset((pa.int64(), pa.float64(), pa.string()))
-"""Types that Arrow infers from values of just the right classes; inferring costs next to nothing."""
+"""Types that Arrow infers from values of exactly the right classes; inferring costs almost nothing."""
 _PACKED: dict[pa.DataType, tuple[type, str]] = {pa.int64(): (int, "q"), pa.float64(): (float, "d")}
-"""Types whose buffer `struct` writes from values of one class, at half of Arrow's price."""
+"""Types whose buffer `struct` writes from values of one class, in half of Arrow's time."""
 
 
 def column_values(column: pa.Array, decode: Callable[[Any], Any] | None, name: str = "") -> list[Any]:
-    """The Python values of a column; dictionary-encoded ones share their objects.
+    """The Python values of a column; rows of a dictionary-encoded column share objects.
 
-    Raises `SchemaError` for a date or time that Python's `datetime` has no year for; `name` is said then.
+    Raises `SchemaError` for a date or time whose year Python's `datetime` does not have; the error contains `name`.
     """
     if pa.types.is_dictionary(column.type) and column.null_count == 0:
         table = column.dictionary.to_pylist()
         codes = column.indices.to_pylist()
-        if decode is not None:  # of text, so what it makes may be shared
-            for i in set(codes):  # what no row has may be no value at all
+        if decode is not None:  # of text, so decoded values can be shared
+            for i in set(codes):  # an unused entry may be invalid
                 table[i] = None if table[i] is None else decode(table[i])
         return [table[i] for i in codes]
     elif column.type in _PACKED and column.null_count == 0:
@@ -48,7 +48,7 @@ def column_values(column: pa.Array, decode: Callable[[Any], Any] | None, name: s
 def _no_such_year(column: pa.Array, name: str) -> SchemaError:
     whose = f"column {name!r}" if name else "a column"
     kind = column.type
-    if not pa.types.is_temporal(kind) or pa.types.is_duration(kind):  # a time within a list, say
+    if not pa.types.is_temporal(kind) or pa.types.is_duration(kind):  # such as a time inside a list
         return SchemaError(
             f"{whose} of {kind} has a value that Python's datetime cannot hold: its years are 1 to 9999, and "
             f"its durations up to 999999999 days. Look at where the times come from, or cast the column"
@@ -65,7 +65,7 @@ def _no_such_year(column: pa.Array, name: str) -> SchemaError:
 
 
 def build_column(field: pa.Field, values: Sequence[Any], encode: Callable[[Any], Any] | None) -> pa.Array:
-    """Make one column, or raise `SchemaError` naming the column and the first value that does not fit."""
+    """Make one column, or raise a `SchemaError` that names the column and the first value that does not fit."""
     if encode is not None:
         values = _encoded(field, values, encode)
     array = _packed(field.type, values)
@@ -93,7 +93,7 @@ def _encoded(field: pa.Field, values: Sequence[Any], encode: Callable[[Any], Any
 
 
 def _packed(data_type: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
-    """The column if every value is of just the class of the type; None where Arrow must look."""
+    """The column if every value has exactly the class of the type; None if Arrow must check."""
     cls, code = _PACKED.get(data_type, (None, ""))
     count = len(values)
     if cls is None or list(map(type, values)).count(cls) != count:
@@ -106,7 +106,7 @@ def _packed(data_type: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
 
 
 def _inferred(data_type: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
-    """The column if Arrow infers just this type without being told; None where a closer look is needed."""
+    """The column if Arrow infers exactly this type by itself; None if a closer check is needed."""
     if data_type not in _INFERRED_EXACTLY:
         return None
     try:
@@ -129,7 +129,7 @@ def _converted(field: pa.Field, values: Sequence[Any]) -> pa.Array:
 
 
 def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of all parts, which have the same columns of the same types, in one; see `join_arrays`."""
+    """The rows of all parts, which have the same columns of the same types, as one batch; see `join_arrays`."""
     if len(parts) == 1:
         return parts[0]
     arrays = [join_arrays(chunks) for chunks in zip(*(p.columns for p in parts), strict=True)]
@@ -142,9 +142,9 @@ def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def join_arrays(chunks: Sequence[pa.Array]) -> pa.Array:
-    """One array behind the other. Dictionaries become one; where they cannot, rows are decoded.
+    """Concatenate arrays. Dictionaries are unified; if that is impossible, rows are decoded.
 
-    They cannot if there are more values together than codes can tell, or nulls among the values.
+    It is impossible if all values together exceed the range of the codes, or if there are nulls among the values.
     """
     try:
         return pa.concat_arrays(chunks)
@@ -155,5 +155,5 @@ def join_arrays(chunks: Sequence[pa.Array]) -> pa.Array:
 
 
 def rows_without_columns(count: int) -> pa.RecordBatch:
-    """So many rows of which nothing is known but that they are there."""
+    """A batch of `count` rows without columns."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))

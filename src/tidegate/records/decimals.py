@@ -1,8 +1,8 @@
-"""Decimals as whole numbers: a column of `decimal128(p, s)` is its values times 10**s, and is added up as these.
+"""Decimals as integers: a column of `decimal128(p, s)` is its values times 10**s, and is summed as such.
 
-Exactly: nothing is rounded, and what has more digits than its type raises `DecimalOverflow`. In numpy the numbers are
-int64 where all of them fit; where they do not, they are added up limb by limb, 32 bits each, and compared as Python's
-integers. A table of state keeps them as `PAIR`: Arrow's own 16 bytes.
+Exact: nothing is rounded, and a number with more digits than its type raises `DecimalOverflow`. In numpy the numbers
+are int64 if all of them fit. Else they are summed in limbs of 32 bits, and compared as Python's integers. State tables
+keep them as `PAIR`: the 16 bytes of Arrow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
-"""Of int64, or of Python's integers."""
+"""An array of int64, or of Python's integers."""
 
 PAIR: Final = np.dtype([("low", "<u8"), ("high", "<i8")])
 """128 bits, the low half first."""
@@ -29,7 +29,7 @@ _EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation])
 
 
 class DecimalOverflow(OverflowError):
-    """A decimal has more digits than its type; `at` is its place in the array, where that is known."""
+    """A decimal has more digits than its type; `at` is its place in the array, if known."""
 
     def __init__(self, message: str, at: int | None = None) -> None:
         super().__init__(message)
@@ -37,21 +37,21 @@ class DecimalOverflow(OverflowError):
 
 
 def sum_type(kind: pa.Decimal128Type) -> pa.DataType:
-    """The type of a sum: as many digits as there are, after the point those of the values. As Flink has it."""
+    """The type of a sum: 38 digits, with the scale of the values, as in Flink."""
     return pa.decimal128(MOST_DIGITS, kind.scale)
 
 
 def average_type(kind: pa.Decimal128Type) -> pa.DataType:
-    """The type of a mean: four digits more after the point, as Spark has it, as far as there are 38.
+    """The type of a mean: four more digits after the point, as in Spark, as far as 38 digits allow.
 
-    Where there are not, Spark gives up digits before the point; then a mean of values that fit need not fit.
+    Beyond that, Spark gives up digits before the point; then the mean of values that fit may not fit.
     """
     more = min(4, MOST_DIGITS - kind.precision)
     return pa.decimal128(kind.precision + more, kind.scale + more)
 
 
 def averages(sums: Numbers, counts: npt.NDArray[np.int64], scale: int, result: pa.Decimal128Type) -> Numbers:
-    """The quotients in the scale of the result, a half rounded away from zero. No count is 0."""
+    """The quotients in the scale of the result; halves are rounded away from zero. No count is 0."""
     factor = 10 ** (result.scale - scale)
     return np.array(
         [_half_up(int(s) * factor, int(n)) for s, n in zip(sums.tolist(), counts.tolist(), strict=True)],
@@ -65,12 +65,12 @@ def _half_up(dividend: int, divisor: int) -> int:
 
 
 def exact_sum(one: Any, other: Any) -> Any:
-    """The sum of two Python numbers; of two decimals without the rounding of the current context."""
+    """The sum of two Python numbers; for decimals, without the rounding of the current context."""
     return _EXACT.add(one, other) if isinstance(one, Decimal) else one + other
 
 
 def exact_average(total: Decimal, count: int, scale: int) -> Decimal:
-    """The quotient with so many digits after the point, a half rounded away from zero."""
+    """The quotient with `scale` digits after the point; halves are rounded away from zero."""
     return Decimal(_half_up(int(_EXACT.scaleb(total, scale)), count)).scaleb(-scale, _EXACT)
 
 
@@ -85,21 +85,21 @@ def overflow_advice(*, of_decimals: bool) -> str:
 
 
 def unscaled(values: pa.Array) -> Numbers:
-    """The whole numbers of a column of decimals; 0 for nulls."""
+    """The integers of a column of decimals; 0 for nulls."""
     if values.null_count:
         values = values.fill_null(pa.scalar(0, values.type))
     return numbers_of_pairs(pairs_of(values))
 
 
 def decimals(numbers: Numbers, kind: pa.Decimal128Type, null: Mask | None = None) -> pa.Array:
-    """The way back. Raises `DecimalOverflow` where a number that is not null has more digits than the type."""
+    """The column of these integers. Raises `DecimalOverflow` if a number that is not null has too many digits."""
     if null is not None:
         numbers = np.where(null, 0, numbers)
     return array_of_pairs(pairs_of_numbers(numbers, kind), kind, null)
 
 
 def pairs_of(values: pa.Array) -> npt.NDArray[Any]:
-    """The 128 bits of each value of a column of decimals; those of nulls mean nothing."""
+    """The 128 bits of each value of a column of decimals; undefined for nulls."""
     if not len(values):
         return np.empty(0, PAIR)
     return np.frombuffer(values.buffers()[1], PAIR, len(values), values.offset * PAIR.itemsize)
@@ -114,7 +114,6 @@ def array_of_pairs(pairs: npt.NDArray[Any], kind: pa.Decimal128Type, null: Mask 
 
 
 def numbers_of_pairs(pairs: npt.NDArray[Any]) -> Numbers:
-    """The numbers that these bits are."""
     small = narrow(pairs)
     if small is not None:
         return small
@@ -123,13 +122,13 @@ def numbers_of_pairs(pairs: npt.NDArray[Any]) -> Numbers:
 
 
 def narrow(pairs: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
-    """The numbers as int64, where all of them fit."""
+    """The numbers as int64 if all of them fit, else None."""
     small = np.ascontiguousarray(pairs["low"]).view(np.int64)
     return small if bool((pairs["high"] == small >> 63).all()) else None
 
 
 def pairs_of_numbers(numbers: Numbers, kind: pa.Decimal128Type) -> npt.NDArray[Any]:
-    """The bits of numbers. Raises `DecimalOverflow` where one has more digits than the type."""
+    """The bits of numbers. Raises `DecimalOverflow` if one has more digits than the type."""
     check_digits(numbers, kind.precision)
     pairs = np.empty(len(numbers), PAIR)
     if numbers.dtype == object:
@@ -145,7 +144,7 @@ def pairs_of_numbers(numbers: Numbers, kind: pa.Decimal128Type) -> npt.NDArray[A
 
 
 def limbs_of(pairs: npt.NDArray[Any]) -> list[npt.NDArray[np.int64]]:
-    """Four arrays, the lowest 32 bits first, the last one signed: billions of them can be added up in int64."""
+    """Four arrays of limbs, lowest 32 bits first, the last signed: billions of them can be summed in int64."""
     low, high = pairs["low"], pairs["high"]
     return [
         (low & _LIMB).astype(np.int64),
@@ -156,7 +155,7 @@ def limbs_of(pairs: npt.NDArray[Any]) -> list[npt.NDArray[np.int64]]:
 
 
 def pairs_of_limbs(limbs: list[npt.NDArray[np.int64]], kind: pa.Decimal128Type) -> npt.NDArray[Any]:
-    """What sums of limbs come to. Raises `DecimalOverflow` where one has more digits than the type, which has 38."""
+    """The numbers of summed limbs. Raises `DecimalOverflow` if one exceeds the 38 digits of the type."""
     first, second, third, fourth = limbs
     second = second + (first >> 32)
     third = third + (second >> 32)
@@ -164,7 +163,7 @@ def pairs_of_limbs(limbs: list[npt.NDArray[np.int64]], kind: pa.Decimal128Type) 
     pairs = np.empty(len(first), PAIR)
     pairs["low"] = ((first & _LIMB) | ((second & _LIMB) << 32)).view(np.uint64)
     pairs["high"] = (third & _LIMB) | (fourth << 32)
-    # Nearly always the highest limbs alone show that all are below the limit; they themselves are far from 64 bits.
+    # Nearly always the highest limbs alone show that all numbers are below the limit; they cannot overflow.
     limit = 10**kind.precision
     near = np.flatnonzero((fourth >= limit >> 96) | (fourth <= -(limit >> 96) - 1))
     for i in near.tolist():
@@ -175,7 +174,7 @@ def pairs_of_limbs(limbs: list[npt.NDArray[np.int64]], kind: pa.Decimal128Type) 
 
 
 def numbers_of_limbs(limbs: list[npt.NDArray[np.int64]]) -> Numbers:
-    """The same as Python's integers, of any size."""
+    """The numbers of summed limbs as Python's integers, of any size."""
     numbers = limbs[3].astype(object)
     for limb in reversed(limbs[:3]):
         numbers = (numbers << 32) + limb.astype(object)
@@ -183,7 +182,7 @@ def numbers_of_limbs(limbs: list[npt.NDArray[np.int64]]) -> Numbers:
 
 
 def check_digits(numbers: Numbers, digits: int = MOST_DIGITS) -> None:
-    """Raise `DecimalOverflow` where a number has more digits."""
+    """Raise `DecimalOverflow` if a number has more digits."""
     limit = 10**digits
     if not len(numbers) or (numbers.dtype != object and limit > _INT64.max):
         return
@@ -192,7 +191,7 @@ def check_digits(numbers: Numbers, digits: int = MOST_DIGITS) -> None:
 
 
 def fits(numbers: npt.NDArray[np.int64], largest_total: int = 0, limit: int = 1 << 63) -> bool:
-    """Whether sums of these on top of a total stay below the limit, as far as the sizes alone tell."""
+    """Whether sums of these, on top of a total, stay below the limit, judged by the sizes alone."""
     if not len(numbers):
         return True
     largest = max(abs(int(numbers.min())), abs(int(numbers.max())))

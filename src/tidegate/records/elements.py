@@ -1,4 +1,4 @@
-"""The other things that flow between batches: watermarks, checkpoint barriers, the end of input."""
+"""The stream elements between batches: watermarks, checkpoint barriers, the end of input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 MIN_TIMESTAMP: Final = -(1 << 63)
 """The clock before the first watermark."""
 MAX_WATERMARK: Final = (1 << 63) - 1
-"""The watermark at the end of input: everything that waits for a time is due."""
+"""The watermark at the end of input: every timer is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class WatermarkStatus:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """Cuts a channel in two: what came before belongs to the checkpoint, what comes after does not.
+    """Divides a channel: what came before belongs to the checkpoint, what comes after does not (Chandy–Lamport).
 
     `timestamp_ms` is when the JobManager triggered it. An `unaligned` one overtakes the batches that wait in queues.
     """

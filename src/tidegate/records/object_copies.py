@@ -1,7 +1,7 @@
-"""Copies of records without a type: two who hold one must not see what the other does to it, nor to what is inside.
+"""Copies of records without a type, so that one holder does not see another change the record or its contents.
 
-Flink copies such records between chained operators too (unless object reuse is on). We do where a second holder could
-notice: where a stream has several consumers in one chain, and where an operator keeps a record that it also emits.
+Flink copies such records between all chained operators (unless object reuse is on). We copy only if a second holder
+could notice: if a stream has several consumers in one chain, and if an operator keeps a record that it also emits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _ATOMS: Final = frozenset(
 
 
 def copy_object(row: Any, memo: dict[int, Any] | None = None) -> Any:
-    """A record that can be changed, with all that is inside it, without changing `row`.
+    """A deep copy of a record.
 
-    Of what cannot be copied (a lock, an open file) only the outermost object is. `memo` is that of `copy.deepcopy`.
+    If something inside cannot be copied (a lock, an open file), the copy is shallow. `memo` is that of `copy.deepcopy`.
 
     >>> row = {"user": "ann", "seen": [1]}
     >>> copy_object(row)["seen"].append(2); row
@@ -29,7 +29,7 @@ def copy_object(row: Any, memo: dict[int, Any] | None = None) -> Any:
     kind = type(row)
     if kind in _ATOMS:
         return row
-    if kind is tuple or kind is dict:  # most such records, and a deep copy costs ten times as much
+    if kind is tuple or kind is dict:  # the most frequent case; a deep copy costs ten times as much
         for value in row if kind is tuple else row.values():
             if type(value) not in _ATOMS:
                 break
@@ -39,11 +39,11 @@ def copy_object(row: Any, memo: dict[int, Any] | None = None) -> Any:
         return deepcopy(row, memo)
     except Exception:  # noqa: BLE001 -- a user's class may raise anything while it is copied
         if memo is not None:
-            memo.clear()  # it may have a copy that is not complete
+            memo.clear()  # it may contain an incomplete copy
         return copy(row)
 
 
 def copy_objects(rows: Iterable[Any]) -> list[Any]:
-    """Such copies of some records; what several of them refer to is copied once."""
+    """Deep copies of records; an object that several of them share is copied once."""
     memo: dict[int, Any] = {}
     return [copy_object(row, memo) for row in rows]

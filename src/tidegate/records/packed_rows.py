@@ -1,11 +1,11 @@
-"""Rows on the wire: tuples as typed MessagePack, for a consumer that wants rows and not columns.
+"""Rows on the wire: tuples as typed MessagePack, for a consumer that wants rows instead of columns.
 
-Columns are made for those who compute with columns. Between two functions of the user's Python they are a detour: for a
-`tuple[str, int, int]` 200 ns from rows to columns to rows, where MessagePack takes 80, and 28 bytes instead of 12.
+Between two Python functions of the user, columns are a detour: for a `tuple[str, int, int]` the way from rows to
+columns to rows takes 200 ns, MessagePack 80, with 12 bytes instead of 28.
 
-Only what comes back just as it was is packed: every field of exactly the class that its type says, numbers of 64 bits.
-For anything else `pack` says None, and the rows go as columns, whose conversion takes what is harmless and refuses the
-rest by name. So a wrong type is found where it always was: at the sender, before the record leaves.
+Only rows that come back exactly as they were are packed: every field has exactly the class of its type, and integers
+fit 64 bits. For other rows `pack` returns None, and they are sent as columns; that conversion accepts what is harmless
+and refuses the rest by name. So the sender finds a wrong type, before the record leaves.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _CLASSES: Final[dict[pa.DataType, type]] = {
 }
 _INT64_MAX: Final = (1 << 63) - 1
 _UINT64: Final = 0xCF
-"""Begins a number of more than 32 bits without a sign; also any byte of anything else."""
+"""The first byte of an unsigned number of more than 32 bits; it may also occur inside other data."""
 _MAGIC: Final = b"ROWS"
 _WORTHWHILE: Final = 512
-"""Rows that are enough for a portion of their own."""
+"""The number of rows that makes a separate portion worthwhile."""
 _PART: Final = struct.Struct("<II")
 
 Bytes = bytes | bytearray | memoryview
@@ -54,12 +54,12 @@ class RowPacker:
 
     @staticmethod
     def of(schema: pa.Schema) -> RowPacker | None:
-        """The packer of tuples with these fields; None if one of them must go through Arrow to come back as it was."""
+        """The packer of tuples with these fields; None if a field must go through Arrow to come back as it was."""
         known = len(schema) > 0 and all(t in _CLASSES for t in schema.types)
         return RowPacker(schema.types, [f.nullable for f in schema]) if known else None
 
     def pack(self, rows: list[Any]) -> bytes | None:
-        """The rows as bytes; None if one of them is not just what the type says."""
+        """The rows as bytes; None if a row does not exactly match the type."""
         if not self._fits(rows):
             return None
         try:
@@ -68,14 +68,14 @@ class RowPacker:
             OverflowError,
             UnicodeEncodeError,
             msgspec.MsgspecError,
-        ):  # more than 64 bits, half a character
+        ):  # more than 64 bits, or half a surrogate pair
             return None
         if _UINT64 in data and not self._in_64_bits(rows):
             return None
         return data
 
     def unpack(self, data: Bytes) -> list[Any]:
-        """The rows again; new objects."""
+        """The rows, as new objects."""
         try:
             rows: list[Any] = self._decode(data)
         except msgspec.MsgspecError as e:
@@ -83,17 +83,17 @@ class RowPacker:
         return rows
 
     def _in_64_bits(self, rows: list[Any]) -> bool:
-        # The least numbers need no look: the encoder refuses those below -2^63.
+        # No lower check: the encoder refuses numbers below -2^63.
         return all((row[i] or 0) <= _INT64_MAX for i in self._whole_numbers for row in rows)
 
 
 class PackedRows:
-    """Some rows, packed part by part. Only the part that is asked for is unpacked; what is left of it is kept."""
+    """Rows packed in parts. Only the requested part is unpacked, and kept until it is used up."""
 
     __slots__ = ("_last", "_packer", "_parts", "count", "nbytes")
 
     def __init__(self, packer: RowPacker, parts: list[tuple[int, Bytes]]) -> None:
-        """`parts`: numbers of rows, and the rows as bytes."""
+        """`parts` are the number of rows and their bytes."""
         self._packer = packer
         self._parts = parts
         self._last: tuple[int, list[Any]] | None = None
@@ -102,12 +102,11 @@ class PackedRows:
 
     @staticmethod
     def joined(several: Iterable[PackedRows]) -> PackedRows:
-        """The rows of several, in order, as they are."""
+        """The rows of several, in order, still packed."""
         rows = list(several)
         return PackedRows(rows[0]._packer, [part for each in rows for part in each._parts])
 
     def slice(self, start: int, length: int) -> list[Any]:
-        """Unpack some rows."""
         found: list[Any] = []
         for index, (count, _) in enumerate(self._parts):
             if start < count and length > 0:
@@ -116,16 +115,14 @@ class PackedRows:
                 found = taken if not found and len(taken) == length else found + taken
                 length -= len(taken)
                 if start + len(taken) == count:
-                    self._last = (
-                        None  # who goes on does not need it, and it can be freed while it is in the caches
-                    )
+                    self._last = None  # used up; freed while it is still in the CPU cache
                 start = 0
             else:
                 start -= count
         return found
 
     def portion(self, start: int, most: int) -> int:
-        """How many rows from `start` on to take at once, at most `most`: one part, which then need not be copied."""
+        """How many rows from `start` to take, at most `most`: a whole part if possible, which needs no copy."""
         end = 0
         for count, _ in self._parts:
             end += count
@@ -134,7 +131,7 @@ class PackedRows:
         return most
 
     def to_frame(self) -> bytes:
-        """As it goes over the wire."""
+        """The bytes that go over the wire."""
         pieces: list[Bytes] = [_MAGIC]
         for count, data in self._parts:
             pieces += [_PART.pack(count, len(data)), data]
@@ -142,12 +139,12 @@ class PackedRows:
 
     @staticmethod
     def is_frame(frame: memoryview) -> bool:
-        """Whether these bytes are packed rows; an Arrow stream begins otherwise."""
+        """Whether these bytes are packed rows; an Arrow stream starts differently."""
         return bytes(frame[: len(_MAGIC)]) == _MAGIC
 
     @staticmethod
     def from_frame(frame: memoryview, packer: RowPacker) -> PackedRows:
-        """What `to_frame` made, without a copy; anything else is a `ProtocolError`."""
+        """Read a frame of `to_frame`, without a copy; anything else is a `ProtocolError`."""
         parts: list[tuple[int, Bytes]] = []
         at = len(_MAGIC)
         while at < len(frame):
@@ -175,9 +172,10 @@ class PackedRows:
 
 
 def _fits(classes: Sequence[type], nullable: Sequence[bool]) -> Callable[[list[Any]], bool]:
-    """Whether all rows are tuples with fields of exactly these classes: one loop, written for just this type.
+    """Generate a function that checks that all rows are tuples with fields of exactly these classes, in one loop.
 
-    What it compares with are parameters: they are found faster than globals (54 ns instead of 64 for three fields).
+    The compared classes are parameters, because these are found faster than globals (54 ns instead of 64 for three
+    fields).
     """
     names = [f"v{i}" for i in range(len(classes))]
     compared = ", ".join(f"{n}={n}" for n in dict.fromkeys(["type", "tuple", *(c.__name__ for c in classes)]))
@@ -194,11 +192,11 @@ def fits(rows, *, {compared}):
             {", ".join(names)}, = row
             if {" or ".join(wrong)}:
                 return False
-    except ValueError:  # of another length
+    except ValueError:  # another length
         return False
     return True
 """
     made: dict[str, Any] = {}
-    exec(text, made)  # the text is ours: names of classes and numbers
+    exec(text, made)  # we made the text: class names and numbers only
     found: Callable[[list[Any]], bool] = made["fits"]
     return found

@@ -1,7 +1,7 @@
-"""The Arrow types that records have: what the values are, not how a producer happened to lay them out.
+"""The Arrow types of records: they say what values are, not how a producer laid them out.
 
-A dictionary, a run-end encoding or a view is a layout, and Arrow itself cannot do much with some of them (it has no
-`take` for views). So records have the plain type, and sources and functions may still hand over the other layouts.
+A dictionary, a run-end encoding or a view is a layout, and Arrow supports some of them poorly (it has no `take` for
+views). So records have the plain type; sources and functions may still pass other layouts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type whose values are the same without a layout of their own."""
+    """The type with the same values, without a special layout."""
     return rebuilt(kind, _plain)
 
 
@@ -51,7 +51,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def canonical_type(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type that tidegate declares for a variant: `string` and `binary`, lists of what may be null."""
+    """The Arrow type that tidegate declares for a variant: `string`, `binary`, lists with nullable items."""
     t = pa.types
     if t.is_large_list(kind) or t.is_list(kind):
         return pa.list_(canonical_type(kind.value_type))
@@ -70,7 +70,7 @@ def _canonical(kind: pa.DataType) -> pa.DataType:
 
 
 def rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The type with `change` made to it, or to what a list, a map or a struct is made of."""
+    """Apply `change` to the type, or to the inner types of a list, a map or a struct."""
 
     def inner(field: pa.Field) -> pa.Field:
         return field.with_type(rebuilt(field.type, change))
@@ -90,7 +90,7 @@ def rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> 
 
 
 def holds(kind: pa.DataType, is_it: Callable[[pa.DataType], bool]) -> bool:
-    """Whether it, or something that it is made of, is such a type."""
+    """Whether the type, or one of its inner types, is such a type."""
     found = False
 
     def look(part: pa.DataType) -> pa.DataType:
@@ -103,10 +103,10 @@ def holds(kind: pa.DataType, is_it: Callable[[pa.DataType], bool]) -> bool:
 
 
 def laid_out(array: pa.Array) -> pa.Array:
-    """The same values without runs, views of lists and dictionaries of views.
+    """The same values without run-end encoding, list views and dictionaries of views.
 
     Arrow has no cast for the first and the last (polars makes such dictionaries of categories), and a wrong one for
-    views of lists.
+    list views.
     """
     if pa.types.is_run_end_encoded(array.type):
         return pc.run_end_decode(array)

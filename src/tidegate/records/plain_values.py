@@ -1,7 +1,7 @@
 """Single values in a plainer form and back: what msgpack knows, or bytes that are shorter than msgpack's.
 
-int64 and float64 are their 8 bytes (little-endian), text is UTF-8, binary itself. Dates, times and durations are the
-integer that Arrow stores. What would come back as another value is refused with a `SchemaError`.
+int64 and float64 are 8 bytes (little-endian), text is UTF-8, binary is itself. Dates, times and durations are the
+integer that Arrow stores. A value that would come back different is refused with a `SchemaError`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 class PlainForm(NamedTuple):
-    """A type's values as something plainer, and back; None where they are that already."""
+    """How a type's values become plainer, and back; `decode` is None if they need no decoding."""
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any] | None = None
@@ -50,7 +50,7 @@ def _int64(value: Any) -> int:
 
 
 def narrow_int(t: pa.DataType, least: int, most: int) -> PlainForm:
-    """Whole numbers of fewer bits."""
+    """Integers of fewer than 64 bits."""
 
     def encode(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -131,7 +131,7 @@ def _duration(value: Any) -> int:
 
 
 def zoned_micros(t: pa.DataType) -> PlainForm:
-    """Moments with a time zone."""
+    """Timestamps with a time zone."""
     zone = pa.lib.string_to_tzinfo(t.tz)
 
     def encode(value: Any) -> int:
@@ -143,12 +143,10 @@ def zoned_micros(t: pa.DataType) -> PlainForm:
 
 
 def refuse_value(data_type: pa.DataType, value: Any) -> NoReturn:
-    """Say that a value is of another type."""
     raise SchemaError(f"a {data_type} is needed but got {kind_of(value)}: {brief(value)}") from None
 
 
 def refuse_no_value(data_type: pa.DataType) -> NoReturn:
-    """Say that None is no value here."""
     raise SchemaError(f"a {data_type} is needed but got None. Declare it Optional if None is meant")
 
 

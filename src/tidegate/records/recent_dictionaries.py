@@ -1,4 +1,4 @@
-"""What was found out about the dictionaries that came lately: a sender or a reader uses one again and again."""
+"""A cache by dictionary: senders and readers use the same dictionary again and again."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MOST_BYTES: Final = 4 << 20
 
 
 class RecentDictionaries(Generic[T]):
-    """A few dictionaries, found by their values, and something that was made of each."""
+    """A small LRU cache: dictionaries, found by their values, and something computed from each."""
 
     def __init__(self) -> None:
         self._recent: list[tuple[pa.Array, T]] = []
 
     def find(self, dictionary: pa.Array) -> T | None:
-        """What was kept for a dictionary of the same values in the same order; None for none."""
+        """The entry of a dictionary with the same values in the same order, or None."""
         recent = self._recent
         for place, entry in enumerate(recent):
             if len(entry[0]) == len(dictionary) and entry[0].equals(dictionary):
@@ -29,10 +29,10 @@ class RecentDictionaries(Generic[T]):
         return None
 
     def keep(self, dictionary: pa.Array, value: T) -> None:
-        """Keep this for a dictionary that `find` did not know; those not asked for the longest have to go."""
+        """Keep this for a dictionary that `find` did not know; drops the least recently used."""
         if pa.types.is_string_view(dictionary.type) or pa.types.is_binary_view(dictionary.type):
-            return  # a copy would still hold all that they are views of
-        # A copy: the dictionary may be a part of a frame with all the rows that came with it.
+            return  # a copy of views would still hold all the data
+        # A copy: the dictionary may be a view of a whole frame with its rows.
         own = pa.concat_arrays([dictionary, dictionary.slice(0, 0)])
         self._recent.insert(0, (own, value))
         del self._recent[_MOST:]

@@ -1,7 +1,7 @@
-"""Classes with typed fields: dataclasses, NamedTuples, TypedDicts and pydantic models; taken apart, and made again.
+"""Record classes: dataclasses, NamedTuples, TypedDicts and pydantic models, taken apart into fields and made again.
 
-What a record of such a class is to the columns is said here once: which fields it has, how their values are read, and
-how an equal record is made of them. Attributes that are no fields (private ones of a model) do not travel.
+This module says which fields a record has, how to read their values, and how to make an equal record of them.
+Attributes that are not fields (private ones of a model) are lost on the way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NotRequired, Required
 
 
 class RecordClass(ABC):
-    """The fields of a class, in order, and the way between a record and their values."""
+    """The fields of a class, in order, and the conversion between a record and their values."""
 
     def __init__(self, cls: type, hints: dict[str, Any]) -> None:
         self.cls = cls
@@ -29,33 +29,33 @@ class RecordClass(ABC):
         """The values of one record, in order."""
 
     row_class: type
-    """What `type(record)` is."""
+    """The value of `type(record)`."""
     is_frozen: bool
-    """Whether no field of a record can be set again."""
+    """Whether records are immutable."""
     says_all = True
-    """Whether a record of just `row_class` has all fields and no others."""
+    """Whether every record of exactly `row_class` has all fields and no others."""
     absent: frozenset[str] = frozenset()
     """Fields that a record may lack; null in the columns."""
 
     @abstractmethod
     def make(self, *values: Any) -> Any:
-        """A record of the field values in order."""
+        """Make a record of the field values in order."""
 
     @abstractmethod
     def reader(self, names: Sequence[str]) -> Callable[[Any], Any]:
-        """A function that gives the value of one field, or a tuple of those of several."""
+        """A function that returns the value of one field, or a tuple of the values of several."""
 
     def columns(self, records: Sequence[Any]) -> Iterable[Sequence[Any]]:
         """The values of each field."""
         return (list(map(self.reader((name,)), records)) for name in self.hints)
 
     def refusal(self, record: Any) -> str:
-        """Why a record of `row_class` is not one of these; empty if it is."""
+        """Why a record of `row_class` is not valid; empty if it is."""
         return ""
 
 
 def record_class_of(hint: Any) -> RecordClass | None:
-    """How records of a class are taken apart; None if it is no such class, or cannot be made from its fields alone."""
+    """How to take records of a class apart; None if it has no typed fields, or they alone do not make a record."""
     if not isinstance(hint, type):
         return None
     for kind in (_Dataclass, _NamedTuple, _TypedDict, _PydanticModel):
@@ -128,7 +128,7 @@ class _NamedTuple(RecordClass):
 
 
 class _TypedDict(RecordClass):
-    """Records are dicts. A key that is NotRequired is null where it is missing, so it cannot be Optional as well."""
+    """Records are dicts. A missing NotRequired key is null in the columns, so such a key cannot also be Optional."""
 
     row_class = dict
     is_frozen = False
@@ -175,7 +175,7 @@ class _TypedDict(RecordClass):
 
 
 class _PydanticModel(RecordClass):
-    """Made without validating again: what was valid once is the same in the next task."""
+    """Records are made without validating again: they were valid in the previous task."""
 
     def __init__(self, cls: type, hints: dict[str, Any]) -> None:
         super().__init__(cls, hints)
@@ -184,20 +184,20 @@ class _PydanticModel(RecordClass):
 
     @staticmethod
     def takes(cls: type) -> bool:
-        pydantic = sys.modules.get("pydantic")  # whoever has defined a model has loaded it
+        pydantic = sys.modules.get("pydantic")  # code that defines a model has loaded it
         model = getattr(pydantic, "BaseModel", None)
         return model is not None and issubclass(cls, model) and hasattr(cls, "model_fields")
 
     @classmethod
     def of(cls, owner: Any, hints: dict[str, Any]) -> RecordClass | None:
-        if owner.model_config.get("extra") == "allow":  # any record may have fields of its own
+        if owner.model_config.get("extra") == "allow":  # each record may have its own fields
             return None
         return _with_all(cls, owner, hints, list(owner.model_fields))
 
     def make(self, *values: Any) -> Any:
         fields = dict(zip(self.hints, values, strict=True))
         made = self.cls.model_construct(**fields)  # type: ignore[attr-defined]
-        # An alias may be another field's name, and model_post_init may have changed a field.
+        # An alias may be the name of another field, and model_post_init may have changed a field.
         made.__dict__.update(fields)
         return made
 

@@ -1,4 +1,4 @@
-"""`Row`: a tuple whose fields are read by attribute, by name or by position; made for an Arrow schema."""
+"""`Row`: a tuple for an Arrow schema; its fields are read by attribute, by name or by position."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 
 class Row(tuple[Any, ...]):
-    """A record of columns that no class of the program describes: what `select` gives, and a list of dicts.
+    """A record without a class in the program, such as the results of `select`, or dicts in a list.
 
-    A field is read as `row.app`, as `row["app"]` or by its position. For each list of columns there is a subclass.
+    A field is read as `row.app`, as `row["app"]` or by position. Each list of columns has its own subclass.
 
     >>> isinstance(row_class(("app",))("mail"), Row)
     True
@@ -39,7 +39,7 @@ class Row(tuple[Any, ...]):
 
 
 def _words(value: Any) -> str:
-    """A value as `repr` of a row shows it: its own `repr`, but times as people write them.
+    """A value in the `repr` of a row: its own `repr`, but times as people write them.
 
     >>> _words(datetime.datetime(2026, 1, 1, 12, 0, 10, tzinfo=datetime.UTC)), _words("a")
     ('2026-01-01 12:00:10Z', "'a'")
@@ -58,7 +58,7 @@ def _restore(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
 def row_class(names: tuple[str, ...]) -> Any:
     """The row class for these column names; one class per list of names and process.
 
-    A name that is no Python identifier is still read as `row["the name"]`.
+    A column whose name is not a Python identifier is read as `row["the name"]`.
 
     >>> Row = row_class(("app_id", "the count"))
     >>> row = Row("app-1", 3)

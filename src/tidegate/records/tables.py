@@ -1,6 +1,6 @@
-"""Tables as records: the rows of a pandas or polars DataFrame or of an Arrow table, and the rows that Spark collects.
+"""Tables as records: rows of a pandas or polars DataFrame or of an Arrow table, and rows that Spark collects.
 
-Nothing of pandas or Spark is imported: whoever passes their objects has done so.
+This module imports neither pandas nor Spark.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class ArrowTable(Protocol):
     """A DataFrame of pandas or polars, or a table of Arrow."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Its columns, by Arrow's protocol."""
+        """Its columns, by the Arrow C stream protocol."""
         ...
 
 
 def records_of(values: Iterable[Any], declared: Any) -> tuple[list[Any], Any]:
-    """The records of a collection, and their type if that is known: the declared one, or that of a table."""
+    """The records of a collection, and their type if it is known: the declared one, or that of a table."""
     table = as_table(values)
     if table is not None:
         return _rows_of(table, declared)
@@ -37,7 +37,7 @@ def records_of(values: Iterable[Any], declared: Any) -> tuple[list[Any], Any]:
 
 
 def as_table(values: Any) -> pa.Table | None:
-    """The Arrow table of a DataFrame or of Arrow's own; None if it is something else."""
+    """The Arrow table of a DataFrame or an Arrow object; None for anything else."""
     if isinstance(values, pa.RecordBatch):
         return pa.Table.from_batches([values])
     if isinstance(values, pa.Table):
@@ -89,7 +89,7 @@ def _table_type(table: pa.Table) -> RecordType:
 
 
 def _without_nanoseconds(table: pa.Table, field: pa.Field) -> pa.DataType:
-    """Microseconds for times of pandas, which come in nanoseconds and seldom have any: Python's own have none."""
+    """Microseconds for the times of pandas, which have unit ns but seldom nanoseconds; Python has none."""
     t = canonical_type(field.type)
     if not pa.types.is_timestamp(t) or t.unit != "ns":
         return t

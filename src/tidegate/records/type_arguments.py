@@ -1,4 +1,4 @@
-"""What a class puts for the type variables of a generic base: `class F(MapFunction[Click, int])`."""
+"""The type arguments that a class gives to a generic base: `class F(MapFunction[Click, int])`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def type_arguments(cls: type, generic: type) -> dict[Any, Any]:
-    """The type variables of `generic`, with what `cls`, which derives from it, puts for them.
+    """The type variables of `generic`, each with the argument that the derived class `cls` gives it.
 
-    One that stays open is there as itself.
+    A variable without an argument maps to itself.
 
     >>> T = typing.TypeVar("T")
     >>> class Pair(typing.Generic[T]): ...
@@ -30,7 +30,7 @@ def type_arguments(cls: type, generic: type) -> dict[Any, Any]:
 
 
 def substitute(hint: Any, arguments: Mapping[Any, Any]) -> Any:
-    """A type hint with these arguments for its type variables."""
+    """Replace the type variables of a hint with these arguments."""
     variables = (hint,) if isinstance(hint, typing.TypeVar) else getattr(hint, "__parameters__", ())
     if isinstance(hint, type) or not variables:
         return hint
@@ -39,7 +39,7 @@ def substitute(hint: Any, arguments: Mapping[Any, Any]) -> Any:
 
 
 def is_open(hint: Any) -> bool:
-    """Whether a hint still has a type variable, or names a class as a text that nobody has looked up."""
+    """Whether a hint still has a type variable, or an unresolved forward reference."""
     if isinstance(hint, (typing.TypeVar, typing.ForwardRef)):
         return True
     return not isinstance(hint, type) and bool(getattr(hint, "__parameters__", ()))

@@ -1,4 +1,4 @@
-"""Type hints to Arrow types: which column a Python type becomes, and how its values are converted."""
+"""Type hints to Arrow types: the column of a Python type, and how its values are converted."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tidegate.records.value_codecs import Canonical, conversions_of, literal_typ
 
 
 class ColumnCodec(NamedTuple):
-    """An Arrow type with the conversions of its values; None where Arrow's own conversion does."""
+    """An Arrow type with the conversions of its values; None if Arrow's own conversion is enough."""
 
     arrow_type: pa.DataType
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
     canonical: Canonical | None = None
-    """What values of others are brought to before they are used; None: they are as they are."""
+    """The form to which foreign values are brought before use; None: they are used as they are."""
 
     @property
     def is_coded(self) -> bool:
-        """Whether values are others in the column than in Python."""
+        """Whether values differ between Python and the column."""
         return self.encode is not None or self.decode is not None
 
 
@@ -58,18 +58,18 @@ SCALARS: dict[Any, pa.DataType] = {
 
 
 def identity_codec(arrow_type: pa.DataType) -> ColumnCodec:
-    """A codec that leaves the conversion to Arrow, but for maps, which are dicts in Python."""
+    """A codec that leaves the conversion to Arrow, except for maps, which are dicts in Python."""
     return ColumnCodec(arrow_type, None, _dicts_for_maps(arrow_type))
 
 
 def strip_optional(hint: Any) -> tuple[Any, bool]:
-    """`T | None` gives (T, True); anything else itself and False. A `Literal` is the type of its values."""
+    """(T, True) for `T | None`; else (hint, False). A `Literal` becomes the type of its values."""
     inner, nullable = split_optional(hint)
     return literal_type(inner) or inner, nullable
 
 
 def split_optional(hint: Any) -> tuple[Any, bool]:
-    """The same, but a `Literal` stays one, of the values that are not None."""
+    """As `strip_optional`, but a `Literal` stays one, without None."""
     values = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
     if None in values and len(values) > 1:
         return Literal[tuple(value for value in values if value is not None)], True
@@ -81,7 +81,7 @@ def split_optional(hint: Any) -> tuple[Any, bool]:
 
 
 def resolve_alias(hint: Any) -> Any:
-    """The type behind a `NewType`; anything else itself."""
+    """The type of a `NewType`; any other hint itself."""
     while isinstance(hint, typing.NewType):
         hint = hint.__supertype__
     return hint
@@ -90,7 +90,7 @@ def resolve_alias(hint: Any) -> Any:
 def is_struct_class(hint: Any) -> bool:
     """Whether the hint is a class with typed fields (see `record_classes`), all of which have Arrow types.
 
-    A class that contains itself has no Arrow type, nor has one that cannot be made from its fields alone.
+    A class that contains itself has no Arrow type. Nor has one that cannot be made from its fields alone.
     """
     if not isinstance(hint, type) or hint in _being_looked_at.get():
         return False
@@ -121,7 +121,7 @@ def fields_of_class(record_class: RecordClass) -> list[FieldCodec]:
 
 
 def fixed_tuple_args(hint: Any) -> tuple[Any, ...] | None:
-    """The element hints of `tuple[A, B]`; None for anything else, `tuple[A, ...]` too."""
+    """The element hints of `tuple[A, B]`; None for anything else, including `tuple[A, ...]`."""
     if typing.get_origin(hint) is not tuple:
         return None
     args = typing.get_args(hint)
@@ -129,7 +129,7 @@ def fixed_tuple_args(hint: Any) -> tuple[Any, ...] | None:
 
 
 def runtime_class(hint: Any) -> type:
-    """The class that `isinstance` knows for a hint."""
+    """The class of a hint for `isinstance`."""
     if typing.get_origin(hint) is Annotated:
         hint = typing.get_args(hint)[0]
     hint = literal_type(hint) or hint
@@ -138,7 +138,7 @@ def runtime_class(hint: Any) -> type:
 
 
 def codec_for_hint(hint: Any) -> ColumnCodec | None:
-    """The Arrow column for a type hint, or None if there is none. `Annotated[T, pa.type()]` sets it by hand."""
+    """The Arrow column of a type hint, or None. `Annotated[T, pa.type()]` sets the Arrow type explicitly."""
     hint = resolve_alias(hint)
     if typing.get_origin(hint) is Annotated:
         for extra in typing.get_args(hint)[1:]:
@@ -170,7 +170,7 @@ def codec_for_hint(hint: Any) -> ColumnCodec | None:
 
 
 def why_no_column(hint: Any) -> str:
-    """Why a hint has no Arrow type, for who declared it; empty where no type is asked for (`object`, `Any`, None)."""
+    """Why a hint has no Arrow type, as a message to the user; empty if no type is wanted (`object`, `Any`, None)."""
     hint, _ = split_optional(resolve_alias(hint))
     if hint in (object, Any, None, type(None)):
         return ""
@@ -191,7 +191,7 @@ def _shown(hint: Any) -> str:
 
 
 def _literal_form(hint: Any, codec: ColumnCodec) -> Canonical:
-    """What a column of others is held to: the values of a `Literal`, as they are in a column."""
+    """The canonical form of a `Literal`: its values, as they are in a column."""
     values = typing.get_args(hint)
     stored = [value if codec.encode is None else codec.encode(value) for value in values]
     of_class, allowed, quick = _of_value(codec), frozenset(stored), pa.array(stored, codec.arrow_type)
@@ -242,7 +242,7 @@ def _map_codec(key_hint: Any, value_hint: Any) -> ColumnCodec | None:
 
 
 def _tuple_codec(item_hints: tuple[Any, ...]) -> ColumnCodec | None:
-    """A tuple inside a value: a struct whose fields are named as the columns of a stream of tuples are."""
+    """A tuple inside a value: a struct with the field names of a stream of tuples (`f0`, `f1`, ...)."""
     parts = [split_optional(hint) for hint in item_hints]
     codecs = [codec for hint, _ in parts if (codec := codec_for_hint(hint)) is not None]
     if len(codecs) < len(parts):
@@ -315,9 +315,9 @@ def _of_value(codec: ColumnCodec) -> Callable[[Any], Any]:
 
 
 def _dicts_for_maps(t: pa.DataType) -> Callable[[Any], Any] | None:
-    """How a value of this type that Arrow made gets dicts for its maps; None where it has none.
+    """A function that turns the maps inside a value from Arrow into dicts; None if there are none.
 
-    Maps whose keys are nested stay pairs: what Arrow makes of such a key cannot be one of a dict.
+    Maps with nested keys stay pairs: what Arrow makes of such a key cannot be a dict key.
     """
     if pa.types.is_map(t):
         if pa.types.is_nested(t.key_type):

@@ -1,7 +1,7 @@
 """The type variables of the public classes.
 
-`IN` and `KEY` are what a function takes, so a function of `object` fits every stream; `OUT` is what it makes. Those
-with a default belong to classes that may be written without their types: `ProcessContext` is `ProcessContext[Any]`.
+`IN` and `KEY` are what a function takes, so a function of `object` fits every stream; `OUT` is what it returns. Those
+with a default belong to classes that may be used without arguments: `ProcessContext` is `ProcessContext[Any]`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 K = TypeVar("K")
 V = TypeVar("V")
-O = TypeVar("O")  # noqa: E741 - what a function makes, as in map(function: Callable[[T], O])
+O = TypeVar("O")  # noqa: E741 - what a function returns, as in map(function: Callable[[T], O])
 
 KEY = TypeVar("KEY", contravariant=True)
 IN = TypeVar("IN", contravariant=True)
@@ -32,4 +32,4 @@ AnyKeyIn = TypeVar("AnyKeyIn", contravariant=True, default=Any)
 AnyCommittable = TypeVar("AnyCommittable", default=Any)
 
 NOT_GIVEN: Final[Any] = None
-"""The default of a parameter that takes a type, where None would be the type of None."""
+"""The default of parameters that take a type: a plain None would mean the type of None."""

@@ -1,9 +1,9 @@
-"""Record types: what a record is in Python, what it is in Arrow, and the way between the two.
+"""Record types: what a record is in Python, what it is in Arrow, and the conversions between the two.
 
 | written by the user                      | rows are                    | columns are                         |
 |------------------------------------------|-----------------------------|-------------------------------------|
 | `int`, `str`, `float`, `datetime`, ...   | bare values                 | one column `value`                  |
-| an `Enum`, a `UUID`, numpy's scalars     | the same                    | one column `value`, plainer         |
+| an `Enum`, a `UUID`, a numpy scalar      | the same                    | one column `value`, plainer         |
 | a dataclass, a `NamedTuple`, a model     | its instances               | one per field                       |
 | a `TypedDict`                            | dicts                       | one per field                       |
 | `tuple[int, str]`                        | tuples                      | `f0`, `f1`, ...                     |
@@ -49,13 +49,13 @@ class RecordType(ABC):
 
     schema: pa.Schema
     is_object: bool = False
-    """True where records travel as pickles because they have no Arrow type."""
+    """Whether records are sent as pickles, because they have no Arrow type."""
     is_mutable: bool = False
-    """Whether a record itself can be changed in place; what it refers to is another matter."""
+    """Whether a record itself can be changed in place, apart from the objects inside it."""
     coded: frozenset[str] = frozenset()
-    """Columns whose values are others than those of the rows: an Enum's member is its value there."""
+    """Columns whose values differ from those of the rows: an Enum member is its value there."""
     canonical: Mapping[str, Canonical] = MappingProxyType({})
-    """What columns that others wrote must be brought to, by name: see `records/canonical.py`."""
+    """The canonical forms of columns by name, for columns that others wrote: see `records/canonical.py`."""
 
     @abstractmethod
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
@@ -63,7 +63,7 @@ class RecordType(ABC):
 
     @abstractmethod
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """Convert Python objects to columns of exactly `schema`; raise `SchemaError` naming column and value."""
+        """Convert Python objects to columns of exactly `schema`; a `SchemaError` names the column and the value."""
 
     @abstractmethod
     def check_rows(self, rows: Sequence[Any]) -> None:
@@ -75,12 +75,12 @@ class RecordType(ABC):
 
     @property
     def can_be_shared(self) -> bool:
-        """Whether two may hold one record: nobody can change it, nor a list, dict or instance inside it."""
+        """Whether two holders may share a record: neither it nor anything inside it can be changed."""
         return not self.is_mutable and not any(pa.types.is_nested(field.type) for field in self.schema)
 
     @property
     def in_columns(self) -> RecordType:
-        """The type of the same records where nothing is other than in the columns."""
+        """The type whose rows have the values of the columns of this type."""
         return RowType(self.schema) if self.coded else self
 
     def as_in_columns(self, row: Any) -> Any:
@@ -99,7 +99,7 @@ class RecordType(ABC):
 
     @cached_property
     def packer(self) -> RowPacker | None:
-        """How rows go over the wire as such; None where they can't and go as columns."""
+        """Packs rows for the wire; None if they must be sent as columns."""
         return None
 
     def plain(self, columns: pa.RecordBatch) -> pa.RecordBatch:
@@ -113,7 +113,7 @@ class RecordType(ABC):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def field_index(self, name: str, role: str) -> int:
-        """Position of a column; an unknown name is refused with the columns that there are."""
+        """The position of a column; the error for an unknown name lists the columns."""
         if not isinstance(name, str):
             raise SchemaError(f"{role} needs the name of one column, got {kind_of(name)}: {brief(name)}")
         index = int(self.schema.get_field_index(name))
@@ -155,34 +155,29 @@ class ScalarType(RecordType):
 
     @property
     def in_columns(self) -> RecordType:
-        """Bare values of the column."""
         field = self.schema.field(0)
         plain: type = {pa.string(): str, pa.int64(): int}.get(field.type, object)
         return ScalarType(plain, identity_codec(field.type), field.nullable) if self.coded else self
 
     def as_in_columns(self, row: Any) -> Any:
-        """The value of the column."""
         encode = self._codec.encode
         return row if row is None or encode is None else encode(row)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
-        """The values of the only column."""
         return column_values(columns.column(0), self._codec.decode)
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """One column of the values."""
         array = build_column(self.schema.field(0), rows, self._codec.encode)
         return pa.RecordBatch.from_arrays([array], schema=self.schema)
 
     def check_rows(self, rows: Sequence[Any]) -> None:
-        """Every value must be of the declared type (an int where a float is declared passes)."""
+        """Every value must be of the declared type (an int is accepted as a float)."""
         extra: tuple[type, ...] = (int,) if self.python_type is float else ()
         if self.schema.field(0).nullable:
             extra += (type(None),)
         _check_classes(rows, (self.python_type, *extra), self)
 
     def describe(self) -> str:
-        """The Python type's name, or Arrow's where that says more."""
         plain = self.python_type in (object, list, dict)
         name = str(self.schema.field(0).type) if plain else self.python_type.__name__
         return f"{name} | None" if self.schema.field(0).nullable else name
@@ -206,7 +201,6 @@ class StructType(RecordType):
         return StructType, (self.python_class,)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
-        """Instances of the class, made by calling it with the fields in order."""
         lists = [
             column_values(c, f.codec.decode, f.name)
             for c, f in zip(columns.columns, self._fields, strict=True)
@@ -214,7 +208,6 @@ class StructType(RecordType):
         return list(map(self.record_class.make, *lists))
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """One column per field."""
         self.check_rows(rows)
         arrays = [
             build_column(self.schema.field(i), values, self._fields[i].codec.encode)
@@ -223,7 +216,7 @@ class StructType(RecordType):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def check_rows(self, rows: Sequence[Any]) -> None:
-        """Every row must be of the class itself: one of a subclass would come out of an exchange as another."""
+        """Every row must be of exactly this class: an exchange would turn a subclass into it."""
         of = self.record_class
         if not _all_of(of.row_class, rows):
             bad = next(r for r in rows if type(r) is not of.row_class)
@@ -235,16 +228,14 @@ class StructType(RecordType):
                 raise SchemaError(f"expected {self.describe()} but got a record {reason}: {brief(row)}")
 
     def as_in_columns(self, row: Any) -> Any:
-        """A tuple of the values of the columns."""
         return _in_columns([f.codec for f in self._fields], self.record_class.values(row))
 
     @property
     def exact_class(self) -> type | None:
-        """The class whose instances are such records; None where the class does not say that."""
+        """The class all of whose instances are valid records; None if the class alone does not tell."""
         return self.record_class.row_class if self.record_class.says_all else None
 
     def describe(self) -> str:
-        """The class's name and fields."""
         return f"{self.python_class.__name__}({_describe_schema(self.schema)})"
 
 
@@ -261,20 +252,16 @@ class TupleType(RecordType):
 
     @cached_property
     def packer(self) -> RowPacker | None:
-        """Packs fields that are the same in rows and in columns."""
         return None if self.coded else RowPacker.of(self.schema)
 
     def as_in_columns(self, row: Any) -> Any:
-        """A tuple of the values of the columns."""
         return _in_columns(self._codecs, row)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
-        """Tuples of the column values."""
         lists = [column_values(c, k.decode) for c, k in zip(columns.columns, self._codecs, strict=True)]
         return list(zip(*lists, strict=True))
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """One column per tuple position."""
         columns = self._transposed(rows)
         arrays = [
             build_column(self.schema.field(i), values, self._codecs[i].encode)
@@ -283,7 +270,7 @@ class TupleType(RecordType):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _transposed(self, rows: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        # What check_rows checks, without a pass of its own: a strict zip finds the rows of another length.
+        # Checks what check_rows does, without an extra pass: a strict zip finds rows of another length.
         if rows and _all_of(tuple, rows):
             try:
                 columns = list(zip(*rows, strict=True))
@@ -295,9 +282,8 @@ class TupleType(RecordType):
         return list(zip(*rows, strict=True)) if rows else [()] * len(self._codecs)
 
     def check_rows(self, rows: Sequence[Any]) -> None:
-        """Every row must be a tuple of the right length."""
         length = len(self._codecs)
-        for row in rows:  # one plain loop: two passes of C code fetch every row twice, and take longer
+        for row in rows:  # one loop is faster than two passes of C code, which fetch every row twice
             if type(row) is not tuple or len(row) != length:
                 break
         else:
@@ -310,7 +296,6 @@ class TupleType(RecordType):
             )
 
     def describe(self) -> str:
-        """The field types."""
         return f"tuple({', '.join(f'{f.type}{_mark(f)}' for f in self.schema)})"
 
 
@@ -329,7 +314,6 @@ class RowType(RecordType):
         return RowType, (self.schema,)
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
-        """`Row` tuples."""
         lists = [
             column_values(c, codec.decode, name)
             for c, codec, name in zip(columns.columns, self._codecs, columns.schema.names, strict=True)
@@ -339,7 +323,7 @@ class RowType(RecordType):
         return list(map(self._make, zip(*lists, strict=True)))
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """One column per field; rows may be tuples in the schema's order or dicts by name."""
+        """Rows may be tuples in the order of the schema, or dicts by name."""
         self.check_rows(rows)
         names = self.schema.names
         if rows and isinstance(rows[0], dict):
@@ -368,7 +352,6 @@ class RowType(RecordType):
                 )
 
     def describe(self) -> str:
-        """The columns with their types."""
         return f"Row({_describe_schema(self.schema)})"
 
 
@@ -378,7 +361,7 @@ def projected(record_type: RecordType, names: Sequence[str]) -> RowType:
 
 
 class ObjectType(RecordType):
-    """Any Python object, as a column of pickles when it leaves its process: slow, and `explain()` says so."""
+    """Any Python object, pickled when it leaves its process: slow, and `explain()` says so."""
 
     is_object = True
     is_mutable = True
@@ -386,14 +369,14 @@ class ObjectType(RecordType):
 
     def __init__(self, because: str = "") -> None:
         self.because = because
-        """Why the type that was declared, or found, is no better; empty where there was none."""
+        """Why the declared or inferred type has no columns; empty if there was none."""
 
     def to_rows(self, columns: pa.RecordBatch) -> list[Any]:
         """Unpickle; the bytes come from an authenticated peer of the same job."""
         return list(map(pickle.loads, columns.column(0).to_pylist()))
 
     def to_columns(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """Pickle each record; one that cannot be pickled is named."""
+        """Pickle each record; the error names one that cannot be pickled."""
         try:
             values = [pickle.dumps(r, protocol=5) for r in rows]
         except Exception:  # noqa: BLE001 - a user's class may raise anything while it is pickled
@@ -401,15 +384,14 @@ class ObjectType(RecordType):
         return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=self.schema)
 
     def check_rows(self, rows: Sequence[Any]) -> None:
-        """Every object is welcome."""
+        """Accepts every object."""
 
     def describe(self) -> str:
-        """How such records travel."""
         return "object (pickled)"
 
 
 def _pickled(row: Any) -> bytes:
-    # A class of the user's script is known here by value only, so plain pickle cannot name it.
+    # Plain pickle cannot import a class of the user's script; cloudpickle pickles it by value.
     try:
         return bytes(cloudpickle.dumps(row, protocol=5))
     except Exception as e:
@@ -447,8 +429,8 @@ def record_type_of(hint: object) -> RecordType:
 def infer_record_type(values: Sequence[Any]) -> RecordType:
     """Choose a record type from example values: all of one known class, or `ObjectType`.
 
-    Dicts by name become rows, tuples of one length become tuples, if every value comes back from Arrow as it was. Plain
-    values may have None among them, and whole numbers (up to 2**53) are floats among floats.
+    Dicts become rows, and tuples of one length become tuples, if every value comes back from Arrow as it was. Plain
+    values may include None, and integers (up to 2**53) among floats become floats.
 
     >>> infer_record_type([1, 2.5, None]).describe()
     'float | None'
@@ -489,11 +471,11 @@ def infer_record_type(values: Sequence[Any]) -> RecordType:
 
 
 def _mixed_type(values: Sequence[Any], classes: set[type]) -> RecordType:
-    """Plain values with None among them, or whole numbers among floats."""
+    """The type of plain values with None, or of integers among floats."""
     mixture = ObjectType(f"its values are of several classes: {_classes_of(values)}")
     rest = classes - {type(None)}
     if rest == {int, float}:
-        if _inferred_type(values) is None:  # numbers that no float holds
+        if _inferred_type(values) is None:  # integers that a float cannot hold
             return mixture
         rest = {float}
     if len(rest) != 1:
@@ -504,7 +486,7 @@ def _mixed_type(values: Sequence[Any], classes: set[type]) -> RecordType:
         return mixture
     try:
         record_type.to_columns(values)
-    except SchemaError:  # times with a zone
+    except SchemaError:  # times with a time zone
         return mixture
     return record_type
 
@@ -524,9 +506,9 @@ def _classes_of(values: Sequence[Any]) -> str:
 
 
 def _inferred_type(values: Sequence[Any]) -> pa.DataType | None:
-    """The Arrow type that Arrow finds for these values, or None if they would not come back equal.
+    """The type that Arrow infers for these values, or None if they would not come back equal.
 
-    A number of numpy's comes back as Python's.
+    A numpy number comes back as a Python number.
     """
     try:
         array = pa.array(values)
@@ -559,7 +541,7 @@ def _check_classes(rows: Sequence[Any], classes: tuple[type, ...], wanted: Recor
 
 
 def _all_of(cls: type, rows: Sequence[Any]) -> bool:
-    # Counting in a list is twice as fast as making a set of the classes.
+    # Counting in a list is twice as fast as building a set.
     return list(map(type, rows)).count(cls) == len(rows)
 
 

@@ -1,11 +1,11 @@
-"""Values that are one thing in Python and another, plainer one in a column: enums, UUIDs, numpy's scalars.
+"""Values with a plainer form in columns: enums, UUIDs, numpy scalars.
 
 | hint | column | |
 |---|---|---|
-| an `Enum` of texts, or of whole numbers | `string`, `int64` | the member's value, as others write it |
+| an `Enum` of texts, or of integers | `string`, `int64` | the member's value, as other systems write it |
 | any other `Enum` | `string` | the member's name |
-| `UUID` | `string` | the usual text: every format, Spark and SQL have it |
-| `numpy.int32`, `numpy.float64`, `numpy.bool_`, ... | the same type of Arrow | |
+| `UUID` | `string` | the usual text, which every format, Spark and SQL have |
+| `numpy.int32`, `numpy.float64`, `numpy.bool_`, ... | the same type in Arrow | |
 | `Literal["a", "b"]` | the type of its values | |
 """
 
@@ -25,10 +25,10 @@ from tidegate.core.errors import SchemaError
 
 
 class Canonical(NamedTuple):
-    """The one form of a value in a column, to which columns that others wrote are brought: equal values are equal keys.
+    """The one form of a value in a column, to which foreign columns are brought, so that equal values are equal keys.
 
-    `of_value` gives a value in that form, or raises `SchemaError` if it is none; `is_quick` tells of many at once which
-    have the form already.
+    `of_value` returns a value in that form, or raises `SchemaError` if it is not valid. `is_quick` says for a whole
+    column which values have the form already.
     """
 
     of_value: Callable[[Any], Any]
@@ -36,13 +36,13 @@ class Canonical(NamedTuple):
 
 
 Conversions = tuple[pa.DataType, Callable[[Any], Any], Callable[[Any], Any], Canonical | None]
-"""The Arrow type, the way into a column, the way back, and what a column of others must be brought to."""
+"""The Arrow type, the conversion into a column, the conversion back, and the canonical form."""
 
 _NUMPY_KINDS = "biuf"
 
 
 def conversions_of(hint: Any) -> Conversions | None:
-    """The column of such a type, or None if it is none."""
+    """The column form of such a type; None for other types."""
     if not isinstance(hint, type):
         return None
     if issubclass(hint, enum.Enum):
@@ -55,7 +55,7 @@ def conversions_of(hint: Any) -> Conversions | None:
 
 
 def literal_type(hint: Any) -> Any:
-    """The type of the values of a `Literal`, `T | None` if None is among them; None if there is no single one."""
+    """The type of the values of a `Literal` (`T | None` if None is among them); None if they have several types."""
     values = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
     classes = {type(value) for value in values}
     rest = classes - {type(None)}
@@ -71,7 +71,9 @@ def _enum(cls: type[enum.Enum]) -> Conversions | None:
     if values == {str} or (values == {int} and all(-(1 << 63) <= m.value < 1 << 63 for m in members)):
         arrow_type = pa.string() if values == {str} else pa.int64()
         known: dict[Any, enum.Enum] = {member.value: member for member in members}
-        find: Callable[[Any], Any] = cls  # combined flags, and what the class's own _missing_ knows
+        find: Callable[[Any], Any] = (
+            cls  # also finds combined flags, and what `_missing_` of the class accepts
+        )
         read: Callable[[Any], Any] = lambda member: member.value  # noqa: E731
     elif issubclass(cls, enum.Flag) or not members:
         return None
@@ -127,7 +129,7 @@ def _numpy(cls: type[np.generic]) -> Conversions | None:
     if dtype.kind not in _NUMPY_KINDS or arrow_type == pa.float16():
         return None
 
-    def encode(value: Any) -> Any:  # a plain number passes: whether it fits is looked at as for every column
+    def encode(value: Any) -> Any:  # a plain number passes; the column checks whether it fits
         return value.item() if isinstance(value, np.generic) else value
 
     return arrow_type, encode, cls, None

@@ -1,4 +1,4 @@
-"""State: what functions declare, and below it the backends that keep it, serializers and time to live.
+"""State: the declarations of functions, and the backends, serializers and time to live that implement them.
 
 The names here are for users: `from tidegate.state import ValueState`.
 """

@@ -1,10 +1,11 @@
-"""The contract of keyed state backends; `tests/contract/test_state_backends.py` is the suite that all pass.
+"""The contract of keyed state backends; all pass the suite `tests/contract/test_state_backends.py`.
 
-One backend per operator subtask, owned by the slot's mailbox thread. The operator sets `current_key` before it runs
-user code for a record, and `NO_KEY` after. `snapshot` is the synchronous part: short, it freezes what there is; the
-callable that it returns is the asynchronous part, which runs once on another thread while the mailbox thread goes on.
+Each operator subtask has one backend, owned by the mailbox thread of the slot. The operator sets `current_key` before
+it runs user code for a record, and `NO_KEY` after it. `snapshot` is the synchronous part: it is short and freezes the
+state. The callable that it returns is the asynchronous part: it runs once on another thread while the mailbox thread
+goes on.
 
-Increments build on checkpoints that have **completed** only: what was written for an aborted one is written again.
+Increments build only on **completed** checkpoints: what was written for an aborted one is written again.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
 
 class NoKeyError(Exception):
-    """Something was looked up or stored under `NO_KEY`."""
+    """`NO_KEY` was used to look up or store something."""
 
 
 class NoKey:
-    """The type of `NO_KEY`. It has no hash, so that no table takes it and a live state need not look for it."""
+    """The type of `NO_KEY`. It has no hash, so no table accepts it, and live states need not check for it."""
 
     def __repr__(self) -> str:
         return "NO_KEY"
@@ -44,7 +45,7 @@ class NoKey:
 
 
 NO_KEY: Final = NoKey()
-"""`current_key` while there is none: keyed state is refused then."""
+"""`current_key` while there is none; using keyed state then raises an error."""
 
 NO_WATERMARK: Final = -(1 << 63)
 """`current_watermark_ms` before the first watermark."""
@@ -55,38 +56,38 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BackendContext:
-    """What a backend may know."""
+    """What a backend knows about its subtask."""
 
     operator_name: str
     subtask_index: int
     attempt: int
     key_type: RecordType
-    """The keys' type; `current_key` is a row of it (the plain value where the key is one column)."""
+    """The type of the keys; `current_key` is a row of it (the plain value if the key is one column)."""
     key_groups: KeyGroupRange
     max_parallelism: int
     clock: Clock
     options: Options
     local_directory: Callable[[], str]
-    """Makes (once) an empty local directory of this subtask that is removed when the slot ends."""
+    """Makes, once, an empty local directory for this subtask, which is removed when the slot ends."""
 
     def shares_nothing(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint must not refer to files of earlier ones; all subtasks decide alike, by its id."""
+        """Whether a checkpoint must not refer to files of earlier ones. The id decides, so all subtasks agree."""
         every = self.options.checkpoint_full_every
         return every > 0 and checkpoint_id % every == 0
 
 
 class ColumnTable(ABC):
-    """Vectorised values per key for built-in aggregates: a fixed set of numeric arrays beside each key.
+    """Vectorised values per key for built-in aggregates: a fixed set of numeric arrays, indexed by key.
 
-    `begin` gives the batch's keys dense ids and arrays of their values, indexed by id, to be changed in place; `commit`
-    says which ids were changed. Nothing else may happen to the backend in between.
+    `begin` returns dense ids of the batch's keys, and the arrays of values by id, to be changed in place. `commit` says
+    which ids have changed. Nothing else may happen to the backend between the two.
     """
 
     @abstractmethod
     def begin(self, keys: Sequence[pa.Array]) -> tuple[Ids, int, list[npt.NDArray[Any]]]:
-        """(id of each row, number of ids, the value arrays - views of at least that many elements).
+        """Return (the id of each row, the number of ids, the value arrays: views of at least that many elements).
 
-        Ids that are new have the arrays' initial values.
+        New ids have the initial values of the arrays.
         """
 
     @abstractmethod
@@ -96,7 +97,7 @@ class ColumnTable(ABC):
 
 @dataclass(frozen=True)
 class ColumnArray:
-    """One value array of a `ColumnTable`; decimals are arrays of `PAIR` and say which decimals."""
+    """One value array of a `ColumnTable`. Arrays of decimals have dtype `PAIR` and set `decimal`."""
 
     name: str
     dtype: np.dtype[Any]
@@ -105,16 +106,16 @@ class ColumnArray:
 
     @property
     def type_name(self) -> str:
-        """What the schema of the state says: it is part of its fingerprint."""
+        """The type in the schema of the state; part of its fingerprint."""
         d = self.decimal
         return str(self.dtype) if d is None else f"decimal128({d.precision}, {d.scale})"
 
     def to_arrow(self, values: npt.NDArray[Any]) -> pa.Array:
-        """Values as files have them."""
+        """The values as a column of a state file."""
         return pa.array(values) if self.decimal is None else array_of_pairs(values, self.decimal)
 
     def to_numpy(self, column: pa.Array) -> npt.NDArray[Any]:
-        """The way back."""
+        """The values of a column of a state file."""
         if self.decimal is not None:
             return pairs_of(column)
         values: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
@@ -123,7 +124,7 @@ class ColumnArray:
 
 @dataclass(frozen=True)
 class PaneRows:
-    """Rows of a `PaneTable`: key columns (as `ColumnTable.begin` takes them), panes and values, of one length."""
+    """Rows of a `PaneTable`: key columns (as in `ColumnTable.begin`), panes and values, of equal length."""
 
     keys: Sequence[pa.Array]
     panes: Ids
@@ -134,23 +135,23 @@ class PaneRows:
 
 
 class PaneTable(ABC):
-    """The durable copy of window state that a vectorised operator keeps live itself: (key, pane) -> Arrow values.
+    """The durable copy of window state, (key, pane) -> Arrow values, for a vectorised operator with its own live copy.
 
-    A pane is any int64 (the end of a slice, the start of a session). The operator says in its `snapshot` what has
-    changed since it last did; the table sees to it that every checkpoint is complete, whatever was aborted before.
+    A pane is any int64 (the end of a slice, the start of a session). In its `snapshot` the operator passes what has
+    changed since the last one. The table makes every checkpoint complete, whichever earlier ones were aborted.
     """
 
     @abstractmethod
     def restored(self) -> Iterator[PaneRows]:
-        """What the checkpoint had for the key groups of this subtask, in portions; asked once, in `open`."""
+        """Yield what the checkpoint has for the key groups of this subtask, in portions. Called once, in `open`."""
 
     @abstractmethod
     def write(self, changed: PaneRows, removed: PaneRows, everything: Callable[[], PaneRows]) -> None:
-        """Take over the changes since the last call. Called from every `Operator.snapshot`, on the mailbox thread.
+        """Take the changes since the last call. Called by every `Operator.snapshot`, on the mailbox thread.
 
-        `removed` has no values. A (key, pane) is at most once in both together; removing one that is not stored is no
-        error. `everything` gives all live rows, for a table that now writes a whole copy; it may be called or not,
-        before `write` returns. The arrays belong to the table from now on: none may be a view of what still changes.
+        `removed` has no values. A (key, pane) occurs at most once in both together; removing one that is not stored is
+        not an error. `everything` returns all live rows, for a table that writes a full copy now; it may be called only
+        before `write` returns. The table owns the arrays from now on: none may be a view of data that still changes.
         """
 
 
@@ -159,20 +160,19 @@ class EventTime:
     """The watermarks that the state of a subtask has seen, in this attempt and before. Mailbox thread only."""
 
     now_ms: int = NO_WATERMARK
-    """The latest one: it never goes back, also not where an attempt begins without one."""
+    """The latest one. It never goes back, even if an attempt starts without one."""
     first_ms: int = NO_WATERMARK
 
     def advance(self, watermark_ms: int) -> None:
-        """A watermark came."""
         self.now_ms = max(self.now_ms, watermark_ms)
         if self.first_ms == NO_WATERMARK:
             self.first_ms = self.now_ms
 
     @classmethod
     def of_all(cls, restored: Sequence[EventTime]) -> EventTime:
-        """Where a subtask goes on that takes over the state of several: nothing expires too early."""
+        """The time of a subtask that takes over the state of several, chosen so that nothing expires too early."""
         now_ms = min((r.now_ms for r in restored), default=NO_WATERMARK)
-        if now_ms == NO_WATERMARK:  # for one of them the first is still to come
+        if now_ms == NO_WATERMARK:  # one of them has not seen a watermark yet
             return cls()
         return cls(now_ms, max(r.first_ms for r in restored))
 
@@ -181,20 +181,20 @@ class KeyedStateBackend(ABC):
     """The keyed state of one operator subtask."""
 
     name: ClassVar[str]
-    """The value of `state.backend`; checkpoints have it, so it never changes."""
+    """The value of the option `state.backend`. Checkpoints contain it, so it never changes."""
 
     def __init__(self, context: BackendContext) -> None:
         self.context = context
         self.event_time = EventTime()
         """The operator's watermark, for state with a time to live in event time."""
-        # No default on the class: CPython 3.11 would look there each time, for 20 ns, before it looks here.
+        # No default on the class: CPython 3.11 would look there first, each time, for 20 ns.
         self.current_key: Any = NO_KEY
         self.claimed: set[str] = set()
-        """The names that `state`, `columns` and `panes` were asked for."""
+        """The names for which `state`, `columns` or `panes` was called."""
 
     @property
     def current_watermark_ms(self) -> int:
-        """The operator's watermark; one that is behind changes nothing."""
+        """The operator's watermark. Setting an earlier one changes nothing."""
         return self.event_time.now_ms
 
     @current_watermark_ms.setter
@@ -203,55 +203,56 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def state(self, declaration: KeyedState) -> KeyedState:
-        """The live state of a declaration: a subclass of its class. Called before the first record, in `open`.
+        """The live state of a declaration: a subclass of its class. Called in `open`, before the first record.
 
-        After a restore, a state of that name with another fingerprint is a `StateCompatibilityError` naming both.
+        If the checkpoint has a state of that name with another fingerprint, it raises a `StateCompatibilityError` that
+        names both.
         """
 
     def table(self, declaration: KeyedState) -> ValueGenerations | None:
-        """The table under the live state of a declaration, for a hot loop; see `generations` for what it may do.
+        """The table under the live state of a declaration, for a hot loop; see `generations` for the rules.
 
-        None where the backend does not keep the user's values themselves there: then the live state is to be used.
+        None if the backend does not keep the user's values themselves: then use the live state.
         """
         return None
 
     @abstractmethod
     def keys(self, name: str) -> Iterator[Any]:
-        """The keys that have something in the row state of this name, as of now; their order means nothing.
+        """The keys that have something in the row state of this name; their order means nothing.
 
-        States may be used while they are iterated. Not for every record: it may read all of the state.
+        States may be used during the iteration. Do not call it for every record: it may read all of the state.
         """
 
     @abstractmethod
     def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
-        """The live column table of this name; the same rules as for `state`."""
+        """The live column table of this name; the rules of `state` apply."""
 
     @abstractmethod
     def panes(self, name: str, values: pa.Schema) -> PaneTable:
-        """The pane table of this name, with these values; the same rules as for `state`."""
+        """The pane table of this name with these values; the rules of `state` apply."""
 
     @abstractmethod
     def restore(self, handles: Sequence[KeyedStateHandle], storage: CheckpointStorage) -> None:
-        """Take from these handles what belongs to `context.key_groups`. Called once, before any of the above.
+        """Restore what belongs to `context.key_groups` from these handles. Called once, before any of the above.
 
-        Handles of the other backend are taken too where the format allows it; else a `StateCompatibilityError` says so.
+        The caller has checked that this kind of backend wrote them (`check_written_by`).
         """
 
     @abstractmethod
     def snapshot(self, checkpoint_id: int) -> AsyncPart:
-        """Freeze the state of this moment (mailbox thread, short); the result writes it (another thread, once)."""
+        """Freeze the current state (mailbox thread, short). The result writes it (another thread, once)."""
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """All checkpoints up to this one are done for: the next increment builds on it."""
+        """Older checkpoints are superseded; the next increment builds on this one."""
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """This checkpoint's files are gone or going; nothing may refer to them."""
+        """The files of this checkpoint are deleted, or will be: do not refer to them."""
 
     @property
     @abstractmethod
     def key_count(self) -> int:
-        """About how many (state, key) entries there are, for metrics."""
+        """Roughly how many (state, key) entries there are, for metrics."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release memory, files and threads; called once, also after a failure."""
+        """Release memory, files and threads. Called once, also after a failure."""

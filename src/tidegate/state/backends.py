@@ -1,4 +1,4 @@
-"""From the option `state.backend` to the backend."""
+"""Makes the backend that the option `state.backend` names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidegate.state.backend import BackendContext, KeyedStateBackend
 
 
 def make_backend(context: BackendContext) -> KeyedStateBackend:
-    """The backend that the options name, empty. Only this one is imported."""
+    """Make the backend that the options name, empty. Only its module is imported."""
     module, _, name = STATE_BACKENDS[context.options.state_backend].implementation.partition(":")
     backend: type[KeyedStateBackend] = getattr(importlib.import_module(module), name)
     return backend(context)
 
 
 def check_written_by(backend: str, handles: Iterable[KeyedStateHandle], operator: str) -> None:
-    """Refuse the files of another backend: each reads its own alone."""
+    """Refuse files of another backend: a backend reads only its own."""
     for handle in handles:
         if handle.backend != backend:
             raise StateCompatibilityError(

@@ -1,7 +1,7 @@
-"""Cells: the current key's place in a table, without or with a time to live. What live states stand on.
+"""Cells: the place of the current key in a table, with or without a time to live. Live states are built on them.
 
-`KeptForm` says what a backend keeps of a value in memory; the cell has it as it is, or, where there is a time to live,
-behind the time of its last write. Expired values are invisible here at once; the backend removes them in its own time.
+`KeptForm` says what a backend keeps of a value in memory. A cell is that kept value or, with a time to live, the pair
+of the time of its last write and the kept value. Expired values are invisible at once; the backend removes them later.
 Mailbox thread only.
 """
 
@@ -25,7 +25,7 @@ from tidegate.state.ttl import TtlClock
 
 
 class DeclaredState:
-    """A declaration with what follows from it in one backend: serializers, schema and clock."""
+    """A declaration, and what follows from it in one backend: serializers, schema and clock."""
 
     def __init__(self, declaration: KeyedState, backend: KeyedStateBackend) -> None:
         context = backend.context
@@ -49,22 +49,22 @@ class MapKeyForm:
     """What is kept of the keys of a map in memory."""
 
     adopt: Callable[[Any], Any]
-    """What is kept of a key; `SchemaError` if it does not fit."""
+    """Returns what is kept of a key; `SchemaError` if it does not fit."""
     release: Callable[[Any], Any] | None
-    """The key of a kept one; None: it is the kept one."""
+    """Returns the key of a kept key; None: they are the same."""
     plain_class: type | None = None
-    """Keys of exactly this class are found as they are."""
+    """Keys of exactly this class need no `adopt` for a look-up."""
     fits: Callable[[Any], bool] | None = None
-    """Where keys are found that do not fit inside: a quick look at a kept key that is put. If it says no, `check`."""
+    """A quick check of a kept key on `put`, if `adopt` does not check inside it. If it says no, `check` decides."""
     check: Callable[[Any], None] = itself
     """Raises `SchemaError` if a kept key does not fit."""
 
 
 class Adopter(Protocol):
-    """A serializer, or what keeps the bytes of one. An object, because Python calls a method faster than a function."""
+    """A serializer, or an object that keeps its bytes; not a function, because Python calls a method faster."""
 
     def adopt(self, value: Any) -> Any:
-        """What is kept of a value; `SchemaError` if it does not fit."""
+        """Return what is kept of a value; `SchemaError` if it does not fit."""
         ...
 
 
@@ -74,12 +74,12 @@ class KeptForm:
 
     adopter: Adopter
     release: Callable[[Any], Any] | None
-    """The caller's own value of a kept one; None: it is the kept one, which cannot change."""
+    """Returns a value for the caller; None: the kept value itself, since it is immutable."""
     map_keys: MapKeyForm | None = None
 
 
 class Cells:
-    """What the cells of all kinds of state have in common: the current key, and values as they are kept."""
+    """The common part of the cells of all kinds of state: the current key, and kept values."""
 
     clock: TtlClock | None
 
@@ -94,54 +94,51 @@ class Cells:
         self._adopter = form.adopter
 
     def key(self) -> Any:
-        """The current key; refused if there is none."""
+        """The current key; raises an error if there is none."""
         key = self.backend.current_key
         if key is NO_KEY:
             self.refuse_without_key()
         return key
 
     def refuse_without_key(self) -> NoReturn:
-        """Say that there is no current key."""
         raise without_key(self.operator, self.name) from None
 
     def adopt(self, value: Any) -> Any:
-        """What is kept of a value; one that does not fit is named."""
+        """Return what is kept of a value; an error names a value that does not fit."""
         try:
             return self._adopter.adopt(value)
         except SchemaError as e:
             self.refuse_value(value, e)
 
     def refuse_value(self, value: Any, reason: SchemaError) -> NoReturn:
-        """Say that a value does not fit."""
         raise cannot_store(self.operator, self.name, self.key(), value, reason) from reason
 
 
 class ListCells(Cells, ABC):
-    """The current key's list of kept elements."""
+    """The list of kept elements of the current key."""
 
     @abstractmethod
     def read(self) -> list[Any]:
-        """The kept elements, not to be changed; empty if there are none."""
+        """The kept elements, which the caller must not change; an empty list if there are none."""
 
     @abstractmethod
     def own_list(self, more: int = 1) -> list[Any]:
-        """The list to which so many elements are appended at once, written now."""
+        """The list to append `more` elements to, marked as written now."""
 
     @abstractmethod
     def write(self, kept: list[Any]) -> None:
-        """Make this the whole list, written now."""
+        """Replace the whole list, marked as written now."""
 
     @abstractmethod
-    def remove(self) -> None:
-        """Forget the list."""
+    def remove(self) -> None: ...
 
     @abstractmethod
     def holds(self, key: Any) -> bool:
-        """Whether a key, not the current one, has elements."""
+        """Whether a key, which need not be the current one, has elements."""
 
 
 class ValueCells(Cells):
-    """The current key's cell, of a state without a time to live."""
+    """The cell of the current key, in a state without a time to live."""
 
     def __init__(self, declared: DeclaredState, form: KeptForm, table: ValueGenerations) -> None:
         super().__init__(declared, form)
@@ -156,11 +153,10 @@ class ValueCells(Cells):
         return changed[key] if key in changed else self.table.load(key)
 
     def write(self, kept: Any) -> None:
-        """Put a kept value there."""
         self.table.put(self.key(), kept)
 
     def store(self, value: Any) -> None:
-        """Keep a value. What `adopt` and `write` do, without the calls."""
+        """Keep a value: `adopt` and `write`, inlined for speed."""
         try:
             kept = self._adopter.adopt(value)
         except SchemaError as e:
@@ -174,16 +170,15 @@ class ValueCells(Cells):
             table.grown()
 
     def remove(self) -> None:
-        """Forget the value."""
         self.table.remove(self.key())
 
     def holds(self, key: Any) -> bool:
-        """Whether a key, not the current one, has something."""
+        """Whether a key, which need not be the current one, has a value."""
         return self.table.find(key) is not REMOVED
 
 
 class TtlValueCells(ValueCells):
-    """The current key's cell, of a state with a time to live."""
+    """The cell of the current key, in a state with a time to live."""
 
     clock: TtlClock
 
@@ -206,15 +201,13 @@ class TtlValueCells(ValueCells):
         return kept
 
     def _renewed(self, key: Any, kept: Any) -> Any:
-        """What a refresh puts into this generation: the older object itself, because nobody changes it in place."""
+        """What a refresh puts into this generation: the old object itself, because it is never changed in place."""
         return kept
 
     def write(self, kept: Any) -> None:
-        """Put a kept value there, written now."""
         self.table.put(self.key(), (self.clock.now(), kept))
 
     def store(self, value: Any) -> None:
-        """Keep a value, written now."""
         try:
             kept = self._adopter.adopt(value)
         except SchemaError as e:
@@ -225,28 +218,28 @@ class TtlValueCells(ValueCells):
         self.table.put(key, (self.clock.now(), kept))
 
     def holds(self, key: Any) -> bool:
-        """Whether a key has something that has not expired."""
+        """Whether a key has a value that has not expired."""
         cell = self.table.find(key)
         return cell is not REMOVED and not self.clock.is_expired(cell[0], self.clock.now())
 
 
 class MapCells(Cells):
-    """The current key's map, of a state without a time to live. Map keys are as the form keeps them."""
+    """The map of the current key, in a state without a time to live. Map keys are kept as the form says."""
 
     def __init__(self, declared: DeclaredState, form: KeptForm, table: MapGenerations) -> None:
         super().__init__(declared, form)
         self.table = table
         self.find: Callable[[Any, Any], Any] = table.load_entry
-        """The kept value of a key's entry, or `REMOVED`."""
+        """Returns the kept value of an entry of a key, or `REMOVED`."""
         self.put: Callable[[Any, Any, Any], None] = table.put_entry
-        """Keep a value of a key's entry."""
+        """Sets the kept value of an entry of a key."""
 
     def entries(self, key: Any) -> Iterable[tuple[Any, Any]]:
-        """The kept entries of a key, as of now."""
+        """The kept entries of a key at this moment."""
         return self.table.entries(key)
 
     def holds(self, key: Any) -> bool:
-        """Whether a key has entries; that reads none of them."""
+        """Whether a key has entries; this does not count as reading them."""
         return any(True for _ in self.table.entries(key))
 
 
@@ -277,10 +270,10 @@ class TtlMapCells(MapCells):
         self.table.put_entry(key, map_key, (self.clock.now(), kept))
 
     def entries(self, key: Any) -> Iterable[tuple[Any, Any]]:
-        """The kept entries of a key that have not expired; where reading refreshes, all of them are read."""
+        """The kept entries of a key that have not expired. With `refresh_on_read`, this reads all of them."""
         now = self.clock.now()
         alive = self._alive(key, now)
-        if self.clock.refresh_on_read:  # now, under this key, whenever somebody iterates
+        if self.clock.refresh_on_read:  # refresh now, for this key, not when the caller iterates
             alive = list(alive)
             for map_key, (written, kept) in alive:
                 if written != now:
@@ -288,7 +281,7 @@ class TtlMapCells(MapCells):
         return ((map_key, cell[1]) for map_key, cell in alive)
 
     def holds(self, key: Any) -> bool:
-        """Whether a key has entries that have not expired; that reads none of them."""
+        """Whether a key has entries that have not expired; this does not count as reading them."""
         return any(True for _ in self._alive(key, self.clock.now()))
 
     def _alive(self, key: Any, now: int) -> Iterable[tuple[Any, Any]]:

@@ -1,7 +1,7 @@
-"""Copies of typed values: what makes a stored value independent of the one that the user goes on changing.
+"""Copies of typed values: they make a stored value independent of the one that the user may go on changing.
 
-`copier_for` looks at the type once and returns a function that copies just the parts that can change, or None where
-nothing can: then the object itself may be shared.
+`copier_for` inspects the type once and returns a function that copies only the mutable parts, or None if there are
+none: then the object itself can be shared.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def row_copier(record_type: RecordType) -> Copier | None:
     if record_type.is_object:
         return copy_object
     copier = copier_for(record_type)
-    if copier is None or not record_type.schema.field(0).nullable:  # only a bare value is None as a whole
+    if copier is None or not record_type.schema.field(0).nullable:  # only a bare value can itself be None
         return copier
     return lambda row: None if row is None else copier(row)
 
 
 def itself(row: Any) -> Any:
-    """The copier of what cannot change."""
+    """The copier of immutable values."""
     return row
 
 
@@ -118,7 +118,7 @@ def _struct_copier(cls: type) -> Copier | None:
         for name, part in inner:
             field = getattr(value, name)
             if field is not None:
-                object.__setattr__(new, name, part(field))  # a frozen one may hold a list
+                object.__setattr__(new, name, part(field))  # a frozen instance may hold a list
         return new
 
     return copied

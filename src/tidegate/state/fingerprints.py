@@ -1,8 +1,8 @@
-"""Fingerprints: whether stored state is of the type that the program declares now.
+"""Fingerprints: whether stored state has the type that the program declares now.
 
-A fingerprint is a hash over what the bytes in the files mean: the kind of state, the types of the key columns, the
-names and types of the values, the serializer, and whether there is a time to live and of which time. It is not over
-names of classes and key columns, nor over the length of the time to live: these may change from one run to the next.
+A fingerprint is a hash of what the bytes in the files mean: the kind of state, the types of the key columns, the names
+and types of the values, the serializer, and whether there is a time to live and in which time. It does not cover the
+names of classes and key columns, nor the length of the time to live: these may change between runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ def state_schema(
     value: ValueSerializer,
     map_key: KeySerializer | None = None,
 ) -> StateSchema:
-    """The schema of a declared state."""
     ttl = declaration.ttl
     words = value.describe()
     stored = codec_of(value.arrow_type).text
@@ -77,7 +76,7 @@ def pane_schema(name: str, key_type: RecordType, values: pa.Schema) -> StateSche
 def fingerprint(
     kind: StateKind, key_type: RecordType, stored: str, serializer: str, ttl_time: str | None
 ) -> str:
-    """The hash over what the stored bytes mean; the same in every process and version."""
+    """The hash of what the stored bytes mean; equal in every process and version."""
     keys = ",".join(codec_of(f.type).text for f in key_type.schema)
     parts = ("1", kind, keys, stored, serializer, ttl_time or "")
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]

@@ -1,21 +1,21 @@
-"""What live states stand on: a table of cells, of which those that changed since the last snapshot lie in one dict.
+"""The tables under live states: cells, of which those changed since the last snapshot are in one dict.
 
-    reads:   changed → what is below it: frozen generations, then the backend's own store        writes: changed
-    snapshot: changed becomes a frozen generation (no copy), a new dict takes its place
+    reads:    changed → below it: frozen generations, then the backend's own store        writes: changed
+    snapshot: changed becomes a frozen generation (no copy), and a new dict takes its place
 
-A cell is a kept value (see `KeptForm`), with a time to live the pair of the time of its last write and the kept value.
-What is not in `changed` is never changed in place: whoever wants another value puts a new object there.
+A cell is a kept value (see `KeptForm`) or, with a time to live, the pair of the time of its last write and the kept
+value. Values that are not in `changed` are never changed in place: to change one, put a new object into `changed`.
 
-A hot loop may use a table itself instead of a live state, for values that need no `adopt`:
+A hot loop may use a table directly instead of a live state, for values that need no `adopt`:
 
     try:
         so_far = table.changed[key]
     except KeyError:
-        so_far = table.load(key)        # REMOVED if the key has none; copy it if its type can change
+        so_far = table.load(key)        # REMOVED if the key has none; copy it if its type is mutable
     table.changed[key] = result         # `table.changed` is another dict after each snapshot: fetch it per batch
 
-What lies in `changed` belongs to the loop, which may let a function change it in place; what `load` returns may just be
-on its way into a file. Mailbox thread only.
+What is in `changed` belongs to the loop, which may let a function change it in place. What `load` returns may be in the
+middle of being written to a file. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -36,31 +36,30 @@ class Removed:
 
 
 REMOVED: Final = Removed()
-"""In a table: the key has no value (any more)."""
+"""In a table: the key has no value (or no longer)."""
 
 CLEARED: Final = Removed()
-"""As a key of a map's changes: entries that are older than these changes are gone."""
+"""As a key in the changes of a map: entries older than these changes are removed."""
 
 
 UNBOUNDED: Final = sys.maxsize
 
 
 class Generations(ABC):
-    """What all tables have."""
+    """The common part of all tables."""
 
     def __init__(self) -> None:
         self.changed: Entries = {}
         self.check_at: int = UNBOUNDED
-        """Whoever writes to `changed` itself calls `grown` when it has more keys than that."""
+        """Code that writes to `changed` directly calls `grown` when it has more keys than this."""
         self.on_freeze: Callable[[Entries], None] = lambda changed: None
         """Called with the new `changed`, for a live state that keeps a reference to it."""
 
     @abstractmethod
-    def remove(self, key: Any) -> None:
-        """Forget a key."""
+    def remove(self, key: Any) -> None: ...
 
     def grown(self) -> None:
-        """There are more changes than at the last look."""
+        """Called when `changed` has more than `check_at` keys."""
 
 
 class ValueGenerations(Generations):
@@ -81,18 +80,16 @@ class ValueGenerations(Generations):
         return changed[key] if key in changed else self.load(key)
 
     def put(self, key: Any, cell: Any) -> None:
-        """Change the cell of a key."""
         self.changed[key] = cell
 
     def remove(self, key: Any) -> None:
-        """Forget a key."""
         self.put(key, REMOVED)
 
 
 class MapGenerations(Generations):
     """A map per key: `changed[key]` is a dict of the entries put (or `REMOVED`) since the last snapshot.
 
-    With the key `CLEARED` in it, older entries do not count. So one entry put into a large map costs one entry in the
+    If it has the key `CLEARED`, older entries do not count. So one entry put into a large map costs one entry in the
     next increment.
     """
 
@@ -102,15 +99,14 @@ class MapGenerations(Generations):
 
     @abstractmethod
     def stored_entry(self, key: Any, map_key: Any) -> Any:
-        """One entry below all changes, or `REMOVED`."""
+        """An entry below all changes, or `REMOVED`."""
 
     @abstractmethod
     def entries(self, key: Any) -> Iterable[tuple[Any, Any]]:
-        """The entries of a key as they are now: what is written while they are iterated does not show."""
+        """The entries of a key at this moment: writes during the iteration do not show."""
 
     @abstractmethod
-    def put_entry(self, key: Any, map_key: Any, cell: Any) -> None:
-        """Change one entry."""
+    def put_entry(self, key: Any, map_key: Any, cell: Any) -> None: ...
 
     def load_entry(self, key: Any, map_key: Any) -> Any:
         """One entry of a key, or `REMOVED`."""
@@ -128,7 +124,7 @@ class MapGenerations(Generations):
         return self.stored_entry(key, map_key)
 
     def newer_entries(self, key: Any) -> tuple[Entries, bool]:
-        """All changes of a key in a dict of the caller's own, and whether nothing below them counts."""
+        """All changes of a key in a new dict, and whether entries below them no longer count."""
         changes, older = self.changed.get(key), self.older_changes(key)
         newer: Entries = {} if changes is None else dict(changes)
         for changes in older:
@@ -138,5 +134,4 @@ class MapGenerations(Generations):
         return newer, newer.pop(CLEARED, None) is not None
 
     def remove_entry(self, key: Any, map_key: Any) -> None:
-        """Forget one entry."""
         self.put_entry(key, map_key, REMOVED)

@@ -1,7 +1,7 @@
-"""What backends with live states over generations have in common: which states there are, and how one is opened.
+"""The common part of backends with live states over generations: which states are open, and how to open one.
 
-A backend of this kind provides tables (`Generations` for values, `MapGenerations` for maps), cells of lists, column and
-pane tables, and writes and reads what is durable.
+Such a backend provides tables (`ValueGenerations`, `MapGenerations`), cells of lists, and column and pane tables; it
+writes and reads what is durable.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ RowCells = ValueCells | ListCells | MapCells
 
 @dataclass(frozen=True)
 class OpenRows:
-    """A row state that is open."""
+    """An open row state."""
 
     live: KeyedState
     cells: RowCells
 
 
 class LayeredBackend(KeyedStateBackend):
-    """Keyed state in generations."""
+    """A keyed state backend whose live states are over generations."""
 
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)
         self._open: dict[str, tuple[StateSchema, Any]] = {}
-        """The states that were asked for: rows, columns or panes."""
+        """The open states by name: rows, columns or panes."""
 
-    # ---- what a backend provides ----
+    # ---- what a subclass provides ----
 
     @abstractmethod
     def _check_keys(self, *, in_memory: bool) -> None:
-        """Refuse keys without a type. `in_memory`: the state needs no files where there are no checkpoints."""
+        """Refuse keys without a type. `in_memory`: the state needs no files if there are no checkpoints."""
 
     @abstractmethod
     def _stored_schema(self, name: str) -> StateSchema | None:
-        """What the checkpoint has under a name."""
+        """The schema that the checkpoint has under a name."""
 
     @abstractmethod
     def _open_table(self, declared: DeclaredState) -> tuple[KeptForm, ValueGenerations | MapGenerations]:
-        """A new table of values or maps, or the restored one, and what it keeps of values."""
+        """A table of values or maps, new or restored, and what it keeps of values."""
 
     @abstractmethod
     def _open_lists(self, declared: DeclaredState) -> ListCells:
-        """The same for lists, with cells of the backend's own."""
+        """The cells of lists, new or restored."""
 
     @abstractmethod
     def _open_columns(self, schema: StateSchema, arrays: Sequence[ColumnArray]) -> ColumnTable:
-        """A new column table, or the restored one."""
+        """A column table, new or restored."""
 
     @abstractmethod
     def _open_panes(self, schema: StateSchema, values: pa.Schema) -> PaneTable:
-        """A new pane table, or the restored one."""
+        """A pane table, new or restored."""
 
     @abstractmethod
     def _keys_of(self, cells: RowCells) -> Iterator[Any]:
@@ -83,7 +83,6 @@ class LayeredBackend(KeyedStateBackend):
     # ---- the contract ----
 
     def state(self, declaration: KeyedState) -> KeyedState:
-        """The live state of a declaration; the same one for the same name."""
         return self._rows(declaration).live
 
     def _rows(self, declaration: KeyedState) -> OpenRows:
@@ -106,20 +105,17 @@ class LayeredBackend(KeyedStateBackend):
         return (ValueCells if declared.clock is None else TtlValueCells)(declared, form, table)
 
     def keys(self, name: str) -> Iterator[Any]:
-        """The keys that have something in the row state of this name."""
         _, rows = self._open[name]
         assert isinstance(rows, OpenRows), f"state {name!r} has no rows"
         return self._keys_of(rows.cells)
 
     def columns(self, name: str, arrays: Sequence[ColumnArray]) -> ColumnTable:
-        """The column table of this name; the same one for the same name."""
         self.claimed.add(name)
         self._check_keys(in_memory=False)
         schema = column_schema(name, self.context.key_type, [(a.name, a.type_name) for a in arrays])
         return self._opened(schema, lambda: self._open_columns(schema, arrays))
 
     def panes(self, name: str, values: pa.Schema) -> PaneTable:
-        """The pane table of this name; the same one for the same name."""
         self.claimed.add(name)
         self._check_keys(in_memory=True)
         schema = pane_schema(name, self.context.key_type, values)

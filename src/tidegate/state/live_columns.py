@@ -1,4 +1,4 @@
-"""The live part of a column table on every backend: dense ids of keys, an array per value, a mark for what changed."""
+"""The live part of a column table on every backend: dense key ids, one array per value, and a mask of changed ids."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LEAST_CAPACITY: Final = 1024
 
 
 class LiveColumns(ColumnTable):
-    """The arrays of the keys in memory. Backends say what becomes of the changed ones, and what is below them."""
+    """The arrays of the keys in memory. Backends decide where changes go, and what is below the arrays."""
 
     def __init__(self, arrays: Sequence[ColumnArray]) -> None:
         self._declared = list(arrays)
         self._forget()
 
     def _forget(self) -> None:
-        """Begin without any key."""
+        """Start without any key."""
         self._index = KeyIndex()
         self._arrays: list[npt.NDArray[Any]] = [np.empty(0, a.dtype) for a in self._declared]
         self._changed = np.zeros(0, np.bool_)
@@ -31,7 +31,6 @@ class LiveColumns(ColumnTable):
         self._batch: Ids = np.empty(0, np.int64)
 
     def begin(self, keys: Sequence[pa.Array]) -> tuple[Ids, int, list[npt.NDArray[Any]]]:
-        """Ids of the rows, how many ids there are, and the arrays of all keys in memory, to be changed in place."""
         ids = self._batch = self._index.ids(keys)
         count = len(self._index)
         if count > self._capacity:
@@ -39,7 +38,6 @@ class LiveColumns(ColumnTable):
         return ids, count, [values[:count] for values in self._arrays]
 
     def commit(self, touched: Ids | None = None) -> None:
-        """Remember which ids changed."""
         self._changed[self._batch if touched is None else touched] = True
 
     def _grow(self, count: int) -> None:

@@ -1,8 +1,7 @@
-"""Live states: what a function sees under the names that it declared, on every backend.
+"""Live states: what a function uses under the names that it declared, on every backend.
 
-`PlainValueState` is the one that counts: for values that are kept as they are, without a time to live, reading is one
-dict look-up and writing is a quick look at the value and one dict store. All others go through cells. Mailbox thread
-only.
+`PlainValueState` matters most: for values that are kept as they are, without a time to live, a read is one dict
+look-up, and a write is a quick check of the value and one dict store. All others go through cells. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from tidegate.state.generations import REMOVED, UNBOUNDED, Entries
 
 
 def _take_over(live: KeyedState, declaration: KeyedState) -> None:
-    """Name, types, function and the rest are those of the declaration."""
+    """Copy name, types, function and the rest from the declaration."""
     for name, value in vars(declaration).items():
         setattr(live, name, value)  # touching `live.__dict__` would make every later attribute access slower
 
 
 class CellValueState(ValueState[Any]):
-    """Values that can change, are kept as bytes, or have a time to live."""
+    """Values that are mutable, kept as bytes, or have a time to live."""
 
     def __init__(self, declaration: ValueState[Any], cells: ValueCells) -> None:
         _take_over(self, declaration)
@@ -42,7 +41,7 @@ class CellValueState(ValueState[Any]):
         self._kept_default = REMOVED if declaration.default is None else self._adopt_default()
 
     def _adopt_default(self) -> Any:
-        """The default as a value is kept, so that nobody can change it for the next key."""
+        """Keep the default as values are kept, so that no caller can change it for the next key."""
         try:
             return self._cells.form.adopter.adopt(self.default)
         except SchemaError as e:
@@ -51,7 +50,6 @@ class CellValueState(ValueState[Any]):
             ) from e
 
     def value(self) -> Any:
-        """The key's value, or the default."""
         kept = self._cells.read()
         if kept is REMOVED:
             kept = self._kept_default
@@ -61,14 +59,12 @@ class CellValueState(ValueState[Any]):
         return kept if release is None else release(kept)
 
     def update(self, value: Any) -> None:
-        """Set the key's value; None is the same as `clear`."""
         if value is None:
             self._cells.remove()
         else:
             self._cells.store(value)
 
     def clear(self) -> None:
-        """Forget the key's value."""
         self._cells.remove()
 
 
@@ -89,7 +85,6 @@ class PlainValueState(CellValueState):
         self._changed = changed
 
     def value(self) -> Any:
-        """The key's value, or the default."""
         try:
             kept = self._changed[self._backend.current_key]
         except (KeyError, NoKeyError):
@@ -97,8 +92,7 @@ class PlainValueState(CellValueState):
         return self.default if kept is REMOVED else kept
 
     def update(self, value: Any) -> None:
-        """Set the key's value; None is the same as `clear`."""
-        cls = type(value)  # a call in name only: the interpreter has an instruction for it
+        cls = type(value)  # not a real call: the interpreter has an instruction for it
         if (cls is not self._int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF) and (
             cls is not self._class or not self._fits(value)
         ):
@@ -113,7 +107,7 @@ class PlainValueState(CellValueState):
 
 
 class BoundedValueState(PlainValueState):
-    """The same over a table that looks at the number of its changes. Written out: a call would cost a third more."""
+    """A `PlainValueState` over a table with `check_at`. `update` is written out: a call would cost a third more."""
 
     def __init__(self, declaration: ValueState[Any], cells: ValueCells) -> None:
         super().__init__(declaration, cells)
@@ -125,7 +119,6 @@ class BoundedValueState(PlainValueState):
         self._check_at = self._cells.table.check_at
 
     def update(self, value: Any) -> None:
-        """Set the key's value; None is the same as `clear`."""
         cls = type(value)
         if (
             cls is not self._any_of
@@ -152,14 +145,12 @@ class LiveReducingState(ReducingState[Any]):
         self._release = cells.release
 
     def get(self) -> Any:
-        """What was reduced so far, or None."""
         kept, release = self._cells.read(), self._release
         if kept is REMOVED:
             return None
         return kept if release is None else release(kept)
 
     def add(self, value: Any) -> None:
-        """Reduce a value into it."""
         cells = self._cells
         kept = cells.read()
         if kept is not REMOVED:
@@ -168,7 +159,6 @@ class LiveReducingState(ReducingState[Any]):
         cells.store(value)
 
     def clear(self) -> None:
-        """Forget the key's value."""
         self._cells.remove()
 
 
@@ -183,14 +173,12 @@ class LiveAggregatingState(AggregatingState[Any, Any]):
         self._release = cells.release
 
     def get(self) -> Any:
-        """The result of what was added so far, or None."""
         kept, release = self._cells.read(), self._release
         if kept is REMOVED:
             return None
         return self.function.get_result(kept if release is None else release(kept))
 
     def add(self, value: Any) -> None:
-        """Add a value."""
         cells = self._cells
         kept, release = cells.read(), self._release
         if kept is REMOVED:
@@ -200,7 +188,6 @@ class LiveAggregatingState(AggregatingState[Any, Any]):
         cells.store(self.function.add(value, kept))
 
     def clear(self) -> None:
-        """Forget the key's accumulator."""
         self._cells.remove()
 
 
@@ -212,23 +199,19 @@ class LiveListState(ListState[Any]):
         self._cells = cells
 
     def get(self) -> list[Any]:
-        """The key's elements, oldest first; empty if there are none."""
         kept, release = self._cells.read(), self._cells.release
         return list(kept) if release is None else list(map(release, kept))
 
     def add(self, value: Any) -> None:
-        """Append an element."""
         kept = self._cells.adopt(value)
         self._cells.own_list().append(kept)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append elements."""
         kept = [self._cells.adopt(v) for v in values]
         if kept:
             self._cells.own_list(len(kept)).extend(kept)
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace the whole list."""
         kept = [self._cells.adopt(v) for v in values]
         if kept:
             self._cells.write(kept)
@@ -236,7 +219,6 @@ class LiveListState(ListState[Any]):
             self._cells.remove()
 
     def clear(self) -> None:
-        """Forget the key's list."""
         self._cells.remove()
 
 
@@ -253,7 +235,6 @@ class LiveMapState(MapState[Any, Any]):
         self._release, self._release_key = cells.release, form.release or itself
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The entry's value, or `default`."""
         cells = self._cells
         current = cells.backend.current_key
         if current is NO_KEY:
@@ -264,7 +245,6 @@ class LiveMapState(MapState[Any, Any]):
         return kept if release is None else release(kept)
 
     def put(self, key: Any, value: Any) -> None:
-        """Set an entry."""
         cells = self._cells
         kept = cells.adopt(value)
         current = cells.backend.current_key
@@ -279,28 +259,23 @@ class LiveMapState(MapState[Any, Any]):
         cells.put(current, map_key, kept)
 
     def remove(self, key: Any) -> None:
-        """Remove an entry; one that does not exist is no error."""
         self._cells.table.remove_entry(self._cells.key(), self._map_key(key))
 
     def contains(self, key: Any) -> bool:
-        """Whether there is an entry."""
         return self._cells.find(self._cells.key(), self._map_key(key)) is not REMOVED
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All entries, of this moment."""
         of_key, of_value = self._release_key, self._release or itself
         return ((of_key(k), of_value(v)) for k, v in self._cells.entries(self._cells.key()))
 
     def keys(self) -> Iterator[Any]:
-        """The entries' keys, of this moment."""
         return (self._release_key(k) for k, _ in self._cells.entries(self._cells.key()))
 
     def is_empty(self) -> bool:
-        """Whether there is no entry; that reads none of them."""
+        """Whether there is no entry; this does not count as reading them."""
         return not self._cells.holds(self._cells.key())
 
     def clear(self) -> None:
-        """Remove all entries."""
         self._cells.table.remove(self._cells.key())
 
     def _map_key(self, key: Any) -> Any:
@@ -313,7 +288,7 @@ class LiveMapState(MapState[Any, Any]):
 
 
 def live_state(declaration: KeyedState, cells: Cells) -> KeyedState:
-    """The live state of a declaration over its cells; the faster one where it can do it."""
+    """The live state of a declaration over its cells; the fastest class that fits."""
     if isinstance(declaration, ListState) and isinstance(cells, ListCells):
         return LiveListState(declaration, cells)
     if isinstance(declaration, MapState) and isinstance(cells, MapCells):

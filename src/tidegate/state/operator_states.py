@@ -1,7 +1,8 @@
 """All state of one operator subtask: its keyed backend, its lists and maps, and the plain entries of sources and sinks.
 
-The task makes one per operator, with what a checkpoint had for it; the operator asks for its states in `open`.
-`snapshot` is the synchronous part for all of them together. Mailbox thread only, but for the callable that it returns.
+The task makes one per operator, with what a checkpoint has for it; the operator requests its states in `open`.
+`snapshot` is the synchronous part for all of them together. Mailbox thread only, except for the callable that it
+returns.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ OperatorAsyncPart = Callable[[SnapshotWriter], OperatorSnapshot]
 
 @dataclass(frozen=True, kw_only=True)
 class StatesContext(SubtaskContext):
-    """Where the states live."""
+    """The subtask that the states belong to."""
 
     subtask: SubtaskInfo
     clock: Clock
@@ -53,7 +54,7 @@ class StatesContext(SubtaskContext):
 
 @dataclass(frozen=True)
 class Restored:
-    """What a checkpoint has for one operator subtask, redistributed already, and where its files are."""
+    """What a checkpoint has for one operator subtask, already redistributed, and where its files are."""
 
     keyed: tuple[KeyedStateHandle, ...]
     states: tuple[OperatorStateHandle, ...]
@@ -75,16 +76,16 @@ class OperatorStates:
 
     @property
     def is_restored(self) -> bool:
-        """Whether the operator goes on from a checkpoint."""
+        """Whether the operator continues from a checkpoint."""
         return self._restored is not None
 
     @property
     def is_keyed(self) -> bool:
-        """Whether the operator has asked for keyed state."""
+        """Whether the operator has requested keyed state."""
         return self._backend is not None
 
     def keyed(self, key_type: RecordType) -> KeyedStateBackend:
-        """The keyed state of the operator; made, and restored, at the first call."""
+        """The keyed state of the operator; the first call makes and restores it."""
         if self._backend is None:
             c = self._context
             self._backend = make_backend(
@@ -118,12 +119,12 @@ class OperatorStates:
         raise ProgramError(f"state {declaration.name!r} is of no known kind: {type(declaration).__name__}")
 
     def set_broadcast_writable(self, writable: bool) -> None:
-        """Whether broadcast maps may be changed now: only while a broadcast record is processed."""
+        """Set whether broadcast maps may be changed: only while a broadcast record is processed."""
         for state in self._maps.values():
             state.writable = writable
 
     def entries(self, name: str) -> list[bytes]:
-        """Plain entries (JSON) that the checkpoint has under this name; empty without one."""
+        """The plain entries (JSON) that the checkpoint has under this name; empty without a checkpoint."""
         self._asked.add(name)
         if self._restored is None:
             return []
@@ -132,13 +133,13 @@ class OperatorStates:
     def put_entries(
         self, name: str, entries: Iterable[bytes], redistribution: Redistribution = "split"
     ) -> None:
-        """Set the plain entries (JSON) that the next snapshots have under this name."""
+        """Set the plain entries (JSON) of the next snapshots under this name."""
         self._entries[name] = (redistribution, tuple(map(msgspec.Raw, entries)))
 
     def check_claimed(self) -> None:
-        """Every stored state must have been asked for by now: one that nobody asked for would be forgotten.
+        """Refuse a checkpoint with a state that the operator has not requested: it would be lost.
 
-        Called once, behind the operator's `open`. `allow_non_restored_state` makes it a warning.
+        Called once, after the operator's `open`. `allow_non_restored_state` turns the error into a warning.
         """
         restored = self._restored
         if restored is None:
@@ -164,9 +165,9 @@ class OperatorStates:
     # ---- checkpoints ----
 
     def defer(self, work: Callable[[], None]) -> None:
-        """Do this, once, in the asynchronous part of the snapshot that is being taken, before everything else.
+        """Run this once in the asynchronous part of the current snapshot, before everything else.
 
-        If that is never run, or fails before it comes to this, the next snapshot does it.
+        If that part never runs, or fails earlier, the next snapshot runs it.
         """
         self._deferred.append(_Deferred(work))
 
@@ -194,17 +195,14 @@ class OperatorStates:
         return write
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete."""
         if self._backend is not None:
             self._backend.checkpoint_completed(checkpoint_id)
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was given up."""
         if self._backend is not None:
             self._backend.checkpoint_aborted(checkpoint_id)
 
     def close(self) -> None:
-        """Release the backend."""
         backend, self._backend = self._backend, None
         if backend is not None:
             backend.close()
@@ -240,7 +238,7 @@ class OperatorStates:
 
 
 class _Deferred:
-    """Work of the upload thread, which runs one thing at a time; the mailbox thread looks only whether it is done."""
+    """Work for the upload thread, which runs one thing at a time. The mailbox thread only reads `done`."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -248,7 +246,7 @@ class _Deferred:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Do it once. What failed half-way cannot be done again: it fails every time."""
+        """Run it once. Work that failed half-way cannot be repeated: it fails every time."""
         if self._failure is not None:
             raise self._failure
         if not self.done:
@@ -261,7 +259,7 @@ class _Deferred:
 
 
 class _Codec:
-    """Rows of one or two typed columns, to Parquet and back."""
+    """Converts rows of one or two typed columns to Parquet and back."""
 
     def __init__(
         self, operator: str, state: str, columns: Sequence[tuple[str, Any]], declaration: OperatorState
@@ -289,21 +287,21 @@ class _Codec:
             )
 
     def adopt(self, value: Any) -> Any:
-        """What is kept of a value: nobody else can change it. One that does not fit is named."""
+        """Return what is kept of a value, independent of the caller; an error names a value that does not fit."""
         return self._adopted(self._values, value)
 
     def adopt_key(self, key: Any) -> Any:
-        """A map's key as a dict finds it."""
+        """Return the key as it is in the dict."""
         assert self._keys is not None
         return key if key.__class__ is self._keys.plain_class else self._adopted(self._keys, key)
 
     def new_key(self, key: Any) -> Any:
-        """The same for one that is put; one that does not fit is named."""
+        """Return the key to put into the dict; an error names one that does not fit."""
         assert self._keys is not None
         return self._adopted(self._keys, key)
 
     def release(self, kept: Any) -> Any:
-        """The caller's own value of a kept one."""
+        """Return a value for the caller."""
         return self._values.release(kept)
 
     def _adopted(self, serializer: ValueSerializer, value: Any) -> Any:
@@ -446,6 +444,6 @@ def _first_bad(record_type: RecordType, values: Sequence[Any]) -> str:
     for value in values:
         try:
             record_type.to_columns([value])
-        except Exception:  # noqa: BLE001 - only looking for the one to name
+        except Exception:  # noqa: BLE001 - only looks for the value to name
             return f"{kind_of(value)}: {brief(value)}"
     return "its values"

@@ -1,4 +1,4 @@
-"""What both backends say where a state is used without a key, and to a value that does not fit it."""
+"""The errors of all backends for a state without a current key, and for a value that does not fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.records.columns import brief
 
 
 def without_key(operator: str, state: str) -> StateAccessError:
-    """The error for keyed state outside a keyed context."""
+    """The error for keyed state without a current key."""
     return StateAccessError(
         f"operator {operator!r}: state {state!r} is kept by key, but there is no current key here. Use it while a "
         f"record of a keyed stream is processed"

@@ -1,12 +1,12 @@
-"""Serializers: a state's Python values as Arrow columns (heap files), as bytes (RocksDB), and their copies.
+"""Serializers: the Python values of a state as Arrow columns (heap files) and as bytes (RocksDB), and their copies.
 
-`value_serializer` chooses by the declared type: a type that has an Arrow type (see `records.types`) needs nothing else;
-any other needs an explicit `serializer=`, whose bytes are then what every backend keeps. So a value that was put in
-comes out the same on every backend, before and after a restore:
+`value_serializer` chooses by the declared type. A type that has an Arrow type (see `records.types`) needs nothing else.
+Any other type needs an explicit `serializer=`; every backend then keeps its bytes. So a value comes back the same on
+every backend, before and after a restore:
 
-- `adopt` is called for each value that is stored. It refuses what does not fit, inside too, copies what can be changed,
-  and turns close relatives (a numpy int, a tuple for a list) into just what the columns would give back.
-- `release` is called for each value that is handed out.
+- `adopt` is called for each value that is stored. It refuses what does not fit, also inside, copies what is mutable,
+  and turns similar values (a numpy int, a tuple for a list) into exactly what the columns would return.
+- `release` is called for each value that is returned to the user.
 
 Any thread; immutable.
 """
@@ -29,29 +29,29 @@ from tidegate.records import type_hints
 from tidegate.records.codecs import bytes_codec, codec_of, struct_bytes_codec
 from tidegate.records.columns import brief
 from tidegate.records.types import RecordType, RowType, ScalarType, StructType, TupleType, record_type_of
-from tidegate.state.copies import Copier, copier_for
+from tidegate.state.copies import Copier, copier_for, itself
 from tidegate.state.value_checks import Fits, fits_for
 
 
 def _look_closer(value: Any) -> bool:
-    """Where there is no quick look."""
+    """The `fits` of types without a quick check: always asks for a closer look."""
     return False
 
 
 class ValueSerializer(ABC):
-    """Between the values of one state and what is kept of them."""
+    """Converts between the values of one state and what is kept of them."""
 
     name: str
     """`arrow`, or the name of the opt-in serializer; part of the fingerprint."""
     arrow_type: pa.DataType
     """The type of the one column that holds the values."""
     exact_class: type | None
-    """Values of exactly this class that also `fits` takes need no `adopt`: they are kept as they are, or copied. None:
-    all need it."""
+    """Values of exactly this class that pass `fits` need no `adopt`: they are kept as they are, or copied. None: all
+    values need `adopt`."""
     fits: Fits
-    """A quick look at a value of the exact class, inside too; one that is refused here may still fit."""
+    """A quick check of a value of the exact class, also inside; a value that fails it may still fit."""
     copier: Copier | None
-    """How a kept value is copied; None where it cannot change."""
+    """Copies a kept value; None if values are immutable."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -59,24 +59,24 @@ class ValueSerializer(ABC):
 
     @abstractmethod
     def adopt(self, value: Any) -> Any:
-        """What is kept of a value (never None); `SchemaError` if it has the wrong type."""
+        """Return what is kept of a value (never None); `SchemaError` if it has the wrong type."""
 
     @abstractmethod
     def release(self, kept: Any) -> Any:
-        """The caller's own value of a kept one."""
+        """Return a value for the caller."""
 
     @abstractmethod
     def to_column(self, kept: Sequence[Any]) -> pa.Array:
-        """A column of `arrow_type`; `SchemaError` if a value does not fit."""
+        """Return a column of `arrow_type`; `SchemaError` if a value does not fit."""
 
     @abstractmethod
     def from_column(self, column: pa.Array) -> list[Any]:
-        """Kept values of a column without nulls."""
+        """Return the kept values of a column without nulls."""
 
     to_bytes: Callable[[Any], bytes]
-    """A kept value as bytes; `SchemaError` if it does not fit."""
+    """Returns the bytes of a kept value; `SchemaError` if it does not fit."""
     from_bytes: Callable[[bytes], Any]
-    """The kept value back."""
+    """Returns the kept value of these bytes."""
 
 
 class TypedSerializer(ValueSerializer):
@@ -105,11 +105,10 @@ class TypedSerializer(ValueSerializer):
         self.to_bytes, self.from_bytes = self._bytes_codec(for_keys)
 
     def describe(self) -> str:
-        """The record type in words."""
         return self.record_type.describe()
 
     def adopt(self, value: Any) -> Any:
-        """A copy; by way of a column where the class is not the exact one."""
+        """Return a copy, converted through a column if the class is not the exact one."""
         if value.__class__ is self.exact_class:
             if not self.fits(value):
                 self.check(value)
@@ -122,15 +121,13 @@ class TypedSerializer(ValueSerializer):
         """Raise `SchemaError` if a value of the exact class does not fit inside."""
         try:
             self.to_bytes(value)
-        except Exception:  # noqa: BLE001 - of any shape inside; the column says what is wrong, or takes it after all
+        except Exception:  # noqa: BLE001 - the column then says what is wrong, or accepts it
             self.to_column([value])
 
     def release(self, kept: Any) -> Any:
-        """A copy, or the value itself if it cannot change."""
         return kept if self.copier is None or kept is None else self.copier(kept)
 
     def to_column(self, kept: Sequence[Any]) -> pa.Array:
-        """One column: the values, or a struct of their fields."""
         if self._wraps_row:
             kept = [(v,) for v in kept]
         columns = self.record_type.to_columns(kept)
@@ -139,7 +136,6 @@ class TypedSerializer(ValueSerializer):
         return pa.StructArray.from_arrays(columns.columns, fields=list(columns.schema))
 
     def from_column(self, column: pa.Array) -> list[Any]:
-        """Python values as `to_rows` makes them."""
         if self._single:
             if column.type == pa.int64() and not column.null_count:
                 return column.to_numpy().tolist()
@@ -165,7 +161,7 @@ class TypedSerializer(ValueSerializer):
 
 
 class OptInSerializer(ValueSerializer):
-    """Values of a type that only the user's serializer knows: kept as its bytes, on every backend."""
+    """Values that only the user's serializer knows; every backend keeps its bytes."""
 
     arrow_type = pa.binary()
     exact_class = None
@@ -176,14 +172,12 @@ class OptInSerializer(ValueSerializer):
         self._serializer = serializer
         self._hint = hint
         self.name = serializer.name
-        self.to_bytes = self.from_bytes = _itself
+        self.to_bytes = self.from_bytes = itself
 
     def describe(self) -> str:
-        """The hint, and who serializes it."""
         return f"{getattr(self._hint, '__name__', self._hint)} ({self.name})"
 
     def adopt(self, value: Any) -> bytes:
-        """The value's bytes."""
         try:
             data = self._serializer.serialize(value)
         except Exception as e:
@@ -195,15 +189,12 @@ class OptInSerializer(ValueSerializer):
         return bytes(data)
 
     def release(self, kept: bytes) -> Any:
-        """The value of the bytes."""
         return self._serializer.deserialize(kept)
 
     def to_column(self, kept: Sequence[Any]) -> pa.Array:
-        """A binary column."""
         return pa.array(kept, pa.binary())
 
     def from_column(self, column: pa.Array) -> list[Any]:
-        """The bytes."""
         return column.to_pylist()
 
 
@@ -214,7 +205,7 @@ def value_serializer(
     serializer: StateSerializer[Any] | None = None,
     optional: bool = False,
 ) -> ValueSerializer:
-    """The serializer of a state's values. `optional`: None can be among them (elements of a list)."""
+    """The serializer of a state's values. `optional`: None may be among them (elements of a list)."""
     if serializer is not None:
         if not isinstance(getattr(serializer, "name", None), str) or not serializer.name:
             raise ProgramError(f"operator {operator!r}: the serializer of state {state!r} needs a name")
@@ -234,18 +225,18 @@ def value_serializer(
 class KeySerializer(TypedSerializer):
     """The keys of a keyed stream, and the keys inside a map state: equal keys have equal bytes.
 
-    A key is the plain value where it is one column, else a tuple (or NamedTuple, dataclass) of its parts. NaN is the
-    one object `math.nan`, so that a dict finds it.
+    A key of one column is the plain value, else a tuple (or NamedTuple, dataclass) of its parts. NaN is always the
+    object `math.nan`, so that a dict finds it.
     """
 
     def __init__(self, record_type: RecordType, fits: Fits | None = None) -> None:
         super().__init__(record_type, None, fits, for_keys=True)
         self._floats = [i for i, f in enumerate(record_type.schema) if pa.types.is_floating(f.type)]
         self.plain_class = None if self._floats else self.exact_class
-        """Keys of exactly this class are found as they are; others by way of `adopt`."""
+        """Keys of exactly this class need no `adopt` for a look-up."""
 
     def adopt(self, value: Any) -> Any:
-        """The key as a dict finds it."""
+        """Return the key as it is in a dict."""
         key = super().adopt(value)
         if not self._floats:
             return key
@@ -254,7 +245,7 @@ class KeySerializer(TypedSerializer):
         return self._with_one_nan(key)
 
     def from_column(self, column: pa.Array) -> list[Any]:
-        """Keys as a dict finds them."""
+        """Return keys as they are in a dict."""
         keys = super().from_column(column)
         if isinstance(self.record_type, RowType) and not self._single:
             keys = list(map(tuple, keys))
@@ -265,21 +256,20 @@ class KeySerializer(TypedSerializer):
         return [self._with_one_nan(k) for k in keys]
 
     def columns(self, keys: Sequence[Any]) -> list[pa.Array]:
-        """The key columns, as `hash_columns` and `KeyIndex` take them."""
+        """The key columns for `hash_columns` and `KeyIndex`."""
         return self.split(self.to_column(keys))
 
     def split(self, column: pa.Array) -> list[pa.Array]:
-        """The key columns of the one column that files have."""
+        """The key columns of the one column in files."""
         return [column] if self._single else column.flatten()
 
     def join(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """The one column of the key columns, which are cast to the declared types."""
+        """The one column for files of the key columns, which are cast to the declared types."""
         schema = self.record_type.schema
         arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
         return arrays[0] if self._single else pa.StructArray.from_arrays(arrays, fields=list(schema))
 
     def key_groups(self, column: pa.Array, max_parallelism: int) -> KeyGroups:
-        """The key group of each key of a column."""
         return key_groups(hash_columns(self.split(column)), max_parallelism)
 
     def _with_one_nan(self, key: Any) -> Any:
@@ -290,7 +280,7 @@ class KeySerializer(TypedSerializer):
 
 
 def map_key_serializer(operator: str, state: str, hint: Any) -> KeySerializer:
-    """The serializer of the keys inside a map state; they must be immutable and typed."""
+    """The serializer of the keys inside a map state, which must be immutable and typed."""
     record_type = record_type_of(hint)
     nullable = isinstance(record_type, ScalarType) and record_type.schema.field(0).nullable
     if record_type.is_object or nullable or copier_for(hint) is not None:
@@ -301,7 +291,7 @@ def map_key_serializer(operator: str, state: str, hint: Any) -> KeySerializer:
     return KeySerializer(record_type, fits_for(hint))
 
 
-# ---- how bytes and classes meet ----
+# ---- bytes and classes ----
 
 
 def _exact_class(record_type: RecordType) -> type | None:
@@ -394,7 +384,3 @@ def _encoded_parts(codecs: Sequence[Any], values: Sequence[Any]) -> tuple[Any, .
 
 def _decoded_parts(codecs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     return [v if c.decode is None or v is None else c.decode(v) for c, v in zip(codecs, values, strict=True)]
-
-
-def _itself(data: bytes) -> bytes:
-    return data

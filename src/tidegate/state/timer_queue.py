@@ -1,6 +1,6 @@
-"""The timers of one kind of time, in memory: dicts by time and a heap of the times.
+"""The timers of one kind of time, in memory: dicts by time, and a binary heap of the times.
 
-`state.timers` keeps two of them, and writes what has changed into checkpoints. Mailbox thread only.
+`state.timers` keeps two of them, and writes their changes into checkpoints. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ _SAMPLES: Final = 32
 
 
 class Several(tuple[Namespace, ...]):
-    """The namespaces of one key's timers for one time, where there are several."""
+    """The namespaces of several timers of one key for one time."""
 
     __slots__ = ()
 
 
 Timers = dict[Any, Any]
-"""By key: the namespace, or `Several` of them."""
+"""Key to namespace, or to `Several` namespaces."""
 
 StoredTimers = tuple[Iterable[Any], Iterable[int], Iterable[Any]]
-"""Keys, times and what `Timers` has for each; a key and time is there once."""
+"""Keys, times, and the value of `Timers` for each; each (key, time) occurs once."""
 
 
 class TimerQueue:
     """The timers of one kind of time.
 
-        stored[time]   as the last snapshot gave them to the backend
+        stored[time]   as the last snapshot passed them to the backend
         new[time]      registered or changed since
-        removed        times and keys that were in `stored`; they are gone, unless they are in `new`
+        removed        times and keys that were in `stored`; they are removed, unless they are in `new`
 
-    A key has its timers for one time in `stored` or in `new`, never in both. A time is in the heap, once, as long as
-    one of the two has it, be it with no keys left.
+    The timers of a key for one time are in `stored` or in `new`, never in both. A time is in the heap, once, while one
+    of the two contains it, even without keys.
     """
 
     def __init__(self) -> None:
         self.pending = 0
-        """How many timers wait."""
+        """The number of waiting timers."""
         self.new: dict[int, Timers] = {}
         self.removed: tuple[list[int], list[Any]] = ([], [])
         self.stored: dict[int, Timers] = {}
@@ -57,7 +57,7 @@ class TimerQueue:
     # ---- in and out ----
 
     def register(self, key: Any, timestamp_ms: int, ns: Namespace = None) -> None:
-        """Fire at this time; a timer that there is already stays as it is."""
+        """Add a timer; one that exists already stays as it is."""
         new = self.new.get(timestamp_ms)
         if new is None:
             new = self._begin(timestamp_ms)
@@ -71,7 +71,7 @@ class TimerQueue:
     def register_all(
         self, keys: Iterable[Any], timestamps_ms: Iterable[int], ns: Iterable[Namespace] | None = None
     ) -> None:
-        """Register many timers: sequences of one length."""
+        """Add many timers: sequences of equal length."""
         all_new, all_stored = self.new, self.stored
         added = 0
         for key, time, namespace in zip(keys, timestamps_ms, repeat(None) if ns is None else ns):  # noqa: B905
@@ -87,7 +87,7 @@ class TimerQueue:
         self.pending += added
 
     def delete(self, key: Any, timestamp_ms: int, ns: Namespace = None) -> None:
-        """Do not fire; a timer that does not exist is no error."""
+        """Remove a timer, if it exists."""
         for timers in (self.new.get(timestamp_ms), self.stored.get(timestamp_ms)):
             if timers is None or key not in timers:
                 continue
@@ -105,14 +105,16 @@ class TimerQueue:
             return
 
     def due(self, until_ms: int) -> Iterator[Timer]:
-        """Take the timers up to and including this time, the earliest first.
+        """Take the timers up to and including this time, earliest first.
 
-        What is registered or deleted while they are taken counts: a timer that has become due comes in the same pass,
-        in its place. Those that were not taken, when the caller stops early, are still there.
+        Timers may be registered and deleted meanwhile: one that becomes due is taken in the same pass, in its place. If
+        the caller stops early, the rest stays.
         """
         times, all_stored, all_new = self._times, self.stored, self.new
         add_time, add_key = self.removed[0].append, self.removed[1].append
-        interrupted: list[tuple[int, Timers, Iterator[Any]]] = []  # by timers for an earlier time
+        interrupted: list[
+            tuple[int, Timers, Iterator[Any]]
+        ] = []  # interrupted by timers with an earlier time
         self._drop_empty()
         run = self._take_times(until_ms)
         self._is_firing = True
@@ -127,7 +129,7 @@ class TimerQueue:
                     _, timers, keys = interrupted.pop()
                 else:
                     timers = stored or new or {}
-                    if len(timers) <= 1 and (not stored or not new):  # the last: nobody else needs its dicts
+                    if len(timers) <= 1 and (not stored or not new):  # the last one: its dicts can go
                         have = next(iter(timers.values()), None)
                         if have.__class__ is not Several:
                             if is_next:
@@ -154,7 +156,7 @@ class TimerQueue:
                     if is_stored:
                         add_time(time)
                         add_key(key)
-                    if have.__class__ is Several:  # the others follow when those of all keys were taken
+                    if have.__class__ is Several:  # the others follow after one of each key
                         self._put(key, time, have[1:])
                         have = have[0]
                     self.pending -= 1
@@ -164,7 +166,7 @@ class TimerQueue:
                         break
                 else:
                     if not is_stored:
-                        # A dict that has lost many keys is slow to begin with.
+                        # Iterating over a dict that has lost many keys starts slowly.
                         all_new[time] = dict(timers)
         finally:
             self._is_firing = False
@@ -174,7 +176,7 @@ class TimerQueue:
 
     @property
     def next_ms(self) -> int | None:
-        """The time of the earliest timer. Not while `due` is on its way."""
+        """The time of the earliest timer. Do not call it during `due`."""
         times = self._times
         while times and not self._is_firing:
             if self.stored.get(times[0]) or self.new.get(times[0]):
@@ -185,7 +187,7 @@ class TimerQueue:
     # ---- checkpoints ----
 
     def restore(self, portions: Iterable[StoredTimers]) -> None:
-        """Take what a checkpoint had."""
+        """Add the timers of a checkpoint."""
         all_stored = self.stored
         for keys, times_ms, kept in portions:
             for key, time, have in zip(keys, times_ms, kept):  # noqa: B905 - `kept` may be endless
@@ -198,7 +200,7 @@ class TimerQueue:
         heapify(self._times)
 
     def written(self) -> None:
-        """What was in `new` and `removed` is in the backend."""
+        """Note that the backend has what was in `new` and `removed`."""
         stored = self.stored
         for time, timers in self.new.items():
             older = stored.get(time)
@@ -219,15 +221,15 @@ class TimerQueue:
         return new
 
     def _end(self, time: int) -> None:
-        """The earliest time has no timers left."""
+        """Drop the earliest time, which has no timers left."""
         heappop(self._times)
         self.stored.pop(time, None)
         self.new.pop(time, None)
 
     def _take_times(self, until_ms: int) -> list[int]:
-        """Take all times up to this one out of the heap, the earliest last, if they seem to be many; else none.
+        """Take all times up to this one out of the heap, earliest last, if a sample shows many; else none.
 
-        Sorting them is four times quicker than asking the heap for one after the other.
+        Sorting them is four times faster than popping them from the heap one by one.
         """
         times = self._times
         leaves = times[len(times) // 2 :: max(1, len(times) // 2 // _SAMPLES)]
@@ -239,7 +241,7 @@ class TimerQueue:
         return taken
 
     def _drop_empty(self) -> None:
-        """Forget times of which all timers were deleted, when they are many."""
+        """Drop times whose timers were all deleted, if there are many."""
         times = self._times
         if self._emptied <= max(_MOST_EMPTY, len(times) // 2) or self._is_firing:
             return

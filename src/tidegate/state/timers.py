@@ -1,14 +1,14 @@
-"""Timers per key, in event time and in processing time: deduplicated, deletable, fired in order, part of checkpoints.
+"""Timers per key, in event time and processing time: deduplicated, deletable, fired in order, part of checkpoints.
 
-    timers = TimerService(backend)                          # in `open`; what a checkpoint had is there
-    timers.register_event_time(key, 60_000)                 # keys as `backend.current_key` takes them
+    timers = TimerService(backend)                          # in `open`; contains what a checkpoint had
+    timers.register_event_time(key, 60_000)                 # keys as in `backend.current_key`
     for timestamp_ms, key, namespace in timers.due_event_time(watermark_ms):
-        ...                                                 # may register and delete; what became due fires, too
+        ...                                                 # may register and delete; what becomes due fires, too
     timers.snapshot()                                       # in `Operator.snapshot`
 
-A timer is a key, a time and a namespace: None, or a pair of ints (a window's start and end). It is in memory only, in a
-dict by time; `snapshot` gives what has changed to the backend, so a timer that was registered and fired between two
-checkpoints is never written. Mailbox thread only.
+A timer is a key, a time and a namespace: None, or a pair of ints (the start and end of a window). Timers live in
+memory, in a dict by time. `snapshot` passes the changes to the backend, so a timer that was registered and fired
+between two checkpoints is never written. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ PROCESSING_TIMERS: Final = "$timers.processing"
 
 _NAMESPACES: Final = pa.list_(pa.int64())
 STORED: Final = pa.schema([("plain", pa.bool_()), ("namespaces", _NAMESPACES)])
-"""What a checkpoint has for each key and time: whether there is a timer without a namespace (it is restored as the
-first), and the ints of those with one, a pair for each, in order of registration."""
+"""What a checkpoint has for each key and time: whether there is a timer without a namespace (which is restored first),
+and the namespaces of the others, two ints each, in order of registration."""
 
 
 class TimerService:
     """The timers of one operator subtask.
 
-    Timers fire by time; those of one key and time in the order in which they were registered, those of different keys
-    too until a restore, after which they may come in any order.
+    Timers fire in the order of their times. Timers of one key and time fire in the order of registration. So do those
+    of different keys until a restore; after it their order is undefined.
     """
 
     def __init__(self, backend: KeyedStateBackend) -> None:
@@ -62,7 +62,7 @@ class TimerService:
         ]
         for queue, store in self._stores:
             queue.restore(store.read())
-        # Bound once: a call less for each timer. See `TimerQueue` for what they do.
+        # Bound once, to save a call per timer. See `TimerQueue`.
         self.register_event_time = self._event.register
         self.register_event_times = self._event.register_all
         self.delete_event_time = self._event.delete
@@ -74,44 +74,40 @@ class TimerService:
 
     @property
     def next_event_time_ms(self) -> int | None:
-        """The time of the earliest event-time timer; None if there is none."""
+        """The time of the earliest event-time timer, or None."""
         return self._event.next_ms
 
     @property
     def next_processing_time_ms(self) -> int | None:
-        """The time of the earliest processing-time timer, as `Operator.next_processing_time_ms` wants it."""
+        """The time of the earliest processing-time timer, for `Operator.next_processing_time_ms`."""
         return self._processing.next_ms
 
     @property
     def pending_event_time(self) -> int:
-        """How many event-time timers wait."""
         return self._event.pending
 
     @property
     def pending_processing_time(self) -> int:
-        """How many processing-time timers wait."""
         return self._processing.pending
 
     @property
     def pending(self) -> int:
-        """How many timers wait."""
         return self._event.pending + self._processing.pending
 
     def snapshot(self) -> None:
-        """Give what has changed since the last call to the backend; before the backend's own snapshot."""
+        """Pass the changes since the last call to the backend. Call it before the backend's own snapshot."""
         for queue, store in self._stores:
             store.write(queue)
 
 
 class _StoredTimers:
-    """The durable copy: a pane table with a row for each key and time, and the namespaces of the timers there."""
+    """The durable copy: a pane table with one row per key and time, which holds the namespaces of the timers."""
 
     def __init__(self, backend: KeyedStateBackend, name: str) -> None:
         self._table = backend.panes(name, STORED)
         self._key_type = backend.context.key_type
 
     def read(self) -> Iterator[StoredTimers]:
-        """What the checkpoint had."""
         for rows in self._table.restored():
             key = KeySerializer(self._key_type)
             yield (
@@ -121,9 +117,8 @@ class _StoredTimers:
             )
 
     def write(self, queue: TimerQueue) -> None:
-        """Write what has changed since the last call."""
         if self._key_type.is_object:
-            return  # the backend's own snapshot says what is wrong
+            return  # the snapshot of the backend raises the error
         new, stored = queue.new, queue.stored
         times, keys = queue.removed
         if not new.keys().isdisjoint(times):
@@ -144,7 +139,7 @@ class _StoredTimers:
         kinds = set(map(type, have))
         if kinds <= {NoneType}:
             return PaneRows(keys, times, [pa.repeat(True, count), pa.nulls(count, _NAMESPACES)])
-        if kinds.isdisjoint((NoneType, Several)):  # each has just one namespace
+        if kinds.isdisjoint((NoneType, Several)):  # each has exactly one namespace
             ints = pa.array(np.fromiter(chain.from_iterable(have), np.int64, 2 * count))
             offsets = pa.array(np.arange(0, 2 * count + 1, 2, dtype=np.int32))
             pairs = pa.ListArray.from_arrays(offsets, ints)

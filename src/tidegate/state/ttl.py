@@ -1,9 +1,9 @@
-"""Time to live: when a value was written, whether it has expired, and which ones are due to be removed.
+"""Time to live: when a value was written, whether it has expired, and which values are due for removal.
 
-A stored value carries the time of its last write, not that of its end, so that the length of a time to live can be
-changed between two runs. In event time the clock is the watermark; what was written before the first watermark counts
-from it. Neither time goes back, whatever the machine's clock does: what has expired once stays so, in the live state
-and in every snapshot. Mailbox thread only; the asynchronous part of a snapshot goes by the time of its barrier.
+A stored value carries the time of its last write, not of its expiry, so that the length of a time to live can change
+between runs. In event time the clock is the watermark; a value written before the first watermark counts from there.
+Neither time goes back, whatever the machine's clock does: an expired value stays expired, in the live state and in
+every snapshot. Mailbox thread only; the asynchronous part of a snapshot uses the time of its barrier.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BUCKETS: Final = 16
 
 
 class TtlClock:
-    """The time of one state with a time to live."""
+    """The clock of one state with a time to live."""
 
     def __init__(self, ttl: StateTtl, clock: Clock, event_time: EventTime) -> None:
         self.duration_ms = ttl.duration_ms
@@ -31,14 +31,14 @@ class TtlClock:
         self._latest_ms = NO_WATERMARK
 
     def now(self) -> int:
-        """The time that a value written now carries; never before an earlier one."""
+        """The time for a value that is written now; never earlier than before."""
         now = self.event_time.now_ms if self.is_event_time else self._clock.now_ms()
         if now > self._latest_ms:
             self._latest_ms = now
         return self._latest_ms
 
     def is_expired(self, written_ms: int, now_ms: int) -> bool:
-        """Whether a value written then is gone now; `now_ms` is what `now` returned."""
+        """Whether a value written at `written_ms` has expired; `now_ms` comes from `now`."""
         if written_ms == NO_WATERMARK:
             written_ms = self.event_time.first_ms
             if written_ms == NO_WATERMARK:
@@ -47,9 +47,9 @@ class TtlClock:
 
 
 class ExpiryQueue:
-    """What was written when, in a few coarse buckets: finds what is due without looking at everything.
+    """When items were written, in a few coarse buckets: finds items that are due without scanning everything.
 
-    An item that was written again is in several buckets; whoever takes it from an old one looks at its real time.
+    An item that was written again is in several buckets, so the caller of `take_due` must check its real time.
     """
 
     def __init__(self, clock: TtlClock) -> None:
@@ -62,7 +62,6 @@ class ExpiryQueue:
         return len(self._early) + sum(map(len, self._buckets.values()))
 
     def add(self, item: Hashable, written_ms: int) -> None:
-        """The item was written."""
         if written_ms == NO_WATERMARK:
             self._early.add(item)
             return
@@ -73,7 +72,7 @@ class ExpiryQueue:
             self._buckets[bucket] = {item}
 
     def take_due(self, now_ms: int, limit: int) -> list[Hashable]:
-        """At most so many items that were written long enough ago to be gone, unless they were written again."""
+        """Take at most `limit` items that have expired, unless they were written again."""
         first_ms = self._clock.event_time.first_ms
         if self._early and first_ms != NO_WATERMARK:
             bucket = first_ms // self._width_ms

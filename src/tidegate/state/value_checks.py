@@ -1,8 +1,8 @@
-"""A quick look whether a value fits its declared type, inside too: what does not is refused where it is stored.
+"""A quick check whether a value fits its declared type, also inside, so that a misfit is refused when it is stored.
 
-Found only in a checkpoint, a misfit would make every checkpoint fail, in every attempt, far from the line that stored
-it. `fits_for` writes a function for just this type; a look costs about 50 ns per part. It may say no to a value that
-fits after all (a numpy integer, say), never yes to one that does not: whoever hears no asks the serializer.
+If only a checkpoint found it, every checkpoint in every attempt would fail, far from the line that stored it.
+`fits_for` generates a function for one type; a check costs about 50 ns per part. It may reject a value that fits (a
+numpy integer, for example), but never accepts one that does not: after a rejection the caller asks the serializer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fits = Callable[[Any], bool]
 
 
 def fits_for(hint: Any) -> Fits | None:
-    """A function that says whether a value (never None) fits this type; None if there is no quick way.
+    """A function that checks whether a value (never None) fits this type; None if there is no quick way.
 
     >>> fits = fits_for(dict[str, list[int]])
     >>> fits({"a": [1]}), fits({"a": ["1"]}), fits({"a": [1 << 63]}), fits([])
@@ -44,7 +44,7 @@ def _look_at_columns(record_type: RecordType, scope: dict[str, Any]) -> str | No
         return looks[0] and looks[0].format(v="v")
     if isinstance(record_type, RowType):
         scope["kind"] = record_type._row
-        values = [f"v.{name}" for name in record_type._row._fields]  # its own [] is written in Python
+        values = [f"v.{name}" for name in record_type._row._fields]  # not v[i], which is Python code in Row
         first = "v.__class__ is kind"
     elif isinstance(record_type, TupleType) and not record_type.coded:
         values = [f"v[{i}]" for i in range(len(looks))]
@@ -62,7 +62,7 @@ def _look_at_columns(record_type: RecordType, scope: dict[str, Any]) -> str | No
 
 
 def _look(hint: Any, value: str, scope: dict[str, Any], depth: int) -> str | None:
-    """The expression that looks at `value`; None if there is none."""
+    """The expression that checks `value`; None if there is none."""
     hint, optional = type_hints.strip_optional(type_hints.resolve_alias(hint))
     hint = type_hints.resolve_alias(hint)
     text = _look_inside(hint, value, scope, depth)
@@ -106,7 +106,7 @@ def _all(first: str, looks: list[str | None]) -> str | None:
 
 
 def _is_text(value: str) -> bool:
-    """Whether a text has bytes: half of a surrogate pair has none."""
+    """Whether the text can be encoded: half of a surrogate pair cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:

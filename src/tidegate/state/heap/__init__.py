@@ -1,1 +1,1 @@
-"""State in Python dicts and numpy arrays: fast, as large as memory; increments by changed keys."""
+"""State in Python dicts and numpy arrays: fast, limited by memory; increments contain the changed keys."""

@@ -1,11 +1,11 @@
 """The heap backend: row states in dicts, column tables in numpy arrays, files in Parquet.
 
-A snapshot freezes every state (see `heap.values` and `heap.columns`), and its asynchronous part writes one file per
-state: an increment on the files of the last completed checkpoint, or a new base when there is none yet, when the
-increments have grown as large as the base, or when there are many. What an aborted checkpoint had written is written
-again, because increments hold everything since the last completed one.
+A snapshot freezes every state (see `heap.values` and `heap.columns`). Its asynchronous part writes one file per state:
+an increment on the files of the last completed checkpoint, or a new base if there is none yet, if the increments have
+grown as large as the base, or if there are many. Increments hold everything since the last completed checkpoint, so
+what an aborted one had written is written again.
 
-A state of the checkpoint that the program does not declare (any more) is kept and written again.
+A state of the checkpoint that the program does not declare (or no longer) is kept and written again.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _MOST_INCREMENTS: Final = 64
 
 
 class Store(Protocol):
-    """One state of a backend, as far as checkpoints are concerned."""
+    """One state of a backend, as checkpoints see it."""
 
     @property
     def schema(self) -> StateSchema:
-        """What the files say of the state."""
+        """The schema in the files of the state."""
         ...
 
     def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
-        """Freeze the state of this moment; what is returned makes the rows of files, on another thread."""
+        """Freeze the current state; the result makes the rows of files, on another thread."""
         ...
 
     def release(self, checkpoint_id: int) -> None:
@@ -72,14 +72,14 @@ class HeapBackend(LayeredBackend):
         self._chains: dict[str, tuple[StateFile, ...]] = {}
         """The files of the last completed checkpoint, by state: a base and its increments."""
         self._restored: dict[str, list[list[StoredRows]]] = {}
-        """What a restore read, by state and handle, until the state is asked for."""
+        """What a restore read, by state and handle, until the state is opened."""
         self._schemas: dict[str, StateSchema] = {}
         self._pending: dict[int, _Snapshot] = {}
 
     # ---- states ----
 
     def table(self, declaration: KeyedState) -> ValueGenerations | None:
-        """The table under a live state, for a hot loop: the values in it are what the user stores."""
+        """The table under a live state, for a hot loop; it holds the values that the user stores."""
         cells = self._rows(declaration).cells
         if isinstance(cells, ValueCells) and cells.clock is None and cells.values.name == "arrow":
             return cells.table
@@ -160,7 +160,7 @@ class HeapBackend(LayeredBackend):
     # ---- restore ----
 
     def restore(self, handles: Sequence[KeyedStateHandle], storage: CheckpointStorage) -> None:
-        """Read what belongs to this subtask; states take it when they are asked for."""
+        """Read what belongs to this subtask; a state takes its part when it is opened."""
         context = self.context
         if self._keys is None and handles:
             raise self._untyped_keys()
@@ -174,7 +174,7 @@ class HeapBackend(LayeredBackend):
             for name, rows in files.items():
                 self._restored.setdefault(name, []).append(rows)
             marks = [rows[-1].marks for rows in files.values() if rows[-1].marks is not None]
-            if marks:  # a state that was not declared in the last attempt has older ones
+            if marks:  # a state not declared in the last attempt has older marks
                 newest = max(marks, key=lambda m: m.now_ms)
                 times.append(EventTime(newest.now_ms, newest.first_ms))
         if len(handles) == 1 and handles[0].range == context.key_groups:
@@ -196,7 +196,6 @@ class HeapBackend(LayeredBackend):
     # ---- checkpoints ----
 
     def snapshot(self, checkpoint_id: int) -> AsyncPart:
-        """Freeze all states; what is returned writes their files."""
         if self._keys is None and self._stores:
             raise self._untyped_keys()
         parts: list[_Part] = []
@@ -209,14 +208,14 @@ class HeapBackend(LayeredBackend):
         return taken
 
     def _writes_base(self, name: str, store: Store) -> bool:
-        """Whether the next checkpoint has all of a state, and not only what changed."""
+        """Whether the next checkpoint has all of a state instead of an increment."""
         chain = self._chains.get(name, ())
         if not chain or (isinstance(store, PaneStore) and store.needs_base):
             return True
         return not isinstance(store, _Undeclared) and _is_due_for_a_base(chain)
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """The next increments build on this checkpoint; older ones are not waited for any more."""
+        """The next increments build on this checkpoint; older ones are superseded."""
         taken = self._pending.get(checkpoint_id)
         for older in [c for c in self._pending if c <= checkpoint_id]:
             self._pending.pop(older).give_up()
@@ -227,18 +226,16 @@ class HeapBackend(LayeredBackend):
             store.complete(checkpoint_id)
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """What it would have had is in the next one."""
+        """The next checkpoint contains what this one would have had."""
         taken = self._pending.pop(checkpoint_id, None)
         if taken is not None:
             taken.give_up()
 
     @property
     def key_count(self) -> int:
-        """About how many (state, key) entries there are."""
         return sum(map(len, self._stores.values()))
 
     def close(self) -> None:
-        """Let go of everything."""
         for taken in self._pending.values():
             taken.give_up()
         self._pending.clear()
@@ -249,7 +246,7 @@ class HeapBackend(LayeredBackend):
 
 
 class _Undeclared:
-    """A state of the checkpoint that the program has not asked for: its files go on, or are written anew."""
+    """A state of the checkpoint that the program does not declare: its files are kept, or written again."""
 
     def __init__(self, schema: StateSchema, handles: list[list[StoredRows]]) -> None:
         self.schema = schema
@@ -259,20 +256,20 @@ class _Undeclared:
         return sum(r.table.num_rows for r in self._rows)
 
     def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
-        """Every part as it was read; nothing where the files go on."""
+        """Every part as it was read; nothing if the files are kept."""
         if not full:
             return list
         return lambda: [as_read(r) for r in self._rows]
 
     def release(self, checkpoint_id: int) -> None:
-        """Nothing is held."""
+        """Does nothing: it holds nothing."""
 
     def complete(self, checkpoint_id: int) -> None:
-        """Nothing changes."""
+        """Does nothing: it never changes."""
 
 
 class _Part:
-    """What one snapshot has of one state."""
+    """One state in one snapshot."""
 
     def __init__(
         self, store: Store, chain: tuple[StateFile, ...], full: bool, rows: Callable[[], list[Encoded]]
@@ -284,19 +281,19 @@ class _Part:
 
 
 class _Snapshot:
-    """The asynchronous part of one checkpoint. Called once, on another thread, unless it is given up before."""
+    """The asynchronous part of one checkpoint. It runs once, on another thread, unless it is given up before."""
 
     def __init__(self, backend: HeapBackend, checkpoint_id: int, parts: list[_Part]) -> None:
         self.files: dict[str, tuple[StateFile, ...]] | None = None
-        """Set when all is written: the files by state."""
+        """The files by state; set when all are written."""
         self._checkpoint_id = checkpoint_id
         self._backend = backend
         self._parts = parts
         self._turns = [True]
-        """Whoever takes the one that is there, in one step of the interpreter, writes it or gives it up."""
+        """One element. The thread that pops it (atomically) writes the snapshot or gives it up."""
 
     def give_up(self) -> None:
-        """Nobody wants it any more; if it has not begun it will not."""
+        """It is not needed any more: if it has not started, it will not."""
         if self._is_first():
             self._release()
 
@@ -351,7 +348,7 @@ def _slug(name: str) -> str:
 
 
 def _kept_form(declared: DeclaredState) -> KeptForm:
-    """Values as they are, copied where they can change; those of an opt-in serializer as its bytes."""
+    """Values as they are, copied if mutable; those of an opt-in serializer as its bytes."""
     values, keys = declared.values, declared.map_keys
     release: Callable[[Any], Any] | None = values.copier
     if values.name != "arrow" or (declared.is_list and release is not None):  # an element may be None

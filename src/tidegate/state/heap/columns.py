@@ -1,8 +1,8 @@
 """Column tables of the heap backend: numpy arrays by dense id, a `KeyIndex` for the keys, a mask of what changed.
 
-A snapshot gathers the values of the ids that changed since the last completed checkpoint (a copy, on the mailbox
-thread: tens of milliseconds for millions of keys) and takes a frozen view of the keys; columns are made of both on the
-thread of the asynchronous part. Keys are never removed.
+A snapshot copies the values of the ids that changed since the last completed checkpoint (on the mailbox thread: tens of
+milliseconds for millions of keys) and takes a frozen view of the keys. The thread of the asynchronous part makes
+columns of both. Keys are never removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate.state.serializers import KeySerializer
 Mask = npt.NDArray[np.bool_]
 
 _PORTION: Final = 1 << 18
-_RESTORED_ROWS: Final = 1 << 16  # the table of ids probes a batch in the cache
+_RESTORED_ROWS: Final = 1 << 16  # a batch whose ids are probed within the CPU cache
 
 
 class ColumnStore(LiveColumns):
@@ -37,7 +37,7 @@ class ColumnStore(LiveColumns):
         self.schema = schema
         self._keys = keys
         self._max_parallelism = max_parallelism
-        self._open: list[tuple[int, Mask]] = []  # what was in the newest checkpoint, until one is complete
+        self._open: list[tuple[int, Mask]] = []  # what the newest checkpoint has, until one is complete
 
     def __len__(self) -> int:
         return len(self._index)
@@ -45,7 +45,7 @@ class ColumnStore(LiveColumns):
     # ---- snapshots ----
 
     def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
-        """Copy what changed (all, if `full`); what is returned makes the file's rows of it."""
+        """Copy what changed (all, if `full`); the result makes rows of a file of it."""
         count = len(self._index)
         changed = self._changed[:count]
         for _, mask in self._open:
@@ -66,16 +66,15 @@ class ColumnStore(LiveColumns):
         return write
 
     def release(self, checkpoint_id: int) -> None:
-        """Nothing is held: snapshots have copies."""
+        """Does nothing: snapshots have copies."""
 
     def complete(self, checkpoint_id: int) -> None:
-        """Everything up to this checkpoint is durable."""
         self._open = [(c, mask) for c, mask in self._open if c > checkpoint_id]
 
     def _rows(
         self, index: KeyIndex, ids: Ids | None, values: list[npt.NDArray[Any]]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of these ids (None: of all), whose values lie in the same order."""
+        """The rows of these ids (None: of all); the values are in the same order."""
         names = [a.name for a in self._declared]
         count = len(index) if ids is None else len(ids)
         for start in range(0, count, _PORTION):

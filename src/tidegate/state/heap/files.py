@@ -7,15 +7,14 @@
 | `map_key` | the map's key type | map states only; null: the whole map, in a row that says `deleted` |
 | `pane` | int64 | pane tables only |
 | `value` | the value's type, a list of it (list state), a struct (column and pane tables) | null where `deleted` |
-| `deleted` | bool | the key (or entry) has no value any more; never true in a base |
+| `deleted` | bool | the key (or entry) was removed; never true in a base |
 | `written_ms` | int64 | only with a time to live: when it was last written |
 
-List state has one row per key, map state one per entry, a pane table one per key and pane; rows of one map or pane
-are in the order in which they apply. The
-file's metadata holds `tidegate.state` (name), `tidegate.kind`, `tidegate.fingerprint`, `tidegate.content` (`base` or
-`increment`), `tidegate.version`, and for a time to live in event time `tidegate.watermark_ms` and
-`tidegate.first_watermark_ms` of the snapshot. A base and its increments in order, the later row of a key winning, are
-the state. Any thread.
+List state has one row per key, map state one per entry, a pane table one per key and pane; rows of one map or pane are
+in the order in which they apply. The metadata of a file holds `tidegate.state` (name), `tidegate.kind`,
+`tidegate.fingerprint`, `tidegate.content` (`base` or `increment`), `tidegate.version`, and for a time to live in event
+time `tidegate.watermark_ms` and `tidegate.first_watermark_ms` of the snapshot. The state is a base and its increments,
+in order: the last row of a key counts. Any thread.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Watermarks:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How the rows of one state become columns and back."""
+    """Converts the rows of one state to columns and back."""
 
     operator: str
     schema: StateSchema
@@ -70,7 +69,7 @@ class RowLayout:
     def columns(
         self, keys: Sequence[Any], map_keys: Sequence[Any] | None, cells: Sequence[Any]
     ) -> pa.RecordBatch:
-        """A portion of rows; a cell is a kept value or `REMOVED`. A value that does not fit is named with its key."""
+        """Columns of a portion of rows; a cell is a kept value or `REMOVED`. The error for a misfit names its key."""
         deleted = [cell is REMOVED for cell in cells]
         present = [cell for cell in cells if cell is not REMOVED] if True in deleted else cells
         try:
@@ -91,7 +90,7 @@ class RowLayout:
         return pa.record_batch(arrays)
 
     def cells(self, table: pa.Table) -> list[Any]:
-        """The cells of a table's rows: kept values, `REMOVED` where deleted."""
+        """The cells of a table's rows: kept values, or `REMOVED` if deleted."""
         gone = table.column("deleted").to_numpy()
         present = table if not gone.any() else table.filter(pc.invert(table.column("deleted")))
         values = self.values.from_column(retyped(one_array(present.column("value")), self.values.arrow_type))
@@ -124,7 +123,7 @@ class RowLayout:
 def encode(
     schema: StateSchema, batches: Iterable[pa.RecordBatch], content: Content, marks: Watermarks | None = None
 ) -> Encoded | None:
-    """The rows of a file, sorted by key group, and its metadata; None if there would be nothing in it."""
+    """The rows of a file, sorted by key group, and its metadata; None if it would be empty."""
     parts = list(batches)
     if marks is None and not any(b.num_rows for b in parts):
         return None
@@ -136,12 +135,11 @@ def encode(
 
 
 def as_read(stored: StoredRows) -> Encoded:
-    """Rows that were read, to be written again as they are."""
+    """Rows that were read, to be written again unchanged."""
     return stored.table, _metadata(stored.name, stored.kind, stored.fingerprint, stored.content, stored.marks)
 
 
 def to_parquet(table: pa.Table, metadata: dict[str, str]) -> pa.Buffer:
-    """The bytes of a file."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.replace_schema_metadata(metadata),
@@ -157,7 +155,7 @@ def to_parquet(table: pa.Table, metadata: dict[str, str]) -> pa.Buffer:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The rows of one file that belong to a range of key groups, and what the file says of itself."""
+    """The rows of one file that belong to a range of key groups, and the metadata of the file."""
 
     file: StateFile
     name: str
@@ -169,7 +167,7 @@ class StoredRows:
 
 
 def read(storage: CheckpointStorage, file: StateFile, key_groups: KeyGroupRange, operator: str) -> StoredRows:
-    """Read a file, checked by the storage. A file that is not of this format is refused."""
+    """Read a file, which the storage verifies. A file of another format is refused."""
     source = pq.ParquetFile(pa.BufferReader(storage.read(file)))
     metadata = {k.decode(): v.decode() for k, v in (source.schema_arrow.metadata or {}).items()}
     if metadata.get("tidegate.version") != VERSION:
@@ -190,14 +188,14 @@ def read(storage: CheckpointStorage, file: StateFile, key_groups: KeyGroupRange,
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece."""
+    """A column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def portions(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    """A sequence in pieces, so that no other thread waits long for the interpreter."""
+    """Cut a sequence into pieces, so that no other thread waits long for the interpreter."""
     return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
 
 
@@ -218,7 +216,7 @@ def _metadata(
 
 
 def _rows_of(source: pq.ParquetFile, key_groups: KeyGroupRange) -> pa.Table:
-    """The rows of these key groups; row groups without any are not read."""
+    """The rows of these key groups; row groups without any are skipped."""
     wanted = []
     for i in range(source.metadata.num_row_groups):
         statistics = source.metadata.row_group(i).column(0).statistics
@@ -231,7 +229,7 @@ def _rows_of(source: pq.ParquetFile, key_groups: KeyGroupRange) -> pa.Table:
 
 
 def _integers(prefix: str, fields: Iterable[pa.Field]) -> Iterable[str]:
-    """The paths of the columns that Parquet stores as 64-bit integers, lists and maps left out."""
+    """The paths of the columns that Parquet stores as 64-bit integers, without lists and maps."""
     for field in fields:
         t = field.type
         if pa.types.is_struct(t):
@@ -241,7 +239,7 @@ def _integers(prefix: str, fields: Iterable[pa.Field]) -> Iterable[str]:
 
 
 def _with_gaps(values: pa.Array, gone: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
-    """The values of the rows that are not gone, null in between."""
+    """Put nulls at the rows that are gone, and the values at the others."""
     values = retyped(values, relaxed(values.type))
     if not gone.any():
         return values
@@ -250,14 +248,14 @@ def _with_gaps(values: pa.Array, gone: np.ndarray[Any, np.dtype[np.bool_]]) -> p
 
 
 def relaxed(t: pa.DataType) -> pa.DataType:
-    """The type with fields that may be null: Parquet has no null struct with fields that may not."""
+    """The type with nullable fields: Parquet has no null struct with fields that are not nullable."""
     if not pa.types.is_struct(t):
         return t
     return pa.struct([pa.field(f.name, relaxed(f.type), True) for f in t])
 
 
 def retyped(array: pa.Array, t: pa.DataType) -> pa.Array:
-    """The same values; only which fields of structs may be null is another."""
+    """The same values with a type that differs only in the nullability of struct fields."""
     if array.type == t or not pa.types.is_struct(t):
         return array
     children = [retyped(child, f.type) for child, f in zip(array.flatten(), t, strict=True)]
@@ -266,6 +264,6 @@ def retyped(array: pa.Array, t: pa.DataType) -> pa.Array:
 
 
 def _spread(to_column: Any, keys: Sequence[Any]) -> pa.Array:
-    """A column of map keys, null where a row is about the whole map."""
+    """A column of map keys, null in rows about the whole map."""
     gone = np.fromiter((k is REMOVED for k in keys), np.bool_, len(keys))
     return _with_gaps(to_column([k for k in keys if k is not REMOVED]), gone)

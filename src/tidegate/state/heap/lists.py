@@ -1,4 +1,4 @@
-"""Lists on the heap: whole lists of kept elements. One in `changed` is in no older generation, so it is appended to."""
+"""Lists on the heap: whole lists of kept elements. A list in `changed` is in no older generation, so it may grow."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from tidegate.state.serializers import ValueSerializer
 
 
 class WholeLists(ValueCells, ListCells):
-    """The current key's list without a time to live."""
+    """The list of the current key, without a time to live."""
 
     def read(self) -> list[Any]:
-        """The kept elements; empty if there are none."""
         kept = super().read()
         return [] if kept is REMOVED else kept
 
@@ -34,10 +33,9 @@ class WholeLists(ValueCells, ListCells):
 
 
 class TtlWholeLists(WholeLists, TtlValueCells):
-    """The current key's list with a time to live."""
+    """The list of the current key, with a time to live."""
 
     def own_list(self, more: int = 1) -> list[Any]:
-        """The list as of now, written now."""
         key, now = self.key(), self.clock.now()
         cell = self.table.find(key)
         is_gone = cell is REMOVED or self.clock.is_expired(cell[0], now)
@@ -46,26 +44,24 @@ class TtlWholeLists(WholeLists, TtlValueCells):
         return owned
 
     def _renewed(self, key: Any, kept: Any) -> Any:
-        """A copy where the list is of an older generation, which may be on its way into a file."""
+        """A copy if the list is of an older generation, which may be in the middle of being written to a file."""
         return kept if key in self.table.changed else list(kept)
 
 
 class ListColumn:
-    """Lists of kept elements as one column."""
+    """Converts lists of kept elements to one column and back."""
 
     def __init__(self, element: ValueSerializer, nullable: bool) -> None:
         self._element = element
         self.arrow_type = pa.list_(pa.field("item", element.arrow_type, nullable))
 
     def to_column(self, kept: Sequence[list[Any]]) -> pa.Array:
-        """A list column."""
         offsets = np.zeros(len(kept) + 1, np.int32)
         np.cumsum([len(v) for v in kept], out=offsets[1:])
         items = self._element.to_column([item for v in kept for item in v])
         return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.arrow_type)
 
     def from_column(self, column: pa.Array) -> list[list[Any]]:
-        """Lists of kept elements."""
         items = self._element.from_column(column.flatten())
         ends = np.cumsum(pc.list_value_length(column).to_numpy()).tolist()
         return [items[a:b] for a, b in zip([0, *ends], ends, strict=False)]

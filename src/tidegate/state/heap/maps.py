@@ -1,4 +1,4 @@
-"""The generations of a map state on the heap: `settled[key]` is the whole map, the rest has only what changed."""
+"""The generations of a map state on the heap: `settled[key]` is the whole map, the others have only changes."""
 
 from __future__ import annotations
 
@@ -17,26 +17,22 @@ class MapTable(MapGenerations, HeapTable):
     settles_whole = False
 
     def older_changes(self, key: Any) -> Iterable[Entries]:
-        """The changes of a key in frozen generations, newest first."""
         frozen = self.frozen
         return [g.entries[key] for g in reversed(frozen) if key in g.entries] if frozen else ()
 
     def stored_entry(self, key: Any, map_key: Any) -> Any:
-        """One entry of the settled map, or `REMOVED`."""
         return self.settled.get(key, _NOTHING).get(map_key, REMOVED)
 
     def entries(self, key: Any) -> Iterable[tuple[Any, Any]]:
-        """All entries of a key."""
         return self.load_map(key).items()
 
     def load_map(self, key: Any) -> Entries:
-        """All entries of a key, in a dict of the caller's own."""
+        """All entries of a key, in a new dict."""
         newer, is_all = self.newer_entries(key)
         found = newer if is_all else {**self.settled.get(key, _NOTHING), **newer}
         return {k: v for k, v in found.items() if v is not REMOVED}
 
     def put_entry(self, key: Any, map_key: Any, cell: Any) -> None:
-        """Change one entry."""
         changes = self.changed.get(key)
         if changes is None:
             self.changed[key] = {map_key: cell}
@@ -44,23 +40,19 @@ class MapTable(MapGenerations, HeapTable):
             changes[map_key] = cell
 
     def remove_entry(self, key: Any, map_key: Any) -> None:
-        """Forget one entry."""
-        MapTable.put_entry(self, key, map_key, REMOVED)  # nothing that expires
+        MapTable.put_entry(self, key, map_key, REMOVED)  # a removal does not expire
         self.has_removals = True
 
     def remove(self, key: Any) -> None:
-        """Forget all entries of a key."""
         self.changed[key] = {CLEARED: CLEARED}
         self.has_removals = True
 
     def compose(self, entries: Entries, newer: Iterable[tuple[Any, Any]]) -> None:
-        """Bring newer changes into changes."""
         for key, changes in newer:
             older = entries.get(key)
             entries[key] = changes if older is None or CLEARED in changes else {**older, **changes}
 
     def settle(self, changes: Iterable[tuple[Any, Any]]) -> None:
-        """Bring changes into the whole maps."""
         settled = self.settled
         for key, entries in changes:
             whole = settled.get(key)
@@ -79,10 +71,9 @@ class MapTable(MapGenerations, HeapTable):
 
 
 class ExpiringMapTable(MapTable, ExpiringTable):
-    """The same with a time to live: what expires is an entry."""
+    """A map per key whose entries expire one by one."""
 
     def put_entry(self, key: Any, map_key: Any, cell: Any) -> None:
-        """Change one entry; it is due one day."""
         changes = self.changed.get(key)
         if changes is None:
             self.changed[key] = {map_key: cell}

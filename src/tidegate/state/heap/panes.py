@@ -1,8 +1,8 @@
-"""Pane tables of the heap backend: the changes since the last completed checkpoint, and nothing else.
+"""Pane tables of the heap backend: only the changes since the last completed checkpoint.
 
-The operator keeps the live rows. What it gives to `write` is kept as it is until a checkpoint that has it is complete;
-columns of a file are made of it on the thread of the asynchronous part. After many checkpoints in a row that did not
-complete, the changes are dropped and a whole copy is asked for instead.
+The operator keeps the live rows. What it passes to `write` is kept unchanged until a checkpoint that contains it is
+complete; the thread of the asynchronous part makes columns of it. After many checkpoints in a row that did not
+complete, the changes are dropped and the operator must pass a full copy.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class PaneStore(PaneTable):
         self._given: list[tuple[PaneRows, PaneRows]] = []
         self._whole: PaneRows | None = None
         self._open: list[_Change] = []
-        """What no completed checkpoint has, oldest first."""
+        """The changes that no completed checkpoint has, oldest first."""
         self._dropped = _NEVER
         """The newest checkpoint whose changes were dropped."""
         self._completed = _NEVER
         self._everything: Callable[[], PaneRows] | None = None
-        """All rows, from the last `write` to the snapshot that follows it."""
+        """All rows, between a `write` and the snapshot that follows it."""
         self._row_count = 0
         self._stored: list[list[StoredRows]] = []
 
@@ -73,7 +73,7 @@ class PaneStore(PaneTable):
     # ---- for the operator ----
 
     def restored(self) -> Iterator[PaneRows]:
-        """What the checkpoint had, once."""
+        """What the checkpoint had; once."""
         stored, self._stored = self._stored, []
         for files in stored:
             table = _latest(files, self._keys)
@@ -85,7 +85,7 @@ class PaneStore(PaneTable):
                 )
 
     def write(self, changed: PaneRows, removed: PaneRows, everything: Callable[[], PaneRows]) -> None:
-        """Keep the changes for the snapshot that follows, or a copy of all."""
+        """Keep the changes for the next snapshot, or a full copy."""
         if len(changed) or len(removed):
             self._given.append((changed, removed))
         self._everything = everything
@@ -97,11 +97,11 @@ class PaneStore(PaneTable):
 
     @property
     def needs_base(self) -> bool:
-        """Whether changes are missing that the last completed checkpoint does not have."""
+        """Whether changes were dropped that the last completed checkpoint does not have."""
         return self._completed < self._dropped
 
     def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
-        """What was written becomes part of this checkpoint; what is returned makes the file's rows of it."""
+        """Make what was written part of this checkpoint; the result makes rows of a file of it."""
         whole, self._whole = self._whole, None
         everything, self._everything = self._everything, None
         if (
@@ -129,10 +129,9 @@ class PaneStore(PaneTable):
         return make
 
     def release(self, checkpoint_id: int) -> None:
-        """Nothing is held: what was written does not change any more."""
+        """Does nothing: what was written does not change."""
 
     def complete(self, checkpoint_id: int) -> None:
-        """Everything up to this checkpoint is durable."""
         self._completed = checkpoint_id
         self._open = [c for c in self._open if c.checkpoint_id > checkpoint_id]
 
@@ -173,12 +172,12 @@ class PaneStore(PaneTable):
 
 
 def _latest(files: Sequence[StoredRows], keys: KeySerializer) -> pa.Table:
-    """The rows that count of a base and its increments: of each key and pane the last, unless it says `deleted`."""
+    """The current rows of a base and its increments: the last of each key and pane, unless it is `deleted`."""
     table = pa.concat_tables([f.table for f in files])
     if len(files) > 1 or any(f.content == "increment" for f in files):
         ids = KeyIndex().ids(keys.split(one_array(table.column("key"))))
         panes: npt.NDArray[Any] = table.column("pane").to_numpy()
-        order = np.lexsort((panes, ids))  # stable: of equal ones the last is the latest
+        order = np.lexsort((panes, ids))  # stable: the last of equal ones is the latest
         ids, panes = ids[order], panes[order]
         is_last = np.ones(len(order), np.bool_)
         is_last[:-1] = (ids[1:] != ids[:-1]) | (panes[1:] != panes[:-1])

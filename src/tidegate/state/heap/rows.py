@@ -1,7 +1,6 @@
 """One row state between its table and its files: what a snapshot writes, and what a restore reads.
 
-A restore and `freeze` belong to the mailbox thread; what `freeze` returns is called once on the thread of the
-asynchronous part.
+The mailbox thread calls `restore` and `freeze`. The thread of the asynchronous part calls, once, what `freeze` returns.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tidegate.state.ttl import TtlClock
 
 
 class RowStore:
-    """The table of a row state and the way to files. A backend with untyped keys has no layout, nor snapshots."""
+    """The table of a row state and its conversion to files. With untyped keys there is no layout, and no snapshot."""
 
     def __init__(
         self, table: HeapTable, schema: StateSchema, layout: RowLayout | None, clock: TtlClock | None
@@ -45,7 +44,7 @@ class RowStore:
     # ---- snapshots ----
 
     def freeze(self, checkpoint_id: int, full: bool) -> Callable[[], list[Encoded]]:
-        """Freeze the state of this moment; what is returned makes the file's rows of it."""
+        """Freeze the current state; the result makes rows of a file of it."""
         table = self.table
         table.sweep()
         generations = table.freeze(checkpoint_id)
@@ -71,7 +70,6 @@ class RowStore:
         self.table.release(checkpoint_id)
 
     def complete(self, checkpoint_id: int) -> None:
-        """Everything up to this checkpoint is durable."""
         self._completed_marks = self._marks.get(checkpoint_id, self._completed_marks)
         self._marks = {c: marks for c, marks in self._marks.items() if c > checkpoint_id}
         self.table.complete(checkpoint_id)
@@ -83,12 +81,12 @@ class RowStore:
         return Watermarks(clock.now(), clock.event_time.first_ms)
 
     def _changed_rows(self, generations: list[Generation]) -> Iterator[pa.RecordBatch]:
-        yield self._layout.columns([], self._no_map_keys(), [])  # a file without rows has a schema too
+        yield self._layout.columns([], self._no_map_keys(), [])  # so that a file without rows has a schema
         for keys, values in chunks(self.table.merged(generations) if generations else {}):
             yield from self._portion(keys, values)
 
     def _full_rows(self, settled: Entries, layers: list[Generation]) -> Iterator[pa.RecordBatch]:
-        """All that is alive: the settled state with the frozen generations over it."""
+        """All live rows: the settled state, overlaid with the frozen generations."""
         yield self._layout.columns([], self._no_map_keys(), [])
         changes = self.table.merged(layers) if layers else {}
         for keys, values in chunks(settled):
@@ -118,7 +116,7 @@ class RowStore:
         map_keys: list[Any] = []
         cells: list[Any] = []
         for key, entries in zip(owners, maps, strict=True):
-            if CLEARED in entries:  # first of its key: it removes what older files have
+            if CLEARED in entries:  # first row of its key: removes what older files have
                 keys.append(key)
                 map_keys.append(REMOVED)
                 cells.append(REMOVED)
@@ -133,7 +131,7 @@ class RowStore:
     # ---- restore ----
 
     def restore(self, files: Sequence[StoredRows]) -> None:
-        """Take the files of one handle, in order, into the settled state."""
+        """Add the files of one handle, in order, to the settled state."""
         found: Entries = {}
         for stored in files:
             for batch in stored.table.to_batches(max_chunksize=1 << 18):
@@ -170,7 +168,7 @@ class RowStore:
                     found.pop(key, None)
 
     def _restore_times(self, duration_ms: int, found: Entries, marks: Watermarks | None) -> None:
-        """Values that had expired in event time stay away; all others will be due one day."""
+        """Drop values that had expired in event time; queue all others for expiry."""
         for key in list(found):
             entries = found[key] if isinstance(self.table, MapTable) else {None: found[key]}
             for map_key, (written, kept) in list(entries.items()):

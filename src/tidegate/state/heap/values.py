@@ -1,11 +1,11 @@
-"""The generations of one row state on the heap: what changed since the last snapshot, what is frozen, what is settled.
+"""The generations of one row state on the heap: changed since the last snapshot, frozen, and settled.
 
     reads:   changed → frozen, newest first → settled          writes: changed
     snapshot(m): changed becomes the newest frozen generation (no copy), a new dict takes its place
     checkpoint m completed: generations up to m are merged into `settled`, a bounded part at each call
 
-The thread that writes a snapshot reads frozen generations and `settled` between `hold` and `release`; merging waits as
-long. Where there is a time to live, a queue finds what has expired. Mailbox thread, except `release`.
+The thread that writes a snapshot reads frozen generations and `settled` between `hold` and `release`; during that time
+nothing is merged. With a time to live, a queue finds expired cells. Mailbox thread, except `release`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SWEPT_AT_SNAPSHOT: Final = 10_000
 
 
 class Generation:
-    """What changed between two snapshots; never changed again."""
+    """What changed between two snapshots; immutable."""
 
     __slots__ = ("checkpoint_id", "completed", "entries", "has_removals", "left", "merging")
 
@@ -43,31 +43,29 @@ class HeapTable(ValueGenerations):
     """One cell per key: the table of value, list, reducing and aggregating states without a time to live."""
 
     settles_whole: ClassVar[bool] = True
-    """Whether a generation can become the settled state as it is."""
+    """Whether a generation can become the settled state unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
         self.frozen: list[Generation] = []
         self.settled: Entries = {}
-        """Keys that were removed are simply absent."""
+        """Removed keys are absent."""
         self.has_removals = False
         """Whether `REMOVED` was put into `changed`."""
         self._holders: set[object] = set()
 
     @property
     def has_older(self) -> bool:
-        """Whether something is frozen or settled."""
         return bool(self.frozen or self.settled)
 
     def load(self, key: Any) -> Any:
-        """The cell of a key that is not in `changed`, or `REMOVED`."""
         for generation in reversed(self.frozen):
             if key in generation.entries:
                 return generation.entries[key]
         return self.settled.get(key, REMOVED)
 
     def known_keys(self) -> Entries:
-        """All keys that there may be, each once; some have been removed."""
+        """All keys that may exist, each once; some have been removed."""
         found = dict.fromkeys(self.settled)
         for generation in self.frozen:
             found.update(dict.fromkeys(generation.entries))
@@ -75,19 +73,18 @@ class HeapTable(ValueGenerations):
         return found
 
     def remove(self, key: Any) -> None:
-        """Forget a key."""
         self.changed[key] = REMOVED
         self.has_removals = True
 
     def __len__(self) -> int:
-        """About how many keys there are: one that is in several generations counts several times."""
+        """Roughly the number of keys: one in several generations counts several times."""
         return len(self.changed) + len(self.settled) + sum(len(g.entries) for g in self.frozen)
 
     def sweep(self) -> None:
-        """Remove what has expired, a bounded part; at each snapshot."""
+        """Remove a bounded number of expired cells. Called at each snapshot."""
 
     def expect(self, item: Hashable, written_ms: int) -> None:
-        """An item was restored that was written then: it may expire one day."""
+        """Queue a restored item for expiry, with the time when it was written."""
 
     # ---- snapshots ----
 
@@ -103,21 +100,21 @@ class HeapTable(ValueGenerations):
         return [g for g in self.frozen if not g.completed]
 
     def complete(self, checkpoint_id: int) -> None:
-        """This checkpoint is complete: what it covers becomes settled, now or bit by bit at later calls."""
+        """Settle what this checkpoint covers, now or step by step in later calls."""
         for generation in self.frozen:
             generation.completed |= generation.checkpoint_id <= checkpoint_id
         self._merge()
 
     def hold(self, holder: object) -> None:
-        """Somebody reads frozen generations or `settled` on another thread from now on."""
+        """Note that another thread starts to read frozen generations or `settled`."""
         self._holders.add(holder)
 
     def release(self, holder: object) -> None:
-        """... and has finished. Any thread, any number of times."""
+        """Note that it has finished. Any thread, any number of times."""
         self._holders.discard(holder)
 
     def merged(self, generations: list[Generation]) -> Entries:
-        """What several generations amount to, oldest first; any thread. May be the entries of one of them."""
+        """Several generations, oldest first, as one; any thread. May be the entries of one of them."""
         if len(generations) == 1:
             return generations[0].entries
         together: Entries = {}
@@ -127,11 +124,11 @@ class HeapTable(ValueGenerations):
         return together
 
     def compose(self, entries: Entries, newer: Iterable[tuple[Any, Any]]) -> None:
-        """Bring newer changes into changes."""
+        """Apply newer changes to changes."""
         entries.update(newer)
 
     def settle(self, changes: Iterable[tuple[Any, Any]]) -> None:
-        """Bring changes into `settled`."""
+        """Apply changes to `settled`."""
         settled = self.settled
         for key, value in changes:
             if value is REMOVED:
@@ -154,7 +151,7 @@ class HeapTable(ValueGenerations):
             if first.merging is None:
                 first.merging = iter(first.entries.items())
             size = min(CHUNK, budget - done, first.left)
-            changes = islice(first.merging, size)  # no list: its tuples would set off the garbage collector
+            changes = islice(first.merging, size)  # no list: its tuples would trigger the garbage collector
             if first.has_removals:
                 self.settle(changes)
             else:
@@ -168,7 +165,7 @@ class HeapTable(ValueGenerations):
         self.settled.update(changes)
 
     def _join_aborted(self) -> None:
-        """Many aborted checkpoints in a row would make reads slow: their generations become one."""
+        """Join the generations of many aborted checkpoints in a row, which would make reads slow."""
         open_ones = [g for g in self.frozen if not g.completed]
         if len(open_ones) <= _MOST_ABORTED:
             return
@@ -182,7 +179,7 @@ class HeapTable(ValueGenerations):
 def chunks(entries: Entries) -> Iterator[tuple[list[Any], list[Any]]]:
     """Keys and values in portions, so that no other thread waits long for the interpreter.
 
-    Two lists and not one of pairs: millions of new tuples would set off the garbage collector again and again.
+    Two lists instead of one of pairs: millions of new tuples would trigger the garbage collector again and again.
     """
     keys, values = iter(entries), iter(entries.values())
     while portion := list(islice(keys, CHUNK)):
@@ -190,7 +187,7 @@ def chunks(entries: Entries) -> Iterator[tuple[list[Any], list[Any]]]:
 
 
 class ExpiringTable(HeapTable):
-    """The same with a time to live: a cell is the time of the last write and the kept value."""
+    """A table with a time to live: a cell is the time of the last write and the kept value."""
 
     def __init__(self, clock: TtlClock) -> None:
         super().__init__()
@@ -200,12 +197,11 @@ class ExpiringTable(HeapTable):
         self.expect = self._queue.add  # type: ignore[method-assign]
 
     def put(self, key: Any, cell: Any) -> None:
-        """Change a cell; it is due one day, and so may be others by now."""
+        """Change a cell and queue it for expiry; now and then remove some that have expired."""
         self.changed[key] = cell
         self._wrote(key, cell[0])
 
     def sweep(self) -> None:
-        """Remove what has expired, a bounded part; at each snapshot."""
         self._sweep(self.clock.now(), _SWEPT_AT_SNAPSHOT)
 
     def _wrote(self, item: Hashable, now: int) -> None:
@@ -220,7 +216,7 @@ class ExpiringTable(HeapTable):
             self._drop_if_expired(item, now)
 
     def _drop_if_expired(self, item: Any, now: int) -> None:
-        """Remove an item that is due, unless it was written again."""
+        """Remove a due item, unless it was written again."""
         cell = self.find(item)
         if cell is not REMOVED and self.clock.is_expired(cell[0], now):
             self.remove(item)

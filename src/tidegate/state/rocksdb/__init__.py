@@ -1,1 +1,1 @@
-"""State in RocksDB: larger than memory; increments by SST file. The only importer of rocksdict."""
+"""State in RocksDB: larger than memory; increments are new SST files. The only importer of rocksdict."""

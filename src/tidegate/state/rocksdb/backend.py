@@ -4,8 +4,8 @@
     write-back       how changes get into the database                   write_back
     files            what of the database is stored in checkpoints       files, restore
 
-The synchronous part of a snapshot only freezes the changes; the asynchronous part writes them, makes a checkpoint of
-hard links, and uploads the SST files that no completed checkpoint has.
+The synchronous part of a snapshot only freezes the changes. The asynchronous part writes them, makes a local checkpoint
+of hard links, and uploads the SST files that no completed checkpoint has.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidegate.storage.storage import CheckpointStorage, SnapshotWriter
 
 _MOST_STATES: Final = 254
 _SCANNED_FOR_EXPIRY: Final = 10_000
-"""Entries of each state with a time to live that a checkpoint looks through."""
+"""How many entries of each state with a time to live a checkpoint scans."""
 
 
 class RocksDBBackend(LayeredBackend):
@@ -78,7 +78,7 @@ class RocksDBBackend(LayeredBackend):
         return PartLists(declared, KeptForm(elements.adopter, elements.release), table)
 
     def _keys_of(self, cells: RowCells) -> Iterator[Any]:
-        """The keys of the database's entries; all changes go there first."""
+        """The keys of the entries in the database, to which all changes are written first."""
         table = self._tables[cells.name]
         _, write_back = self._opened_database()
         write_back.spill()
@@ -95,7 +95,7 @@ class RocksDBBackend(LayeredBackend):
         return next((s for s in self._schemas if s.name == name), None)
 
     def _table_context(self, schema: StateSchema) -> TableContext:
-        """Find or give the state's id."""
+        """Find the state's id, or assign one."""
         names = [s.name for s in self._schemas]
         if schema.name not in names:
             if len(names) == _MOST_STATES:
@@ -149,7 +149,7 @@ class RocksDBBackend(LayeredBackend):
     # ---- checkpoints ----
 
     def restore(self, handles: Sequence[KeyedStateHandle], storage: CheckpointStorage) -> None:
-        """Open the database of a checkpoint, or put it together from several."""
+        """Open the database of a checkpoint, or merge it from several."""
         restored = restore_database(
             self.context.operator_name,
             handles,
@@ -168,7 +168,7 @@ class RocksDBBackend(LayeredBackend):
         self.event_time = EventTime.of_all([_event_time_of(memo) for memo in restored.memos])
 
     def snapshot(self, checkpoint_id: int) -> AsyncPart:
-        """Freeze the changes; the result writes them and uploads what is new."""
+        """Freeze the changes; the result writes them and uploads new files."""
         _, write_back = self._opened_database()
         frozen = write_back.freeze(self._clean_up())
         frozen.want_checkpoint(os.path.join(self._directory, f"checkpoint-{checkpoint_id}"))
@@ -194,23 +194,23 @@ class RocksDBBackend(LayeredBackend):
         return write
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Later checkpoints refer to this one's files."""
+        """Later checkpoints may refer to the files of this one."""
         self._files.completed(checkpoint_id)
         for earlier in [i for i in self._frozen if i <= checkpoint_id]:
             self._frozen.pop(earlier).discard_checkpoint()
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Nothing refers to this one's files; its changes stay changes of the database."""
+        """Nothing refers to the files of this one; its changes stay in the database."""
         self._files.aborted(checkpoint_id)
         frozen = self._frozen.pop(checkpoint_id, None)
         if frozen is not None:
             frozen.discard_checkpoint()
 
     def _clean_up(self) -> Callable[[], Iterable[Entry]] | None:
-        """What removes expired entries once the changes are written; None where nothing expires.
+        """A function that removes expired entries after the changes are written; None if nothing expires.
 
-        It goes by the time of the barrier: what expires later is not gone yet in this checkpoint, and the live state
-        may build on it, as an element that is added to a list does.
+        It uses the time of the barrier: what expires later still belongs to this checkpoint, and the live state may
+        build on it, for example by adding to a list.
         """
         expiring = [(t, t.clock.now()) for t in self._tables.values() if t.clock is not None]
         if not expiring:
@@ -223,11 +223,11 @@ class RocksDBBackend(LayeredBackend):
 
     @property
     def key_count(self) -> int:
-        """About how many entries the database has; what is still in memory only is not counted."""
+        """Roughly the number of entries in the database; entries that are only in memory do not count."""
         return 0 if self._open_database is None else self._open_database.key_count
 
     def close(self) -> None:
-        """Close the database; its directory goes with the slot."""
+        """Close the database; its directory is removed with the slot."""
         self._memory.leave()
         if self._open_write_back is not None:
             self._open_write_back.close()

@@ -1,10 +1,10 @@
 """Column tables in RocksDB: arrays in memory for as many keys as the memory bound allows, the rest in the database.
 
-The keys of recent batches have dense ids and arrays of values, just as on the heap. A key that is new there is looked
-up in the database, together with all other new ones of its batch - unless everything that was ever stored is still in
-memory: then it is new altogether. When the memory is used up, changes are written and the arrays begin again, empty.
+The keys of recent batches have dense ids and arrays of values, as on the heap. A key that is not in memory is looked up
+in the database, together with all such keys of its batch; unless everything ever stored is still in memory: then the
+key is new. When the memory is full, changes are written and the arrays start again, empty.
 
-An entry's value is the arrays' elements of that key one after the other, little-endian.
+The value of an entry is the elements of the arrays for that key, one after the other, little-endian.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tidegate.state.rocksdb.write_back import FrozenEntries, Store
 
 _MOST_CHANGED: Final = 250_000
 _MOST_CHANGED_TEXTS: Final = 80_000
-"""Keys that a snapshot may have to copy in its synchronous part: some 10 ms, numbers or not."""
+"""The most keys that a snapshot may copy in its synchronous part: about 10 ms, for numbers and others."""
 _ID_BYTES: Final = 30
-"""Memory of a number's id in a `KeyIndex`, and the mark of a change: 17 to 34 bytes, as its tables are filled."""
+"""The memory of a number in a `KeyIndex` and its change mark: 17 to 34 bytes, depending on the fill of its tables."""
 _CHUNK: Final = 65536
 
 
 class RocksDBColumnTable(LiveColumns, Store):
-    """The live table of one name."""
+    """The live column table of one name."""
 
     def __init__(self, context: TableContext, arrays: Sequence[ColumnArray]) -> None:
         super().__init__(arrays)
@@ -46,7 +46,7 @@ class RocksDBColumnTable(LiveColumns, Store):
         context.write_back.add(self)
 
     def begin(self, keys: Sequence[pa.Array]) -> tuple[Ids, int, list[npt.NDArray[Any]]]:
-        """Ids and values of the batch's keys, read from the database where they are not in memory."""
+        """The ids and values of the batch's keys; reads from the database what is not in memory."""
         known = len(self._index)
         if known and known * self._bytes_per_key() > self._memory_bytes():
             self._context.write_back.spill()
@@ -64,14 +64,13 @@ class RocksDBColumnTable(LiveColumns, Store):
         return ids, size, arrays
 
     def commit(self, touched: Ids | None = None) -> None:
-        """Remember which keys have changed."""
         ids = self._batch if touched is None else touched
         self._changed[ids] = True
-        # Each at most once per batch and often again: an upper bound is good enough to decide when to write.
+        # Keys repeat from batch to batch, so this is an upper bound: good enough to decide when to write.
         self._change_count = min(self._change_count + len(ids), len(self._index))
 
     def freeze(self) -> FrozenEntries | None:
-        """Copy what has changed; the arrays go on."""
+        """Copy what has changed; the arrays stay in use."""
         if not self._change_count:
             return None
         ids = np.flatnonzero(self._changed)
@@ -84,7 +83,7 @@ class RocksDBColumnTable(LiveColumns, Store):
         return lambda: self._entries(keys, values)
 
     def thaw(self) -> None:
-        """The values are in the arrays, frozen or not."""
+        """Does nothing: the arrays have the values, frozen or not."""
 
     def _entries(self, keys: list[pa.Array], values: npt.NDArray[Any]) -> Iterable[Entry]:
         order = self._context.entry_keys.order_of_columns(keys)
@@ -95,7 +94,7 @@ class RocksDBColumnTable(LiveColumns, Store):
             yield from zip(entries, rows[start : start + _CHUNK].tolist(), strict=True)
 
     def _load(self, known: int, size: int) -> None:
-        """Read the values of new ids; those that the database does not have keep the initial values."""
+        """Read the values of new ids; ids that the database does not have keep the initial values."""
         ids = np.arange(known, size, dtype=np.int64)
         entries = self._context.entry_keys.of_columns(self._index.keys(ids))
         order = sorted(range(len(entries)), key=entries.__getitem__)
@@ -113,7 +112,7 @@ class RocksDBColumnTable(LiveColumns, Store):
 
 
 def _average_key_bytes(keys: Sequence[pa.Array]) -> float:
-    """What a key takes beyond the id of its first column, by the first batch."""
+    """The memory of a key beyond the id of its first column, estimated from the first batch."""
     total = 0.0
     for column in keys:
         kind = column.type

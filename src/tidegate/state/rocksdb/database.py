@@ -1,8 +1,8 @@
-"""One RocksDB database: bytes to bytes in a local directory, without a log of its own, because checkpoints are durable.
+"""One RocksDB database: bytes to bytes in a local directory. Without a write-ahead log: checkpoints are durable.
 
-Reads may come from the mailbox thread while another one writes. RocksDB says what is wrong with plain exceptions; here
-they become `RocksDBError`s that name the directory. An iterator ends silently at a damaged block, so every scan
-asks for its status at the end.
+The mailbox thread may read while another thread writes. RocksDB reports errors as plain exceptions; here they become
+`RocksDBError`s that name the directory. An iterator ends silently at a damaged block, so every scan checks its status
+at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Entry = tuple[bytes, bytes | None]
 
 _key_of: Final = itemgetter(0)
 _BATCH_ENTRIES: Final = 4096
-"""Entries written at once: RocksDB keeps the GIL while it writes, about a microsecond for each."""
+"""How many entries are written at once: RocksDB holds the GIL while it writes, about 1 us per entry."""
 
 
 class RocksDBError(StorageError):
@@ -50,23 +50,22 @@ class Database:
         self._is_merging_all = False
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
         try:
             return self._db.get(key)
         except Exception as e:
             raise self._error("cannot read", e) from e
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values of many keys; quicker when they are sorted."""
+        """The values of many keys; faster if the keys are sorted."""
         try:
             return self._db.get(keys)  # type: ignore[return-value, arg-type]
         except Exception as e:
             raise self._error("cannot read", e) from e
 
     def write(self, entries: Iterable[Entry]) -> None:
-        """Write entries, a few thousand at a time, so that other threads get their turn.
+        """Write entries, a few thousand at a time, so that other threads get the interpreter in between.
 
-        Each lot is sorted, which RocksDB likes; of two for the same key the later one counts.
+        Each portion is sorted, which RocksDB prefers; of two entries for one key the later one counts.
         """
         waiting = iter(entries)
         try:
@@ -86,7 +85,7 @@ class Database:
             raise self._error("cannot write", e) from e
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The entries from `start` to before `end`, in order, as they are now: later writes do not show."""
+        """The entries from `start` to before `end`, in order, at this moment: later writes do not show."""
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
         try:
@@ -97,7 +96,7 @@ class Database:
         return self._rows(rows, options)
 
     def _rows(self, rows: Any, options: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
-        # RocksDB reads the bound from the options' memory, which rocksdict does not keep alive: this frame does.
+        # RocksDB reads the bound from the memory of the options, which only this frame keeps alive.
         bound = options
         valid, key, value, step = rows.valid, rows.key, rows.value, rows.next
         try:
@@ -120,7 +119,8 @@ class Database:
     def checkpoint(self, path: str) -> None:
         """Make a database of hard links at a new path. Any thread; nothing may be written meanwhile.
 
-        The write buffers are flushed first, because RocksDB lets go of the GIL in a flush and not in a checkpoint.
+        The write buffers are flushed first, because RocksDB releases the GIL during a flush but not during a
+        checkpoint.
         """
         try:
             self._db.flush()
@@ -131,7 +131,7 @@ class Database:
 
     def _choose_compaction(self) -> None:
         is_over = self._bulk_loads.checkpointed(self._db.latest_sequence_number(), self.key_count)
-        # RocksDB merges when its own thread gets to it, by the options of then.
+        # RocksDB merges later, on its own thread, with the options of that time.
         merge_all = is_over or (self._is_merging_all and not is_merged(self._db.live_files()))
         if merge_all != self._is_merging_all:
             self._db.set_options(NOW if merge_all else LATE)
@@ -139,11 +139,11 @@ class Database:
 
     @property
     def key_count(self) -> int:
-        """About how many entries there are."""
+        """Roughly the number of entries."""
         return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
 
     def close(self) -> None:
-        """Close it without writing what is in its buffers. Nothing may use it afterwards."""
+        """Close it without writing its buffers. Nothing may use it afterwards."""
         self._db.close()
 
     def _error(self, what: str, reason: Exception) -> RocksDBError:

@@ -1,9 +1,9 @@
-"""Removing what has expired: a bounded scan with every checkpoint, which goes on where the last one stopped.
+"""Removes expired entries: a bounded scan with every checkpoint, which continues where the last one stopped.
 
-Runs in the asynchronous part, when the database holds just what there was at the barrier, and goes by the time of the
-barrier. Time never goes back, so what had expired then is as good as gone for the mailbox thread, whatever it does
-meanwhile: what it writes is written to the database later. By a later time that would be wrong: an element may have
-been added in between to a list that was still alive.
+It runs in the asynchronous part, while the database holds exactly the state at the barrier, and uses the time of the
+barrier. Time never goes back, so what had expired then stays expired for the mailbox thread, whose writes reach the
+database only later. A later time would be wrong: in between, an element may have been added to a list that was still
+alive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIST_SEQUENCE_BYTES: Final = 8
 
 
 class ExpiredScan:
-    """Goes round and round through the entries of one state with a time to live."""
+    """Scans the entries of one state with a time to live, round after round."""
 
     def __init__(self, context: TableContext, clock: TtlClock | None) -> None:
         self._context = context
@@ -28,7 +28,7 @@ class ExpiredScan:
         self._cursor = b""
 
     def single_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
-        """Deletions of expired entries that stand for themselves: values, and entries of maps."""
+        """Deletions of expired entries that expire on their own: values, and entries of maps."""
         clock = self._clock
         if clock is None:
             return
@@ -49,7 +49,7 @@ class ExpiredScan:
                 yield from ((key, None) for key, _ in found)
 
     def _round(self, budget: int, suffix: int) -> Iterator[tuple[bytes, bytes]]:
-        """The next entries, from the cursor on; those that differ in the last `suffix` bytes only stay together."""
+        """The next entries from the cursor on; entries that differ only in the last `suffix` bytes stay together."""
         groups = self._context.key_groups
         database, entry_keys = self._context.database, self._context.entry_keys
         left = budget

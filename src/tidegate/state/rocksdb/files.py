@@ -1,9 +1,9 @@
-"""The files of a RocksDB checkpoint: which are uploaded, which are already there, and how they get back.
+"""The files of a RocksDB checkpoint: which are uploaded, which are stored already, and how they are restored.
 
-SST files never change, so one that a *completed* checkpoint has is referred to, not written again. They are named by
-the hash of their content: the numbers that RocksDB gives them repeat from attempt to attempt. The few small files
-that say which SST files there are (MANIFEST, CURRENT, OPTIONS and rocksdict's own) are written every time. The last
-file of a handle is its index: JSON that says under which local name each of the others belongs.
+SST files never change, so a checkpoint refers to files of a *completed* one instead of writing them again. They are
+named by the hash of their content, because RocksDB's numbers repeat from attempt to attempt. The few small files that
+list the SST files (MANIFEST, CURRENT, OPTIONS and rocksdict's own) are written every time. The last file of a handle is
+its index: JSON with the local name of each of the others.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SKIPPED = ("LOG", "LOCK", "IDENTITY")
 
 
 class Memo(msgspec.Struct, frozen=True):
-    """What a backend has to remember beside the entries of its database."""
+    """What a backend must remember besides the entries of its database."""
 
     list_sequence: int = 0
-    """The number of the next part of a list: parts are read in the order of their numbers."""
+    """The number of the next part of a list; parts are read in the order of their numbers."""
     watermark_ms: int | None = None
     first_watermark_ms: int | None = None
 
@@ -41,10 +41,10 @@ class CheckpointIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class CheckpointFiles:
-    """What of the local files is stored already.
+    """Which local files are stored already.
 
-    `upload` runs on the thread of the asynchronous part, the rest on the mailbox thread; what they share is replaced
-    as a whole, never changed.
+    `upload` runs on the thread of the asynchronous part, the rest on the mailbox thread. Shared data is replaced as a
+    whole, never changed.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class CheckpointFiles:
         self._uploaded: dict[int, Mapping[str, StateFile]] = {}
 
     def restored(self, stored: Mapping[str, StateFile]) -> None:
-        """The database was opened with these SST files, by local name: they belong to a completed checkpoint."""
+        """The database was opened with these SST files, by local name; they belong to a completed checkpoint."""
         self._completed = {name: file for name, file in stored.items() if name.endswith(".sst")}
 
     def completed(self, checkpoint_id: int) -> None:
@@ -64,15 +64,15 @@ class CheckpointFiles:
             del self._uploaded[earlier]
 
     def aborted(self, checkpoint_id: int) -> None:
-        """Nothing may refer to what was written for this one."""
+        """Nothing may refer to the files of this one."""
         self._uploaded.pop(checkpoint_id, None)
 
     def upload(
         self, checkpoint_id: int, directory: str, memo: Memo, writer: SnapshotWriter, *, full: bool = False
     ) -> tuple[tuple[StateFile, ...], int]:
-        """Store a local checkpoint; returns its files, the index last, and how many bytes were new.
+        """Store a local checkpoint; returns its files, the index last, and the number of new bytes.
 
-        `full`: also what is stored already, so that it refers to no other checkpoint's files.
+        With `full`, also what is stored already, so that it refers to no file of another checkpoint.
         """
         completed = {} if full else self._completed
         tables: dict[str, StateFile] = {}
@@ -104,7 +104,7 @@ class CheckpointFiles:
 def download(
     handle: KeyedStateHandle, storage: CheckpointStorage, directory: str
 ) -> tuple[CheckpointIndex, dict[str, StateFile]]:
-    """Put a handle's files into a new local directory; returns its index and the stored file of each local name."""
+    """Put the files of a handle into a new local directory; returns the index, and the stored file of each name."""
     index = _read_index(handle, storage)
     by_path = {file.path: file for file in handle.files}
     os.makedirs(directory)

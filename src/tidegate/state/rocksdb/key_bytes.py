@@ -1,10 +1,10 @@
-"""Where an entry is in RocksDB: key group, state, key, and what follows the key (the key inside a map).
+"""The keys of entries in RocksDB: key group, state, key, and what follows the key (the key inside a map).
 
     2 bytes  key group, big-endian        so a range of key groups is a range of the database
     1 byte   state, from 1
-    n bytes  the key, self-delimiting     so that whatever follows it cannot be taken for a part of it
+    n bytes  the key, self-delimiting     so that what follows cannot be taken for a part of it
 
-The key is written as the stable hash sees it: a tag and a fixed number of bytes, or a tag, a length and the bytes.
+The key has the form that the stable hash uses: a tag and a fixed number of bytes, or a tag, a length and the bytes.
 Equal keys have equal bytes, no matter how wide their column is, and `EntryKeys.of_columns` writes the same ones for a
 whole batch as `of_key` does for one. Like the hash this is a durable format.
 
@@ -75,27 +75,25 @@ _MICROS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 class EntryKeys:
-    """The part of the database that belongs to one state: the keys of its entries."""
+    """The keys of the entries of one state in the database."""
 
     def __init__(self, state_id: int, max_parallelism: int) -> None:
         self.state_id = state_id
         self._max_parallelism = max_parallelism
 
     def of_key(self, key: Any) -> bytes:
-        """The entry of one key."""
         group = key_group_for_hash(hash_value(key), self._max_parallelism)
         return _PREFIX.pack(group, self.state_id) + key_bytes(key)
 
     def of_keys(self, keys: Sequence[Any]) -> list[bytes]:
-        """The entries of many keys."""
         prefixes = self._prefixes(hash_values(keys))
         return [p + k for p, k in zip(prefixes, map(key_bytes, keys), strict=True)]
 
     def of_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """The entries of keys that are columns (plain ones, not dictionary-encoded)."""
+        """The entries of keys in columns (plain ones, not dictionary-encoded)."""
         hashes = hash_columns(columns)
         if len(columns) == 1 and _is_plain_number(columns[0]):
-            # By far the most frequent: one array of structs from which Python makes the bytes.
+            # By far the most frequent case: one array of structs, from which Python makes the bytes.
             number = _numbers(columns[0])
             entries = np.empty(len(hashes), [*_PREFIX_TYPE.descr, *number.dtype.descr])
             self._fill(entries, hashes)
@@ -110,7 +108,7 @@ class EntryKeys:
         return [b"".join((p, head, *k)) for p, *k in zip(prefixes, *parts, strict=True)]
 
     def order_of_columns(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-        """Positions in which the entries are sorted by key group, and by the key if that is one number."""
+        """The order that sorts the entries by key group, and by the key if it is one number."""
         groups = key_groups(hash_columns(columns), self._max_parallelism)
         if len(columns) == 1 and _is_plain_number(columns[0]):
             number = _numbers(columns[0])
@@ -118,7 +116,7 @@ class EntryKeys:
         return np.argsort(groups, kind="stable")
 
     def range_of_group(self, key_group: int) -> tuple[bytes, bytes]:
-        """Where the entries of a key group begin, and where they end."""
+        """The start and the end of the entries of a key group."""
         return _PREFIX.pack(key_group, self.state_id), _PREFIX.pack(key_group, self.state_id + 1)
 
     def _prefixes(self, hashes: npt.NDArray[np.uint64]) -> list[bytes]:
@@ -132,7 +130,7 @@ class EntryKeys:
 
 
 def group_start(key_group: int) -> bytes:
-    """Where a key group's entries begin, of all states. The group after the last begins where the last one ends."""
+    """The start of the entries of a key group, over all states. One past the last group gives the end of the last."""
     return struct.pack(">H", key_group)
 
 
@@ -142,18 +140,18 @@ def state_of_entry(entry: bytes) -> int:
 
 
 def with_state(entry: bytes, state_id: int) -> bytes:
-    """The same entry of another state."""
+    """The same entry in another state."""
     return b"%b%c%b" % (entry[:2], state_id, entry[3:])
 
 
 def end_of_prefix(prefix: bytes) -> bytes:
-    """The first key behind all that begin with this prefix; it begins with a key group, so there is one."""
+    """The first key after all with this prefix. One exists, because the prefix begins with a key group."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1])
 
 
 def key_bytes(key: Any) -> bytes:
-    """One key, self-delimiting."""
+    """The bytes of one key, self-delimiting."""
     kind = type(key)
     if kind is int:
         return _integer(key)
@@ -232,7 +230,7 @@ def _column_bytes(column: pa.Array) -> list[bytes]:
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """Structs of tag and value; anything where the row is null."""
+    """Structs of tag and value; undefined for null rows."""
     kind, form = column.type, key_form(column.type)
     assert form is not None
     tag, bits = form.tag, fixed_width_bits(column)

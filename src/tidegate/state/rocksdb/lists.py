@@ -1,8 +1,9 @@
-"""Lists in RocksDB: what is added is written as a part of the list, so that adding never reads.
+"""Lists in RocksDB: added elements are written as a new part of the list, so that adding never reads.
 
-The entry is the key's and the number of the part (8 bytes, big-endian); numbers grow with every snapshot, so a scan
-finds the parts in the order in which they were written. A part is its elements, each behind its length (4 bytes, big-
-endian), and, where there is a time to live, the times of the first and the last write of the part in front of them.
+The key of an entry is the stream's key and the number of the part (8 bytes, big-endian). Numbers grow with every
+snapshot, so a scan finds the parts in the order in which they were written. A part is its elements, each after its
+length (4 bytes, big-endian). With a time to live, the times of the first and the last write of the part come before the
+elements.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MOST_PARTS: Final = 32
 
 
 class _Part:
-    """Elements that were written between two snapshots. `replaces`: nothing from before them counts."""
+    """Elements that were written between two snapshots. `replaces`: nothing before them counts."""
 
     __slots__ = ("elements", "first_ms", "last_ms", "replaces")
 
@@ -36,14 +37,14 @@ class _Part:
 
 
 class PartLists(ListCells):
-    """The current key's list, in parts."""
+    """The list of the current key, in parts."""
 
     def __init__(self, declared: DeclaredState, form: KeptForm, table: ListTable) -> None:
         super().__init__(declared, form)
         self.table = table
 
     def read(self) -> list[Any]:
-        """The kept elements; empty if there are none. Many parts become one."""
+        """The kept elements. Many parts become one."""
         key, table, clock = self.key(), self.table, self.clock
         parts = table.parts(key)
         alive = parts if clock is None else table.alive(parts, clock)
@@ -58,25 +59,22 @@ class PartLists(ListCells):
         return elements
 
     def own_list(self, more: int = 1) -> list[Any]:
-        """The elements of the changed part."""
         return self.table.changed_part(self.key(), more).elements
 
     def write(self, kept: list[Any]) -> None:
-        """Make this the whole list, written now."""
         self.table.replace(self.key(), kept)
 
     def remove(self) -> None:
-        """Forget the list."""
         self.table.replace(self.key(), [])
 
     def holds(self, key: Any) -> bool:
-        """Whether a key has elements; that refreshes none of them."""
+        """Whether a key has elements; this refreshes none of them."""
         parts = self.table.parts(key)
         return any(p.elements for p in (parts if self.clock is None else self.table.alive(parts, self.clock)))
 
 
 class ListTable(StoredTable):
-    """Changed and frozen are one part per key, clean are all parts that the database has."""
+    """`changed` and `frozen` have one part per key; `clean` has all parts that are in the database."""
 
     is_exact = False
 
@@ -87,13 +85,13 @@ class ListTable(StoredTable):
         self._next_sequence = next_sequence
         self._added = 0
         self._frozen_sequence = b""
-        """The number of the frozen parts, or of those that were frozen last."""
+        """The number of the parts that are frozen, or were frozen last."""
         self._clean_elements = 0
         self._expired = ExpiredScan(context, clock)
 
     def changed_part(self, key: Any, more: int) -> _Part:
-        """The part to which so many elements are added at once, written now."""
-        self._count_changes(1 + more)  # first, because it may write the part
+        """The part to add `more` elements to, marked as written now."""
+        self._count_changes(1 + more)  # first, because this may write the part
         part: _Part | None = self.changed.get(key)
         clock = self.clock
         now = 0 if clock is None else clock.now()
@@ -105,7 +103,7 @@ class ListTable(StoredTable):
         return part
 
     def replace(self, key: Any, elements: list[bytes], written_ms: int | None = None) -> None:
-        """Make these the whole list, written now or at that time."""
+        """Replace the whole list, marked as written now or at that time."""
         if not elements and self._was_never_stored(key):
             self.changed.pop(key, None)
             return
@@ -115,7 +113,6 @@ class ListTable(StoredTable):
         self._count_changes(1 + len(elements))
 
     def remove(self, key: Any) -> None:
-        """Forget the list of a key."""
         self.replace(key, [])
 
     def parts(self, key: Any) -> list[_Part]:
@@ -129,7 +126,7 @@ class ListTable(StoredTable):
                     return parts
         stored = self.clean.get(key)
         if stored is None and not self._is_complete:
-            # The database may have the frozen part already, which is read from memory until it is clean.
+            # The database may have the frozen part already; it is read from memory until it is clean.
             on_its_way = self._frozen_sequence if key in self.frozen else b""
             prefix = self.context.entry_keys.of_key(key)
             stored = [
@@ -142,7 +139,7 @@ class ListTable(StoredTable):
         return [*stored, *parts] if stored else parts
 
     def alive(self, parts: list[_Part], clock: TtlClock) -> list[_Part]:
-        """The parts that have not expired: none from before one that came when the list had expired."""
+        """The parts that have not expired; none from before a part that came when the list had expired."""
         if parts and clock.is_expired(parts[-1].last_ms, clock.now()):
             return []
         for i in range(len(parts) - 1, 0, -1):
@@ -151,7 +148,7 @@ class ListTable(StoredTable):
         return parts
 
     def _count_changes(self, more: int) -> None:
-        # Few keys may have long lists: elements are counted, not keys.
+        # Counts elements instead of keys: few keys may have long lists.
         self._added += more
         if self._added > self.check_at:
             self.grown()
@@ -216,5 +213,4 @@ class ListTable(StoredTable):
         return sum(map(len, change.elements))
 
     def expired_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
-        """All parts of lists that are too old."""
         return self._expired.list_entries(budget, now_ms)

@@ -1,7 +1,7 @@
-"""Maps in RocksDB: an entry of the database for each entry of a map, so that large maps are never read as a whole.
+"""Maps in RocksDB: one entry of the database per entry of a map, so that large maps are never read as a whole.
 
-The database's key is the stream's key followed by the serializer's bytes of the map's key; its value is that of the
-map's cell. In memory map keys and values are these bytes too. Iteration is in the order of the map keys' bytes.
+The key in the database is the stream's key followed by the serialized map key; the value is that of the map's cell. Map
+keys and values in memory are these bytes too. Iteration is in the order of the bytes of the map keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _map_key_of: Final = itemgetter(0)
 
 
 def map_key_form(keys: KeySerializer) -> MapKeyForm:
-    """Map keys as their bytes."""
+    """Keeps map keys as their bytes."""
     exact, adopt, to_bytes = keys.exact_class, keys.adopt, keys.to_bytes
     return MapKeyForm(
         lambda key: to_bytes(key if key.__class__ is exact else adopt(key)), release=keys.from_bytes
@@ -34,7 +34,7 @@ def map_key_form(keys: KeySerializer) -> MapKeyForm:
 
 
 class MapTable(MapGenerations, StoredTable):
-    """A map per key; clean are those entries that were used lately."""
+    """A map per key; `clean` has recently used entries."""
 
     def __init__(self, context: TableContext, clock: TtlClock | None, cells: CellBytes) -> None:
         super().__init__(context, clock)
@@ -46,12 +46,11 @@ class MapTable(MapGenerations, StoredTable):
     # ---- one entry ----
 
     def older_changes(self, key: Any) -> Iterable[Entries]:
-        """The frozen changes of a key."""
         changes = self.frozen.get(key)
         return () if changes is None else (changes,)
 
     def stored_entry(self, key: Any, map_key: Any) -> Any:
-        """One entry that is clean or in the database."""
+        """An entry in `clean` or in the database."""
         found = self.clean.get(key, _NOTHING).get(map_key, _ABSENT)
         if found is _ABSENT:
             if self._is_complete:
@@ -65,20 +64,19 @@ class MapTable(MapGenerations, StoredTable):
         return found
 
     def put_entry(self, key: Any, map_key: Any, cell: Any) -> None:
-        """Change one entry."""
         changes = self.changed.get(key)
         if changes is None:
             self.changed[key] = {map_key: cell}
         else:
             changes[map_key] = cell
-        self._added += 1  # few keys may have large maps: changes are counted, not keys
+        self._added += 1  # counts changes instead of keys: few keys may have large maps
         if self._added > self.check_at:
             self.grown()
 
     # ---- whole maps ----
 
     def entries(self, key: Any) -> Iterable[tuple[Any, Any]]:
-        """The entries of a key as they are now, by the bytes of their keys."""
+        """The entries of a key at this moment, in the order of the bytes of their keys."""
         newer, is_all = self.newer_entries(key)
         stored: Iterable[tuple[bytes, Any]] = ()
         if not is_all and self._is_complete:
@@ -92,7 +90,6 @@ class MapTable(MapGenerations, StoredTable):
         return (entry for entry in found if entry[1] is not REMOVED)
 
     def remove(self, key: Any) -> None:
-        """Forget all entries of a key."""
         if self._was_never_stored(key):
             self.changed.pop(key, None)
             return
@@ -141,5 +138,4 @@ class MapTable(MapGenerations, StoredTable):
         return sampled * len(change) // len(pairs)
 
     def expired_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
-        """Entries that are too old."""
         return self._expired.single_entries(budget, now_ms)

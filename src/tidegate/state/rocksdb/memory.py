@@ -1,7 +1,7 @@
 """The memory that all RocksDB state of a slot shares: `state.rocksdb.memory`.
 
-A slot is a process, so what is shared is kept here, per bound. One half is RocksDB's own: a block cache that also pays
-for the write buffers, the index and the filter blocks of every database. The other half belongs to the write-back
+A slot is a process, so this module holds what is shared, per bound. One half is for RocksDB: a block cache that is also
+charged for the write buffers, the index and the filter blocks of every database. The other half is for the write-back
 caches in front of the databases, in equal parts for those that are open.
 """
 
@@ -29,7 +29,7 @@ _LARGEST_WRITE_BUFFER = 32 << 20
 
 
 class RocksDBMemory:
-    """A bound on memory, for all who hold it. Any thread."""
+    """A bound on memory, shared by all its holders. Any thread."""
 
     def __init__(self, bound: int) -> None:
         self.bound = bound
@@ -41,7 +41,7 @@ class RocksDBMemory:
 
     @classmethod
     def shared(cls, bound: int) -> RocksDBMemory:
-        """The one of this process for this bound; gone when nobody holds it any more."""
+        """The one of this process for this bound; it lives as long as somebody holds it."""
         with _LOCK:
             memory = _SHARED.get(bound)
             if memory is None:
@@ -49,24 +49,24 @@ class RocksDBMemory:
             return memory
 
     def join(self) -> None:
-        """One more backend takes its part."""
+        """Count one more backend."""
         with _LOCK:
             self._members += 1
 
     def leave(self) -> None:
-        """One backend less."""
+        """Count one backend less."""
         with _LOCK:
             self._members -= 1
 
     @property
     def write_back_bytes(self) -> int:
-        """What the write-back caches of one backend may take now."""
+        """The memory that the write-back caches of one backend may use now."""
         return self.bound // 2 // max(1, self._members)
 
     def database_options(self) -> DatabaseOptions:
-        """Options for a database that takes its memory from here.
+        """Options for a database that uses this memory.
 
-        Universal compaction, late; `compaction` says why.
+        Universal compaction, late; see `compaction` for the reasons.
         """
         options = DatabaseOptions(raw_mode=True)
         options.create_if_missing(True)
@@ -94,7 +94,7 @@ class RocksDBMemory:
         table.set_block_cache(self._cache)
         table.set_cache_index_and_filter_blocks(True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-        # In parts: the cache is split into shards, and a filter that is larger than a shard would never be kept.
+        # Partitioned, because the cache is split into shards, and a filter larger than a shard would never be cached.
         table.set_index_type(BlockBasedIndexType.two_level_index_search())
         table.set_partition_filters(True)
         table.set_metadata_block_size(16 << 10)

@@ -1,7 +1,7 @@
-"""Pane tables in RocksDB: an entry for each key and pane, touched only when a snapshot writes what has changed.
+"""Pane tables in RocksDB: one entry per key and pane, used only when a snapshot writes changes.
 
-The database's key is the stream's key followed by the pane: 8 bytes, big-endian, plus 2**63. The value is the row as
-`RowBytes` writes it. The operator keeps the live rows, so nothing is read but in a restore.
+The key in the database is the stream's key followed by the pane: 8 bytes, big-endian, plus 2**63. The value is a row of
+`RowBytes`. The operator keeps the live rows, so only a restore reads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RocksDBPaneTable(PaneTable, Store):
     # ---- for the operator ----
 
     def restored(self) -> Iterator[PaneRows]:
-        """What the database has of this table."""
+        """The rows of this table in the database."""
         entries = self._context.entries()
         while chunk := list(islice(entries, _CHUNK)):
             found = [entry for entry, _ in chunk]
@@ -59,12 +59,12 @@ class RocksDBPaneTable(PaneTable, Store):
     # ---- generations ----
 
     def freeze(self) -> FrozenEntries | None:
-        """Nothing is copied: what was written does not change any more."""
+        """Without a copy: what was written does not change."""
         written, self._written = self._written, []
         return (lambda: self._entries(written)) if written else None
 
     def thaw(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: nothing is kept."""
 
     def _entries(self, written: list[tuple[PaneRows, PaneRows]]) -> Iterator[Entry]:
         for changed, removed in written:

@@ -1,8 +1,8 @@
-"""From the handles of a checkpoint to an open database that holds the subtask's key groups.
+"""Opens a database with the key groups of the subtask from the handles of a checkpoint.
 
-The handle that has most of them is downloaded and opened as it is; key groups of others are deleted from it by range.
-So the same parallelism, and a larger one, copy nothing, and the next checkpoint refers to the files that were
-restored. What belongs to this subtask in further handles is copied entry by entry.
+The handle that has most of them is downloaded and opened as it is; key groups of other subtasks are deleted from it by
+range. So with the same or a larger parallelism nothing is copied, and the next checkpoint refers to the restored files.
+From further handles, the entries of this subtask are copied one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidegate.storage.storage import CheckpointStorage
 
 @dataclass(frozen=True)
 class RestoredDatabase:
-    """An open database and what is known about it."""
+    """An open database and the facts about it."""
 
     database: Database
     schemas: list[StateSchema]
@@ -94,7 +94,7 @@ def _delete_foreign(database: Database, stored: KeyGroupRange, wanted: KeyGroupR
 def _merge_schemas(
     operator: str, schemas: list[StateSchema], others: Sequence[StateSchema]
 ) -> dict[int, int]:
-    """The state ids of another database, and which they are in this one."""
+    """Map the state ids of another database to those of this one."""
     ids = {schema.name: i for i, schema in enumerate(schemas, 1)}
     translation: dict[int, int] = {}
     for other_id, schema in enumerate(others, 1):

@@ -29,7 +29,7 @@ _PACKED: Final = b"\x00"
 
 
 class RowBytes:
-    """The rows of one schema."""
+    """Converts the rows of one schema to bytes and back."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._types: list[pa.DataType] = list(schema.types)
@@ -38,10 +38,9 @@ class RowBytes:
             fields += [(f"valid{i}", "u1"), (f"value{i}", _width(t) or "<u4")]
         self._head = np.dtype(fields)
         self._loose = [i for i, t in enumerate(self._types) if _width(t) is None]
-        """The columns of which the row's head has only the length."""
+        """The columns of which the head of a row has only the length."""
 
     def of_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """The bytes of each row."""
         heads = np.zeros(len(columns[0]) if columns else 0, self._head)
         heads["version"] = VERSION
         tails: list[list[bytes]] = []
@@ -84,7 +83,7 @@ class RowBytes:
 
 
 def _width(t: pa.DataType) -> str | None:
-    """The numpy type of a fixed-width value in a row; None for all others."""
+    """The numpy type of a fixed-width value in a row; None for other types."""
     if pa.types.is_boolean(t):
         return "u1"
     if pa.types.is_primitive(t) or pa.types.is_decimal(t) or pa.types.is_fixed_size_binary(t):
@@ -93,7 +92,7 @@ def _width(t: pa.DataType) -> str | None:
 
 
 def _fixed(column: pa.Array) -> npt.NDArray[Any]:
-    """Fixed-width values; anything where the row is null."""
+    """Fixed-width values; undefined for null rows."""
     t = column.type
     if pa.types.is_boolean(t):
         return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
@@ -112,7 +111,7 @@ def _from_fixed(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_], t: pa.Da
 
 
 def _cells(column: pa.Array, t: pa.DataType) -> list[bytes]:
-    """The bytes of each value; none where it is null."""
+    """The bytes of each value; empty if it is null."""
     if is_bytes_like(t):
         texts: list[bytes] = column.cast(pa.large_binary()).fill_null(b"").to_pylist()
         return texts

@@ -1,16 +1,15 @@
-"""What the row states in RocksDB have in common: three generations of cells in memory, the database below them.
+"""The common part of row states in RocksDB: three generations of cells in memory, and the database below them.
 
-    changed   written since the last snapshot or spill; the database does not have it
-    frozen    on its way to the database
-    clean     as in the database: what was written or read lately
+    changed   written since the last snapshot or spill; not in the database
+    frozen    being written to the database
+    clean     as in the database: written or read recently
 
-A key is looked for in this order, then in the database - unless the three hold everything that was ever written (a
-state that began empty and fits into memory): then it is nowhere. When the clean ones become too many they are
+A key is looked up in this order, then in the database; unless the three hold everything that was ever written (a state
+that started empty and fits into memory): then the key does not exist. When there are too many clean cells, they are
 dropped.
 
-Numbers, text and binary are kept in memory as they are, all else as the serializer's bytes: they cannot be changed by
-the user, and tell how much memory they take. With a time to live a stored value stands after the time when it was last
-written, 8 bytes.
+Numbers, text and binary are kept in memory as they are, all else as the serializer's bytes: the user cannot change
+these, and their size is known. With a time to live, a stored value comes after the time of its last write, 8 bytes.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ STAMP_BYTES: Final = 8
 _MOST_CHANGED: Final = 50_000
 _FEWEST: Final = 16
 _ENTRY_BYTES: Final = 250
-"""About what an entry takes in a dict: the key, a small value and the slots."""
+"""Roughly the memory of a dict entry: the key, a small value and the slots."""
 _SAMPLES: Final = 16
 
 
 def stamp(written_ms: int) -> bytes:
-    """A time as the bytes before a value."""
+    """The 8 bytes of a time before a value."""
     return written_ms.to_bytes(STAMP_BYTES, "little", signed=True)
 
 
 def stamped(data: bytes, position: int = 0) -> int:
-    """The time before a value."""
+    """Read the time before a value."""
     return int.from_bytes(data[position : position + STAMP_BYTES], "little", signed=True)
 
 
 @dataclass(frozen=True)
 class TableContext:
-    """What a table needs."""
+    """What a table needs of its backend."""
 
     database: Database
     write_back: WriteBack
@@ -60,16 +59,16 @@ class TableContext:
     key_groups: KeyGroupRange
     memory_bytes: Callable[[], int]
     is_empty: bool
-    """Whether the database has nothing of this state yet."""
+    """Whether the database has no entry of this state yet."""
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """The database's entries of this state, by key group."""
+        """The entries of this state in the database, by key group."""
         for group in range(self.key_groups.start, self.key_groups.end + 1):
             yield from self.database.scan(*self.entry_keys.range_of_group(group))
 
 
 class CellBytes:
-    """Between the values of one state, what is kept of them in cells, and the bytes in the database."""
+    """Converts between the values of one state, what is kept of them in cells, and the bytes in the database."""
 
     def __init__(self, serializer: ValueSerializer, has_ttl: bool, always_bytes: bool = False) -> None:
         self._serializer = serializer
@@ -85,9 +84,9 @@ class CellBytes:
             to_bytes = from_bytes = itself
         self.to_bytes = to_bytes
         self.encode: Callable[[Any], bytes] = to_bytes
-        """The database's bytes of a cell."""
+        """Returns the database bytes of a cell."""
         self.decode: Callable[[bytes], Any] = from_bytes
-        """The cell of the database's bytes."""
+        """Returns the cell of database bytes."""
         self.kept: Callable[[Any], Any] = itself
         """What is kept in a cell."""
         if has_ttl:
@@ -96,11 +95,10 @@ class CellBytes:
             self.kept = lambda cell: cell[1]
 
     def size(self, cell: Any) -> int:
-        """About the bytes of a cell."""
+        """Roughly the bytes of a cell."""
         return 0 if cell is REMOVED else len(self.to_bytes(self.kept(cell)))
 
     def adopt(self, value: Any) -> bytes:
-        """The bytes of a value."""
         if type(value) is not self._serializer.exact_class:
             value = self._serializer.adopt(value)
         try:
@@ -108,15 +106,15 @@ class CellBytes:
         except SchemaError:
             raise
         except Exception:
-            self._serializer.to_column([value])  # says what is wrong
+            self._serializer.to_column([value])  # raises an error that says what is wrong
             raise
 
 
 class StoredTable(Generations, Store):
-    """The three generations of one state. Subclasses say what a cell is, and how it becomes entries."""
+    """The three generations of one state. Subclasses define what a cell is, and how it becomes entries."""
 
     is_exact = True
-    """Whether a key that has entries in the database has something, but for what has expired."""
+    """Whether a key with entries in the database has a value, unless it has expired."""
 
     def __init__(self, context: TableContext, clock: TtlClock | None, is_sized: bool = False) -> None:
         super().__init__()
@@ -133,7 +131,7 @@ class StoredTable(Generations, Store):
     # ---- generations ----
 
     def freeze(self) -> Callable[[], Iterable[Entry]] | None:
-        """Changes become frozen ones, in no time."""
+        """Make changes frozen ones, in constant time."""
         if not self.changed:
             return None
         frozen = self.frozen = self.changed
@@ -143,7 +141,7 @@ class StoredTable(Generations, Store):
         return self._frozen_entries(frozen)
 
     def thaw(self) -> None:
-        """Frozen changes become clean ones."""
+        """Make frozen changes clean ones."""
         frozen, self.frozen = self.frozen, {}
         self._make_clean(frozen)
         if self._clean_size() > self._most_clean:
@@ -151,7 +149,7 @@ class StoredTable(Generations, Store):
             self._is_complete = False
 
     def grown(self) -> None:
-        """There are more changes than at the last look: write them if they are too many."""
+        """Write the changes if there are too many."""
         share = self.context.memory_bytes() // 2
         key_bytes = _ENTRY_BYTES
         if not self._is_sized:
@@ -168,7 +166,7 @@ class StoredTable(Generations, Store):
         return self._is_complete and key not in self.frozen and key not in self.clean
 
     def _change_count(self) -> int:
-        """How many changes there are: at most one per key, unless a subclass counts better."""
+        """The number of changes: at most one per key, unless a subclass counts more precisely."""
         return len(self.changed)
 
     def _remember(self, key: Any, clean: Any) -> None:
@@ -182,19 +180,19 @@ class StoredTable(Generations, Store):
 
     @abstractmethod
     def _frozen_entries(self, frozen: Entries) -> Callable[[], Iterable[Entry]]:
-        """The entries of frozen changes, which do not change any more."""
+        """The entries of frozen changes, which are immutable."""
 
     @abstractmethod
     def _make_clean(self, frozen: Entries) -> None:
-        """Bring what was frozen into what is clean."""
+        """Move frozen changes to the clean cells."""
 
     @abstractmethod
     def _change_bytes(self, change: Any) -> int:
-        """About the bytes of one change."""
+        """Roughly the bytes of one change."""
 
     @abstractmethod
     def expired_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
-        """Deletions of what has expired by then, of about so many entries; goes on where it stopped.
+        """Deletions of about `budget` expired entries; continues where the last call stopped.
 
         Runs in the asynchronous part; `now_ms` is the time of the barrier.
         """

@@ -1,7 +1,8 @@
-"""The way back from entries to keys: which keys have something in a state. For rules that are applied to all of them.
+"""From entries back to keys: which keys have something in a state, for functions that are applied to all keys.
 
-`key_bytes` writes a key as its hash sees it, which forgets whether an integer was a bool, or how fine a timestamp was;
-the stream's key type knows. So parts are read by the type of their column, and made to keys as a restore makes them.
+`key_bytes` writes a key in the form of its hash, which does not say whether an integer was a bool, or the unit of a
+timestamp; the key type of the stream does. So each part is read by the type of its column, and keys are made as in a
+restore.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ _MICROS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 class StoredKeys:
-    """Reads the keys of one stream's key type."""
+    """Reads keys of the key type of one stream."""
 
     def __init__(self, key_type: RecordType) -> None:
         self._serializer = KeySerializer(key_type)
         self._types: list[pa.DataType] = list(key_type.schema.types)
 
     def of_entries(self, entries: Iterable[bytes]) -> Iterator[Any]:
-        """The keys of entries in the database's order, each once."""
+        """The keys of entries in the order of the database, each once."""
         waiting = self._parts(entries)
         while chunk := list(islice(waiting, _CHUNK)):
             columns = [pa.array(c, t) for c, t in zip(zip(*chunk, strict=True), self._types, strict=True)]
             yield from self._serializer.from_column(self._serializer.join(columns))
 
     def columns_of(self, entries: list[bytes], tail: int) -> list[pa.Array]:
-        """The key columns of entries, a row for each, that have so many bytes behind the key."""
+        """The key columns of entries, one row each; `tail` bytes follow the key in each entry."""
         types = self._types
         if len(types) == 1 and pa.types.is_string(types[0]) and all(e[_HEAD] == codecs.TEXT for e in entries):
             start = _HEAD + 1 + _LENGTH.size
@@ -59,7 +60,7 @@ class StoredKeys:
     def _parts(self, entries: Iterable[bytes]) -> Iterator[list[Any]]:
         previous = b""
         for entry in entries:
-            if previous and entry.startswith(previous):  # keys delimit themselves: it is the same one
+            if previous and entry.startswith(previous):  # keys are self-delimiting, so it is the same key
                 continue
             parts, end = self._read_key(entry)
             previous = entry[:end]
@@ -82,7 +83,7 @@ def _read_parts(data: bytes, position: int, types: Iterable[pa.DataType]) -> tup
 
 
 def _read(data: bytes, position: int, kind: pa.DataType) -> tuple[Any, int]:
-    """One part, as `pyarrow.array` takes it for its type, and where the next one begins."""
+    """One part, as `pyarrow.array` accepts it for its type, and the position of the next one."""
     tag = data[position]
     position += 1
     if tag == codecs.NULL:

@@ -17,7 +17,7 @@ _CHUNK: Final = 4096
 
 
 class ValueTable(ValueGenerations, StoredTable):
-    """A cell per key, an entry of the database for each."""
+    """A cell per key; each is one entry of the database."""
 
     def __init__(self, context: TableContext, clock: TtlClock | None, cells: CellBytes) -> None:
         super().__init__(context, clock, cells.is_sized)
@@ -26,11 +26,10 @@ class ValueTable(ValueGenerations, StoredTable):
 
     @property
     def has_older(self) -> bool:
-        """Whether there may be cells that are not in `changed`."""
         return bool(self.frozen or self.clean or not self._is_complete)
 
     def load(self, key: Any) -> Any:
-        """What frozen and clean cells and the database have, or `REMOVED`."""
+        """The cell in `frozen`, in `clean` or in the database, or `REMOVED`."""
         found = self.frozen.get(key, _ABSENT)
         if found is _ABSENT:
             found = self.clean.get(key, _ABSENT)
@@ -39,7 +38,6 @@ class ValueTable(ValueGenerations, StoredTable):
         return found
 
     def put(self, key: Any, cell: Any) -> None:
-        """Change the cell of a key."""
         changed = self.changed
         changed[key] = cell
         if len(changed) > self.check_at:
@@ -52,7 +50,6 @@ class ValueTable(ValueGenerations, StoredTable):
         return found
 
     def expired_entries(self, budget: int, now_ms: int) -> Iterator[Entry]:
-        """Values that are too old."""
         return self._expired.single_entries(budget, now_ms)
 
     def _frozen_entries(self, frozen: Entries) -> Callable[[], Iterable[Entry]]:

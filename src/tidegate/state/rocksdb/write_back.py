@@ -1,12 +1,12 @@
-"""What is changed and not yet in the database: the write-back caches of one backend, and how they get there.
+"""Write-back: the changes of one backend that are not in the database yet, and how they get there.
 
-A store (one per state) keeps its changes in memory. They go to the database together: when there are too many of them,
-and for a snapshot. For a snapshot the changes are only *frozen* in the synchronous part, which costs next to nothing;
-the asynchronous part writes them, flushes and makes the local checkpoint, while the mailbox thread goes on with fresh
-changes and still reads the frozen ones from memory.
+A store (one per state) keeps its changes in memory. They are written together: when there are too many, and for a
+snapshot. For a snapshot the synchronous part only *freezes* the changes, which costs almost nothing. The asynchronous
+part writes them, flushes and makes the local checkpoint, while the mailbox thread continues with new changes and still
+reads the frozen ones from memory.
 
-So the rule is: while there are frozen writes, nothing newer gets into the database. Whoever needs it (a store that is
-full, the next snapshot) settles them first: it does what the asynchronous part has not done yet, or waits for it.
+So the rule is: while there are frozen writes, nothing newer gets into the database. A store that is full, or the next
+snapshot, settles them first: it does what the asynchronous part has not done yet, or waits for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from threading import Lock
 from tidegate.state.rocksdb.database import Database, Entry, RocksDBError
 
 FrozenEntries = Callable[[], Iterable[Entry]]
-"""Makes the entries to write, on any thread; again after a failure."""
+"""Makes the entries to write, on any thread; called again after a failure."""
 
 
 class Store(ABC):
@@ -27,15 +27,15 @@ class Store(ABC):
 
     @abstractmethod
     def freeze(self) -> FrozenEntries | None:
-        """Begin with new changes; what there was stays readable until `thaw`. None: there was nothing."""
+        """Start with new changes; the old ones stay readable until `thaw`. None: there were none."""
 
     @abstractmethod
     def thaw(self) -> None:
-        """What was frozen is in the database now."""
+        """The database has the frozen changes now."""
 
 
 class FrozenWrites:
-    """The changes up to one moment, on their way to the database, and the local checkpoint behind them."""
+    """The changes up to one moment, being written to the database, and the local checkpoint that follows them."""
 
     def __init__(
         self, database: Database, entries: list[FrozenEntries], clean_up: Callable[[], Iterable[Entry]] | None
@@ -49,14 +49,14 @@ class FrozenWrites:
         self.written = False
 
     def want_checkpoint(self, path: str) -> None:
-        """Make a local checkpoint at this path once they are written. Before any other thread knows of it."""
+        """Make a local checkpoint at this path after the writes. Call it before another thread knows of them."""
         self._path = path
 
     def write(self) -> None:
-        """Write them and make the local checkpoint, if that has not been done yet. Any thread.
+        """Write them and make the local checkpoint, unless that was done already. Any thread.
 
-        A failure to write is raised, and they stay unwritten. A failure of the local checkpoint alone is kept for
-        `checkpoint_path`: the state is none the worse for it.
+        If writing fails, the error is raised and they stay unwritten. If only the local checkpoint fails, the error is
+        kept for `checkpoint_path`: the state is not affected.
         """
         with self._lock:
             if not self.written:
@@ -73,7 +73,7 @@ class FrozenWrites:
                         self._failure = e
 
     def checkpoint_path(self) -> str:
-        """Where the local checkpoint is; the error if there is none."""
+        """The path of the local checkpoint; raises the error if there is none."""
         self.write()
         path, failure = self._path, self._failure
         if failure is not None:
@@ -83,12 +83,12 @@ class FrozenWrites:
         return path
 
     def wait(self) -> None:
-        """Nobody is writing them afterwards."""
+        """Wait until no thread is writing them."""
         with self._lock:
             pass
 
     def discard_checkpoint(self) -> None:
-        """The local checkpoint is not needed (any more). One that is just being made is left to its maker."""
+        """The local checkpoint is not needed (any more). One that is just being made is left to its thread."""
         if self._lock.acquire(blocking=False):
             path, self._path = self._path, None
             self._lock.release()
@@ -105,18 +105,17 @@ class WriteBack:
         self._frozen: FrozenWrites | None = None
 
     def add(self, store: Store) -> None:
-        """One more state."""
         self._stores.append(store)
 
     def freeze(self, clean_up: Callable[[], Iterable[Entry]] | None = None) -> FrozenWrites:
-        """Freeze all changes; `clean_up` makes further entries once they are written."""
+        """Freeze all changes; `clean_up` makes further entries after they are written."""
         self.settle()
         made = [store.freeze() for store in self._stores]
         self._frozen = FrozenWrites(self._database, [m for m in made if m is not None], clean_up)
         return self._frozen
 
     def settle(self) -> None:
-        """What is frozen is in the database afterwards."""
+        """Make sure that the database has what is frozen."""
         if self._frozen is not None:
             self._frozen.write()
             self._frozen = None
@@ -124,11 +123,11 @@ class WriteBack:
                 store.thaw()
 
     def close(self) -> None:
-        """Nobody uses the database afterwards, unless a later call fails because it is closed."""
+        """Wait until no thread uses the database. A call that comes later fails, because the database is closed."""
         if self._frozen is not None:
             self._frozen.wait()
 
     def spill(self) -> None:
-        """All changes are in the database afterwards."""
+        """Write all changes to the database."""
         self.freeze()
         self.settle()
