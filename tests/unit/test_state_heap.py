@@ -237,15 +237,6 @@ def test_files_of_a_newer_version_are_refused(cluster: Cluster) -> None:
         cluster.subtask(restore=[changed])
 
 
-def test_state_of_the_other_backend_is_refused_with_both_names(cluster: Cluster) -> None:
-    task = cluster.subtask()
-    task.state(ValueState(int))
-    handle = task.checkpoint(1)
-    foreign = type(handle)("rocksdb", handle.key_groups, handle.states, handle.files, handle.bytes_new)
-    with pytest.raises(StateCompatibilityError, match=r"(?s)'counter'.*rocksdb.*heap.*state.backend=rocksdb"):
-        cluster.subtask(restore=[foreign])
-
-
 def test_a_snapshot_that_was_given_up_is_not_written(cluster: Cluster) -> None:
     task = cluster.subtask()
     state = task.state(ValueState(int))

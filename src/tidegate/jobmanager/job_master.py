@@ -39,7 +39,7 @@ from tidegate.jobmanager.events import AttemptResult, Event
 from tidegate.jobmanager.execution_graph import ExecutionGraph
 from tidegate.jobmanager.failures import Failure, FailureCollector
 from tidegate.jobmanager.growing_counts import GrowingCounts
-from tidegate.jobmanager.slots import Slot, SlotDescription, SlotState, SlotTable
+from tidegate.jobmanager.slots import SlotDescription, SlotRecord, SlotState, SlotTable
 from tidegate.jobmanager.watermark_alignment import WatermarkGroups
 from tidegate.metrics.event_time import drop_words
 from tidegate.protocol import messages as m
@@ -265,7 +265,7 @@ class JobMaster:
         if known is not None or stranger or self._gang == "none":
             self._do(ev.CloseSlot(slot))
             return
-        self._slots.add(slot, Slot(message.address, message.executor, now_ms))
+        self._slots.add(slot, SlotRecord(message.address, message.executor, now_ms))
         if self.status is not _J.WAITING_FOR_SLOTS:
             self._send(slot, m.Cancel(self._stop_reason))
         elif self._slots.all_live:
@@ -390,7 +390,7 @@ class JobMaster:
             self._collected[(operator, subtask)] = sequence
             self._do(ev.DeliverCollected(operator, subtask, sequence, data))
 
-    def _on_slot_finished(self, slot: SlotId, record: Slot, now_ms: int) -> None:
+    def _on_slot_finished(self, slot: SlotId, record: SlotRecord, now_ms: int) -> None:
         unfinished = self.graph.unfinished(slot)
         if unfinished and self._is_going:
             said = ", ".join(f"{e.machine.subject} is {e.state.value}" for e in unfinished)
@@ -582,7 +582,7 @@ class JobMaster:
             return False
         return self.status is _J.RUNNING
 
-    def _running_in(self, slot: SlotId, record: Slot) -> list[str]:
+    def _running_in(self, slot: SlotId, record: SlotRecord) -> list[str]:
         return self.graph.operator_names(slot) if record.state is SlotState.RUNNING else []
 
     def _name(self, slot: SlotId) -> str:

@@ -23,7 +23,7 @@ class SlotState(enum.Enum):
 
 
 @dataclass(eq=False)
-class Slot:
+class SlotRecord:
     """A registered slot; owned by the JobMaster."""
 
     address: SlotAddress
@@ -65,16 +65,16 @@ class SlotTable:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._slots: dict[SlotId, Slot] = {}
+        self._slots: dict[SlotId, SlotRecord] = {}
 
-    def __iter__(self) -> Iterator[tuple[SlotId, Slot]]:
+    def __iter__(self) -> Iterator[tuple[SlotId, SlotRecord]]:
         return iter(sorted(self._slots.items()))
 
-    def get(self, slot: SlotId) -> Slot | None:
+    def get(self, slot: SlotId) -> SlotRecord | None:
         """A slot that has registered, whether it still lives or not."""
         return self._slots.get(slot)
 
-    def add(self, slot: SlotId, record: Slot) -> None:
+    def add(self, slot: SlotId, record: SlotRecord) -> None:
         self._slots[slot] = record
 
     def missing(self) -> list[SlotId]:
@@ -105,7 +105,7 @@ class SlotTable:
         for record in self._slots.values():
             record.last_heard_ms = now_ms
 
-    def newly_silent(self, now_ms: int, timeout_ms: int) -> list[tuple[SlotId, Slot, int]]:
+    def newly_silent(self, now_ms: int, timeout_ms: int) -> list[tuple[SlotId, SlotRecord, int]]:
         """Living slots that have been silent for too long, and for how long; each is named once per silence."""
         found = []
         for slot, record in self:

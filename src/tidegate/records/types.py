@@ -125,10 +125,18 @@ class RecordType(ABC):
             )
         return index
 
+    @property
+    def class_name(self) -> str:
+        """The name of the Python class of the records, where the columns alone do not tell it.
+
+        Not the class: one that a script defines is another object in each process that unpickles it.
+        """
+        return ""
+
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, RecordType)
-            and self.describe() == other.describe()
+            isinstance(other, type(self))
+            and self.class_name == other.class_name
             and bool(self.schema.equals(other.schema))
         )
 
@@ -176,6 +184,10 @@ class ScalarType(RecordType):
         if self.schema.field(0).nullable:
             extra += (type(None),)
         _check_classes(rows, (self.python_type, *extra), self)
+
+    @property
+    def class_name(self) -> str:
+        return self.python_type.__name__
 
     def describe(self) -> str:
         plain = self.python_type in (object, list, dict)
@@ -234,6 +246,10 @@ class StructType(RecordType):
     def exact_class(self) -> type | None:
         """The class all of whose instances are valid records; None if the class alone does not tell."""
         return self.record_class.row_class if self.record_class.says_all else None
+
+    @property
+    def class_name(self) -> str:
+        return self.python_class.__name__
 
     def describe(self) -> str:
         return f"{self.python_class.__name__}({_describe_schema(self.schema)})"

@@ -156,7 +156,7 @@ class PaneTable(ABC):
 
 
 @dataclass
-class EventTime:
+class EventClock:
     """The watermarks that the state of a subtask has seen, in this attempt and before. Mailbox thread only."""
 
     now_ms: int = NO_WATERMARK
@@ -169,7 +169,7 @@ class EventTime:
             self.first_ms = self.now_ms
 
     @classmethod
-    def of_all(cls, restored: Sequence[EventTime]) -> EventTime:
+    def of_all(cls, restored: Sequence[EventClock]) -> EventClock:
         """The time of a subtask that takes over the state of several, chosen so that nothing expires too early."""
         now_ms = min((r.now_ms for r in restored), default=NO_WATERMARK)
         if now_ms == NO_WATERMARK:  # one of them has not seen a watermark yet
@@ -185,7 +185,7 @@ class KeyedStateBackend(ABC):
 
     def __init__(self, context: BackendContext) -> None:
         self.context = context
-        self.event_time = EventTime()
+        self.event_time = EventClock()
         """The operator's watermark, for state with a time to live in event time."""
         # No default on the class: CPython 3.11 would look there first, each time, for 20 ns.
         self.current_key: Any = NO_KEY

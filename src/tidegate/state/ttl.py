@@ -14,7 +14,7 @@ from typing import Final
 
 from tidegate.api.state import StateTtl
 from tidegate.core.clock import Clock
-from tidegate.state.backend import NO_WATERMARK, EventTime
+from tidegate.state.backend import NO_WATERMARK, EventClock
 
 _BUCKETS: Final = 16
 
@@ -22,7 +22,7 @@ _BUCKETS: Final = 16
 class TtlClock:
     """The clock of one state with a time to live."""
 
-    def __init__(self, ttl: StateTtl, clock: Clock, event_time: EventTime) -> None:
+    def __init__(self, ttl: StateTtl, clock: Clock, event_time: EventClock) -> None:
         self.duration_ms = ttl.duration_ms
         self.refresh_on_read = ttl.refresh_on_read
         self.is_event_time = ttl.time == "event"

@@ -20,7 +20,7 @@ from tidegate.api.state import KeyedState
 from tidegate.core.errors import CheckpointError, ProgramError, StateCompatibilityError
 from tidegate.records import type_hints
 from tidegate.snapshot.handles import KeyedStateHandle, StateFile, StateSchema
-from tidegate.state.backend import NO_KEY, AsyncPart, BackendContext, ColumnArray, EventTime
+from tidegate.state.backend import NO_KEY, AsyncPart, BackendContext, ColumnArray, EventClock
 from tidegate.state.cells import DeclaredState, KeptForm, MapKeyForm, ValueCells
 from tidegate.state.generations import ValueGenerations
 from tidegate.state.heap.columns import ColumnStore
@@ -164,7 +164,7 @@ class HeapBackend(LayeredBackend):
         context = self.context
         if self._keys is None and handles:
             raise self._untyped_keys()
-        times: list[EventTime] = []
+        times: list[EventClock] = []
         for handle in handles:
             self._check_schemas(handle)
             files: dict[str, list[StoredRows]] = {}
@@ -176,11 +176,11 @@ class HeapBackend(LayeredBackend):
             marks = [rows[-1].marks for rows in files.values() if rows[-1].marks is not None]
             if marks:  # a state not declared in the last attempt has older marks
                 newest = max(marks, key=lambda m: m.now_ms)
-                times.append(EventTime(newest.now_ms, newest.first_ms))
+                times.append(EventClock(newest.now_ms, newest.first_ms))
         if len(handles) == 1 and handles[0].range == context.key_groups:
             for name, (rows,) in self._restored.items():
                 self._chains[name] = tuple(r.file for r in rows)
-        self.event_time = EventTime.of_all(times)
+        self.event_time = EventClock.of_all(times)
         for name, schema in self._schemas.items():
             self._stores[name] = _Undeclared(schema, self._restored.get(name, []))
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tidegate.core.errors import ProgramError
 from tidegate.snapshot.handles import KeyedStateHandle, StateSchema
-from tidegate.state.backend import NO_WATERMARK, AsyncPart, BackendContext, ColumnArray, EventTime
+from tidegate.state.backend import NO_WATERMARK, AsyncPart, BackendContext, ColumnArray, EventClock
 from tidegate.state.cells import DeclaredState, KeptForm
 from tidegate.state.layered_backend import LayeredBackend, RowCells
 from tidegate.state.rocksdb.columns import RocksDBColumnTable
@@ -165,7 +165,7 @@ class RocksDBBackend(LayeredBackend):
         self._restored_states = len(restored.schemas)
         self._files.restored(restored.files)
         self._list_sequence = max(memo.list_sequence for memo in restored.memos)
-        self.event_time = EventTime.of_all([_event_time_of(memo) for memo in restored.memos])
+        self.event_time = EventClock.of_all([_event_time_of(memo) for memo in restored.memos])
 
     def snapshot(self, checkpoint_id: int) -> AsyncPart:
         """Freeze the changes; the result writes them and uploads new files."""
@@ -238,8 +238,8 @@ class RocksDBBackend(LayeredBackend):
         self._open.clear()
 
 
-def _event_time_of(memo: Memo) -> EventTime:
-    return EventTime(
+def _event_time_of(memo: Memo) -> EventClock:
+    return EventClock(
         NO_WATERMARK if memo.watermark_ms is None else memo.watermark_ms,
         NO_WATERMARK if memo.first_watermark_ms is None else memo.first_watermark_ms,
     )
