@@ -225,6 +225,7 @@ class TakeEvery(Operation):
 
     kind = "every"
     keeps_type = True
+    keeps_state = True
     n: int
 
     def detail(self):
@@ -242,12 +243,15 @@ class SamplingOperator(Operator):
     """Counts records over batches."""
 
     def open(self):
-        self._seen = 0
+        self._seen = sum(map(int, self.context.states.entries("seen")))
 
     def process(self, batch, input_index):
         for i in range(-self._seen % self.operation.n, len(batch), self.operation.n):
             self.context.emit(batch.slice(i, 1))
         self._seen += len(batch)
+
+    def snapshot(self, checkpoint_id):
+        self.context.states.put_entries("seen", [str(self._seen).encode()])
 ''',
     },
     edits=(
@@ -336,9 +340,9 @@ class SlotGreeted(msgspec.Struct, frozen=True, tag=True):
 """,
         ),
         Edit(
-            "taskmanager/slot_process.py",
-            "                    self.slot = self._make(message)\n",
-            """                    self._send(m.SlotGreeted(f"the moon is {self.slot._options.moon_phase}"))
+            "taskmanager/slot.py",
+            '        """Open every task; reports INITIALIZING, then RUNNING, or the failure."""\n',
+            """        self._send_message(m.SlotGreeted(f"the moon is {self._options.moon_phase}"))
 """,
         ),
     ),

@@ -30,6 +30,7 @@ from tidegate import (
 )
 from tidegate.api.column_cuts import ColumnCut, SessionGap, Slices
 from tidegate.api.triggers import CountTrigger, ProcessingTimeTrigger, PurgingTrigger
+from tidegate.core.errors import ProgramError
 from tidegate.graph.blobs import dump_blob, load_blob
 from tidegate.program.window_operations import AggregateWindow
 
@@ -214,3 +215,17 @@ def test_a_source_reads_what_an_assigner_of_the_users_may_look_at() -> None:
     )
     clicks.window_all(Own()).aggregate(n=Count(), total=Sum("price")).print()
     assert graph_of(env).nodes[0].output_type.names == ["user", "price", "ts"]
+
+
+@pytest.mark.parametrize(
+    ("make", "written"),
+    [
+        (lambda: Slices("5 s", "5 s"), "size_ms='5 s'"),  # type: ignore[arg-type]
+        (lambda: Slices(5_000, 0), "step_ms=0"),
+        (lambda: Slices(5_000, 5_000, 0.5), "offset_ms=0.5"),  # type: ignore[arg-type]
+        (lambda: SessionGap(-1), "gap_ms=-1"),
+    ],
+)
+def test_a_cut_takes_whole_milliseconds_alone(make, written):
+    with pytest.raises(ProgramError, match=rf"\({written}\): write whole milliseconds"):
+        make()

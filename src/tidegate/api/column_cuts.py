@@ -9,9 +9,20 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tidegate.core.errors import ProgramError
+
 Timestamps = npt.NDArray[np.int64]
 AssignArray = Callable[[Timestamps], tuple[Timestamps, Timestamps]]
 """Returns the start and the end of the window of each timestamp."""
+
+
+def _check_ms(cut: object, name: str, *, positive: bool = True) -> None:
+    value = getattr(cut, name)
+    if type(value) is not int or (positive and value < 1):
+        least = ", 1 or more" if positive else ""
+        raise ProgramError(
+            f"{type(cut).__name__}({name}={value!r}): write whole milliseconds{least}, such as {name}=5_000"
+        )
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,11 @@ class Slices:
     time_zone: str | None = None
     assign: AssignArray | None = field(default=None, compare=False)
 
+    def __post_init__(self) -> None:
+        _check_ms(self, "size_ms")
+        _check_ms(self, "step_ms")
+        _check_ms(self, "offset_ms", positive=False)
+
     def identity(self) -> str:
         """Identify these slices; durable, since it is part of the schema of window state."""
         text = f"slices of {self.size_ms} every {self.step_ms} from {self.offset_ms} ms"
@@ -47,6 +63,9 @@ class SessionGap:
     has_partials: ClassVar[bool] = False
     """Whether a record is late, and which window it is in, depends on all others of its key."""
     gap_ms: int
+
+    def __post_init__(self) -> None:
+        _check_ms(self, "gap_ms")
 
     def identity(self) -> str:
         """Identify these sessions; durable, since it is part of the schema of window state."""

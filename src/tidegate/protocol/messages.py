@@ -285,18 +285,17 @@ SlotMessage = (
 )
 CheckpointMessage = AcknowledgeCheckpoint | DeclineCheckpoint | TaskDrained
 """Messages from slots to the CheckpointCoordinator."""
-MasterMessage = (
-    Deploy
-    | AssignSplits
+TaskMessage = (
+    AssignSplits
     | NoMoreSplits
     | AlignWatermarks
     | CollectedTaken
     | TriggerCheckpoint
     | NotifyCheckpointComplete
     | NotifyCheckpointAborted
-    | MasterHeartbeat
-    | Cancel
 )
+"""Messages from the JobManager to the tasks of a slot that runs."""
+MasterMessage = Deploy | Cancel | MasterHeartbeat | TaskMessage
 
 _slot_decoder = msgspec.msgpack.Decoder(SlotMessage)
 _master_decoder = msgspec.msgpack.Decoder(MasterMessage)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import msgspec
 
@@ -24,6 +24,7 @@ from tidegate.graph.blobs import load_in_slot
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex
 from tidegate.metrics.registry import TaskMetrics
 from tidegate.operators.failures import OperatorError, describe_error, user_traceback
+from tidegate.operators.source import SourceOperator
 from tidegate.program.partitioning import Partitioning
 from tidegate.protocol import messages as m
 from tidegate.protocol.frames import BATCH, CREDIT, EVENT, DataHeader, data_header
@@ -235,40 +236,39 @@ class Slot:
         times = [t.wake_at_ns for t in self.tasks if not t.is_finished]
         return min((t for t in times if t is not None), default=None)
 
-    def receive_message(self, message: m.MasterMessage) -> None:
-        """A message of the JobManager for one of the tasks."""
-        if isinstance(message, m.CollectedTaken):
-            self._collect_taken[(message.operator, message.subtask)] = message.sequence
-            return
-        if isinstance(message, m.AlignWatermarks):
-            for each in self.tasks:
-                if each.chain.source is not None and each.chain.source.align(
-                    message.group, message.watermark_ms
-                ):
-                    each.wake()
-            return
-        if isinstance(message, m.TriggerCheckpoint):
-            barrier = CheckpointBarrier(
-                message.checkpoint_id, message.timestamp_ms, self._options.checkpoint_unaligned
-            )
-            self._for_each_task(lambda task: task.trigger(barrier))
-        elif isinstance(message, m.NotifyCheckpointComplete):
-            self._for_each_task(lambda task: task.checkpoint_completed(message.checkpoint_id, message.final))
-        elif isinstance(message, m.NotifyCheckpointAborted):
-            self._for_each_task(lambda task: task.checkpoint_aborted(message.checkpoint_id))
-        elif isinstance(message, (m.AssignSplits, m.NoMoreSplits)):
-            task = self._by_operator.get((message.operator, message.subtask))
-            if task is None or task.chain.source is None:
-                raise ProtocolError(
-                    f"no source {message.operator} subtask {message.subtask} in slot {self.slot_id}"
-                )
-            source = task.chain.source
-            if isinstance(message, m.AssignSplits):
-                splits = message.splits
-                self._guarded(task.id, lambda: task.order(lambda: source.add_splits(list(splits))))
-            else:
-                self._guarded(task.id, lambda: task.order(source.no_more_splits))
-            task.wake()
+    def receive_message(self, message: m.TaskMessage) -> None:
+        """A message of the JobManager for the tasks."""
+        match message:
+            case m.AssignSplits(operator, subtask, splits):
+                self._order_source(operator, subtask, lambda source: source.add_splits(list(splits)))
+            case m.NoMoreSplits(operator, subtask):
+                self._order_source(operator, subtask, lambda source: source.no_more_splits())
+            case m.AlignWatermarks(group, watermark_ms):
+                for task in self.tasks:
+                    if task.chain.source is not None and task.chain.source.align(group, watermark_ms):
+                        task.wake()
+            case m.CollectedTaken(operator, subtask, sequence):
+                self._collect_taken[(operator, subtask)] = sequence
+            case m.TriggerCheckpoint(checkpoint_id, timestamp_ms):
+                unaligned = self._options.checkpoint_unaligned
+                barrier = CheckpointBarrier(checkpoint_id, timestamp_ms, unaligned)
+                self._for_each_task(lambda task: task.trigger(barrier))
+            case m.NotifyCheckpointComplete(checkpoint_id, final):
+                self._for_each_task(lambda task: task.checkpoint_completed(checkpoint_id, final))
+            case m.NotifyCheckpointAborted(checkpoint_id):
+                self._for_each_task(lambda task: task.checkpoint_aborted(checkpoint_id))
+            case _:
+                assert_never(message)
+
+    def _order_source(
+        self, operator: OperatorId, subtask: int, order: Callable[[SourceOperator], None]
+    ) -> None:
+        task = self._by_operator.get((operator, subtask))
+        if task is None or task.chain.source is None:
+            raise ProtocolError(f"no source {operator} subtask {subtask} in slot {self.slot_id}")
+        source = task.chain.source
+        self._guarded(task.id, lambda: task.order(lambda: order(source)))
+        task.wake()
 
     def _for_each_task(self, action: Callable[[Task], None]) -> None:
         for task in self._in_turn():

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
 
 from tidegate.core.ids import SlotId, VertexId
 from tidegate.protocol import messages as m
@@ -51,19 +50,9 @@ class SlotProcess:
                 self.is_cancelled = True
             case m.MasterHeartbeat():
                 pass
-            case (
-                m.AssignSplits()
-                | m.NoMoreSplits()
-                | m.AlignWatermarks()
-                | m.CollectedTaken()
-                | m.TriggerCheckpoint()
-                | m.NotifyCheckpointComplete()
-                | m.NotifyCheckpointAborted()
-            ):
+            case _:
                 if self.slot is not None and self.is_running:
                     self.slot.receive_message(message)
-            case _:
-                assert_never(message)
 
     def peer_lost(self, peer: SlotId, reason: str, *, is_cut: bool = False) -> None:
         """A data connection ended; if data is lost with it, notify the JobManager."""

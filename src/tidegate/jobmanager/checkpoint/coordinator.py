@@ -276,13 +276,16 @@ class CheckpointCoordinator:
         pending = self._pending.get(message.checkpoint_id)
         if pending is None or pending.phase != "subtasks" or id not in pending.awaited:
             return
-        if isinstance(message, m.DeclineCheckpoint):
-            reason = f"{attempt.name(id)} declined it: {message.reason}"
-            error = message.program_error
-            culprit = f"vertex {message.vertex}: {error}" if error else ""
-            self._abort(pending, reason, now_ms, counts=not message.subsumed, culprit=culprit)
-        else:
-            self._on_acknowledged(attempt, pending, id, message, now_ms)
+        match message:
+            case m.DeclineCheckpoint():
+                reason = f"{attempt.name(id)} declined it: {message.reason}"
+                error = message.program_error
+                culprit = f"vertex {message.vertex}: {error}" if error else ""
+                self._abort(pending, reason, now_ms, counts=not message.subsumed, culprit=culprit)
+            case m.AcknowledgeCheckpoint():
+                self._on_acknowledged(attempt, pending, id, message, now_ms)
+            case _:
+                assert_never(message)
 
     def _on_drained(self, attempt: _Attempt, id: SubtaskId, now_ms: int) -> None:
         if not self.enabled or id in attempt.drained:

@@ -49,7 +49,6 @@ from tidegate.protocol import messages as m
 from tidegate.snapshot.assignment import Restore
 
 _J = JobStatus
-_CHECKPOINT_MESSAGES = (m.AcknowledgeCheckpoint, m.DeclineCheckpoint, m.TaskDrained)
 
 
 class JobOverview(msgspec.Struct, frozen=True):
@@ -388,7 +387,7 @@ class Job:
         self._coordinate(message, now_ms)
         if (
             isinstance(event, ev.MessageReceived)
-            and isinstance(event.message, _CHECKPOINT_MESSAGES)
+            and isinstance(event.message, m.CheckpointMessage)
             and master.hears(event.slot)
         ):
             self._tell_coordinator(ce.CheckpointMessageReceived(event.slot, event.message), now_ms)
