@@ -35,9 +35,11 @@ class Remember(ProcessFunction):
 def test_what_changes_after_the_synchronous_part_is_not_in_the_snapshot_which_is_written_in_four_stages(
     make_env, tmp_path, backend
 ):
-    source = ScriptedSource([[1, 2, 3, Pause("changes"), 4, 5, Pause("end")]], tmp_path / "script")
+    source = ScriptedSource(
+        [[Pause("start"), 1, 2, 3, Pause("changes"), 4, 5, Pause("end")]], tmp_path / "script"
+    )
     trace = Trace(tmp_path / "trace")
-    early, late = HoldingSink(tmp_path / "early"), HoldingSink(tmp_path / "late")
+    early, late = HoldingSink(tmp_path / "early", passing=0), HoldingSink(tmp_path / "late")
     env = make_env(
         parallelism=1,
         state_backend=backend,
@@ -54,17 +56,17 @@ def test_what_changes_after_the_synchronous_part_is_not_in_the_snapshot_which_is
     remembered = numbers.key_by(lambda n: "all", returns=str).process(Remember(), returns=int, uid="remember")
     remembered.sink_to(late, uid="late")
     with running(env, "written") as client:
+
+        def frozen(id: int) -> bool:
+            return any(s.what == "snapshot" and s.subtask == (1, 0) for s in trace.read(id))
+
+        # The first checkpoint has no record, and waits; so the second one is the first to have them.
+        until(client, lambda: frozen(1), "the first checkpoint")
+        source.release("start")
         until(client, lambda: late.noted() == [1, 2, 3], "three records")
-        early.hold()
-
-        def held() -> Any:
-            for c in client.checkpoints().history:
-                frozen = [s for s in trace.read(c.checkpoint_id) if s.what == "snapshot"]
-                if c.status == "pending" and (1, 0) in [s.subtask for s in frozen]:
-                    return c.checkpoint_id
-            return None
-
-        id = until(client, held, "a checkpoint whose synchronous part is done")
+        early.let_pass(1)
+        id = 2
+        until(client, lambda: frozen(id), "the synchronous part of the second one")
         source.release("changes")
         until(client, lambda: len(late.noted()) == 5, "the state to change")
         early.let_pass(ALL)
