@@ -38,6 +38,7 @@ check: $(STAMP) ## lint, and the tests that need no Spark, side by side: the inn
 	trap 'kill -- -$$lint 2>/dev/null || true; rm -f "$$said"' EXIT
 	code=0
 	$(PYTEST) -q -m "not long" $(addprefix tests/,$(FAST)) $(PYTEST_ARGS) || code=$$?
+	if [ $$code -eq 2 ]; then exit 2; fi  # interrupted
 	wait $$lint || code=$$?
 	cat "$$said"
 	exit $$code

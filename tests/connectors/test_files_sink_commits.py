@@ -671,6 +671,7 @@ def test_two_drivers_that_go_on_from_copies_of_one_checkpoint_directory_do_not_s
 
 
 CALLS = ("put", "names", "exists", "delete")
+MARK = ".tidegate-9c02-0.owner"
 
 
 def puts_stopped_at(directory: OutputDirectory, at: int, other: OutputDirectory) -> tuple[list[str], bool]:
@@ -680,7 +681,7 @@ def puts_stopped_at(directory: OutputDirectory, at: int, other: OutputDirectory)
 
     def put(by: str, to: OutputDirectory) -> None:
         with contextlib.suppress(FileExistsError):
-            to.put_new("mark", by.encode())
+            to.put_new(MARK, by.encode())
             won.append(by)
 
     def stopping(call: Any) -> Any:
@@ -711,8 +712,8 @@ def test_of_two_that_put_the_same_mark_on_an_object_store_at_most_one_does_which
         if not was_stopped:
             break
         assert len(won) <= 1, f"stopped at call {at}"
-        assert here.names() == ["mark"] * len(won), "no bid stays"
-        assert (here.read("mark") or b"").decode() == "".join(won)
+        assert here.names() == [MARK] * len(won), "no bid stays"
+        assert (here.read(MARK) or b"").decode() == "".join(won)
         ends.update(won)
         at += 1
     assert at > 4
@@ -750,8 +751,10 @@ def test_a_bid_that_a_dead_driver_left_is_named_and_stops_no_other_job(s3_bucket
     monkeypatch.setattr(output_owner, "_PAUSE_S", 0.0)
     output = Output(s3_bucket)
     output.files.create()
-    output.files.put(".tidegate-job-0.owner.00c0ffee.bid", b"")
-    with pytest.raises(OutputDirectoryError, match=r"at the same moment.*delete .*\.owner\.00c0ffee\.bid"):
+    output.files.put(".tidegate-job-0.owner.00c0ffee00c0ffee.bid", b"")
+    with pytest.raises(
+        OutputDirectoryError, match=r"at the same moment.*delete .*\.owner\.00c0ffee00c0ffee\.bid"
+    ):
         output.prepare()
     output.prepare("other")
 

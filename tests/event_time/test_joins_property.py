@@ -199,4 +199,5 @@ def check_with_crashes(backend: str, examples: int) -> None:
         assert Counter(written) == expected(case)
 
     check_all()
-    assert crashes.seen["restored"] > examples // 4
+    if examples > (3 if backend == "rocksdb" else 10):  # the few examples of a day may all miss
+        assert crashes.seen["restored"] > examples // 4

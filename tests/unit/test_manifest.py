@@ -153,6 +153,7 @@ def test_a_newer_version_says_who_can_read_it():
         ('"subtask":1,"keyed"', '"subtask":7,"keyed"', "has a subtask 7 of 2"),
         ('"parallelism":2', '"parallelism":0', "parallelism 0 of at most 128"),
         (',"size":5,', ',"size":6,', "the file list does not"),
+        ('"backend":"heap"', '"backend":"heap. Set\\u001b[2J"', "'dedupe' names a state backend 'heap. Set"),
     ],
 )
 def test_a_whole_document_of_the_wrong_form_is_unreadable(old, new, says):

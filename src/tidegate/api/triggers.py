@@ -105,13 +105,13 @@ class Trigger(ABC, Generic[AnyRecordIn]):
     ) -> TriggerResult:
         """Called for each record of the window. Without event time, `timestamp_ms` is the wall clock."""
 
+    @abstractmethod
     def on_event_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
         """Called when an event-time timer of the window fires (also the engine's own, which cleans the window up)."""
-        return TriggerResult.CONTINUE
 
+    @abstractmethod
     def on_processing_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
         """Called when a processing-time timer of the window fires."""
-        return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
         """Whether it works with session windows; then `on_merge` must be defined."""
@@ -136,7 +136,17 @@ class Trigger(ABC, Generic[AnyRecordIn]):
         return (class_identity(self),)
 
 
-class EventTimeTrigger(Trigger[object]):
+class _BuiltInTrigger(Trigger[object]):
+    """A trigger that does nothing at a time of which it has no timer."""
+
+    def on_event_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+
+class EventTimeTrigger(_BuiltInTrigger):
     """Fires when the watermark passes the end of the window, and then for each late record.
 
     It is the default trigger of event-time windows.
@@ -168,7 +178,7 @@ class EventTimeTrigger(Trigger[object]):
         context.delete_event_time_timer(window.max_timestamp_ms)
 
 
-class ProcessingTimeTrigger(Trigger[object]):
+class ProcessingTimeTrigger(_BuiltInTrigger):
     """Fires when the wall clock passes the end of the window; the default of processing-time windows."""
 
     waits_for_end = "processing time"
@@ -194,7 +204,7 @@ class ProcessingTimeTrigger(Trigger[object]):
         context.delete_processing_time_timer(window.max_timestamp_ms)
 
 
-class NeverTrigger(Trigger[object]):
+class NeverTrigger(_BuiltInTrigger):
     """Never fires; the default trigger of `GlobalWindows`."""
 
     keeps_state = False
@@ -211,7 +221,7 @@ class NeverTrigger(Trigger[object]):
         """Nothing."""
 
 
-class CountTrigger(Trigger[object]):
+class CountTrigger(_BuiltInTrigger):
     """Fires whenever `count` records have arrived since it last fired."""
 
     def __init__(self, count: int) -> None:
@@ -287,7 +297,7 @@ def _purging(result: TriggerResult) -> TriggerResult:
     return TriggerResult.FIRE_AND_PURGE if result.is_fire else result
 
 
-class _ContinuousTrigger(Trigger[object]):
+class _ContinuousTrigger(_BuiltInTrigger):
     """The common part of the continuous triggers: firings at the multiples of an interval while there are records."""
 
     def __init__(self, interval: Duration) -> None:

@@ -2,7 +2,7 @@
 
 One thread (the slot's mailbox thread) makes every call, in this order: construct, `open`, any number of `process` and
 `end_input` (once per input), `finish` after the last input has ended, `close` (also after a failure, then without
-`finish`). An operator emits by calling `context.emit`, which returns when everything chained behind it is done.
+`finish`). An operator emits by calling `context.emit`, which returns when all operators chained after it are done.
 
 Between batches: `process_watermark` when event time advances (the last one, before `finish`, is `MAX_WATERMARK`),
 `process_status` when the stream becomes idle or active, and `on_processing_time` when `next_processing_time_ms` is due.
@@ -62,7 +62,7 @@ class OperatorContext(SubtaskContext):
     states: OperatorStates
     """The operator's state; restored before `open`."""
     emit_watermark: Callable[[int], None]
-    """Send a watermark to every output, behind what was emitted."""
+    """Send a watermark to every output, after what was emitted."""
     emit_status: Callable[[bool], None]
     """Say to every output whether this stream is idle."""
     gauge: Callable[[str], Gauge]
@@ -101,7 +101,7 @@ class Operator(ABC):
         """Get ready; may call the user's `open`."""
 
     def start(self) -> None:
-        """The first record is about to come: say again what those behind must know. Everybody is open by now."""
+        """The first record is about to come, and all operators are open: repeat what downstream operators must know."""
 
     @abstractmethod
     def process(self, batch: Batch, input_index: int) -> None:
@@ -114,7 +114,7 @@ class Operator(ABC):
         """Every operator of the chain is open: where the subtasks of the checkpoint had the head's event time."""
 
     def process_watermark(self, watermark_ms: int) -> None:
-        """Event time has advanced: set the clock, fire what is due, then tell those behind (S3-19)."""
+        """Event time has advanced: set the clock, fire what is due, then emit the watermark (S3-19)."""
         self.clock_ms = watermark_ms
         self.on_event_time(watermark_ms)
         self.context.emit_watermark(watermark_ms)
@@ -159,7 +159,7 @@ class Operator(ABC):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing of the input waits inside; asked behind the last watermark, before `finish`."""
+        """Whether nothing of the input waits inside; asked after the last watermark, before `finish`."""
         return True
 
     def close(self) -> None:

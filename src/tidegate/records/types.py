@@ -135,7 +135,8 @@ class RecordType(ABC):
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, type(self))
+            isinstance(other, RecordType)
+            and type(other) is type(self)
             and self.class_name == other.class_name
             and bool(self.schema.equals(other.schema))
         )

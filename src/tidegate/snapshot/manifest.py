@@ -17,6 +17,7 @@ import msgspec
 
 from tidegate.core.errors import CheckpointError
 from tidegate.core.ids import EdgeId, JobId, OperatorId, VertexId
+from tidegate.core.words import brief
 from tidegate.snapshot.checksums import TEXT_LENGTH, checksum
 from tidegate.snapshot.handles import (
     InFlightHandle,
@@ -30,6 +31,7 @@ from tidegate.snapshot.handles import (
 VERSION: Final = 1
 FORMAT: Final = "tidegate-checkpoint"
 
+_BACKEND: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 Kind = Literal["checkpoint", "savepoint"]
 
 
@@ -424,6 +426,8 @@ def _inconsistency(manifest: Manifest) -> str:
     for operator in manifest.operators:
         for subtask in operator.subtasks:
             keyed = subtask.keyed
+            if keyed is not None and not _BACKEND.fullmatch(keyed.backend):
+                return f"{operator.name!r} names a state backend {brief(keyed.backend)}"
             if not 0 <= subtask.subtask < operator.parallelism:
                 return f"{operator.name!r} has a subtask {subtask.subtask} of {operator.parallelism}"
             if (

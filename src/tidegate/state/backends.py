@@ -22,8 +22,9 @@ def check_written_by(backend: str, handles: Iterable[KeyedStateHandle], operator
     """Refuse files of another backend: a backend reads only its own."""
     for handle in handles:
         if handle.backend != backend:
+            known = handle.backend in STATE_BACKENDS
+            advice = f"Set state.backend={handle.backend}, or start" if known else "Start"
             raise StateCompatibilityError(
                 f"operator {operator!r} cannot restore key groups {handle.range}: the checkpoint was written with "
-                f"state.backend={handle.backend}, but the job uses {backend}. Set state.backend={handle.backend}, or "
-                f"start without state"
+                f"state.backend={handle.backend}, but the job uses {backend}. {advice} without state"
             )

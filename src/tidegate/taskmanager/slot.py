@@ -117,7 +117,7 @@ class Slot:
         )
         self.failure: m.TaskFailed | None = None
         self.current: Task | None = None
-        """The task that is in a step now; read by the control thread."""
+        """The task that is in a step, or is opened, started, notified or closed; read by the control thread."""
         mine = [SubtaskId(d.vertex, d.subtask) for d in deploy.subtasks]
         for subtask in mine:
             self._gates[subtask] = self._make_gate(subtask)

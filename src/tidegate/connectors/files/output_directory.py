@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -17,11 +18,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 
+from tidegate.connectors.files.output_names import bid_for, is_bid
 from tidegate.connectors.files.paths import Location
 from tidegate.core.errors import TidegateError
 
-BID: Final = ".bid"
-"""How the name of a bid ends; see `OutputDirectory.put_new`."""
+logger = logging.getLogger(__name__)
+
 FAILED: Final = (pa.ArrowException, OSError)
 """What filesystem operations raise."""
 
@@ -106,7 +108,7 @@ class OutputDirectory:
     def put_new(self, name: str, data: bytes) -> None:
         """Write a small file; raise `FileExistsError` with the name in the way if another writer has it or wants it.
 
-        A local disk decides this in one step. An object store cannot create a file only if it is absent, so each writer
+        A local disk decides this in one step. On an object store pyarrow has no call that does, so each writer
 
         1. writes a bid of its own beside the name,
         2. looks for other bids, then for the file, and withdraws its bid if it finds one,
@@ -118,15 +120,18 @@ class OutputDirectory:
             with open(self.join(name), "xb") as file:
                 file.write(data)
             return
-        bid = f"{name}.{os.urandom(8).hex()}{BID}"
+        bid = bid_for(name)
         self.put(bid, b"")
         try:
-            others = [n for n in self.names() if n.startswith(f"{name}.") and n.endswith(BID) and n != bid]
+            others = [n for n in self.names() if n.startswith(f"{name}.") and is_bid(n) and n != bid]
             if others or self.exists(name):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), [*others, name][0])
             self.put(name, data)
         finally:
-            self.delete(bid)
+            try:
+                self.delete(bid)
+            except FAILED as e:  # what was decided stands; the bid only keeps others from a mark of this name
+                logger.warning("%s cannot be deleted: %s. Delete it", self.show(bid), e)
 
     def move_new(self, source: str, target: str) -> None:
         """Rename a file; `FileExistsError` if the target exists, `FileNotFoundError` if the source does not."""

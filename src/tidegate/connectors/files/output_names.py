@@ -16,6 +16,7 @@ find a free name. Numbers have leading zeros, so that the files of a subtask sor
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Literal, NamedTuple
 
@@ -24,6 +25,7 @@ _FILE = rf"part-{_JOB}-(?P<subtask>\d{{4,}})-(?P<attempt>\d{{9,}})-(?P<number>\d
 _PART = re.compile(_FILE)
 _HIDDEN = re.compile(rf"\.(?P<part>{_FILE})\.(?P<stage>inprogress|pending)")
 _OWNER = re.compile(rf"\.tidegate-{_JOB}-(?P<attempt>\d+)\.(?P<kind>owner|appender)")
+_BID = re.compile(rf"{_OWNER.pattern}\.[0-9a-f]{{16}}\.bid")
 _PUBLISHED = re.compile(
     rf"\.tidegate-{_JOB}-(?P<attempt>\d+)-(?P<subtask>\d+)\.published(?P<unfinished>\.tmp)?"
 )
@@ -108,6 +110,20 @@ def parse_owner(name: str) -> OwnerName | None:
     """The parts of the name of a driver's mark, or None."""
     match = _OWNER.fullmatch(name)
     return None if match is None else OwnerName(match["job"], int(match["attempt"]), match["kind"])
+
+
+def bid_for(name: str) -> str:
+    """A new name for a bid for the mark with this name."""
+    return f"{name}.{os.urandom(8).hex()}.bid"
+
+
+def is_bid(name: str) -> bool:
+    """Whether a driver made the file to announce that it wants to put a mark.
+
+    >>> is_bid(bid_for(str(OwnerName("9c02", 1, "owner")))), is_bid("auctions.bid")
+    (True, False)
+    """
+    return _BID.fullmatch(name) is not None
 
 
 def parse_published(name: str) -> PublishedName | None:

@@ -30,7 +30,6 @@ import pyarrow.fs as pa_fs
 
 from tidegate.api.sink import SinkJob
 from tidegate.connectors.files.output_directory import (
-    BID,
     FAILED,
     OutputDirectory,
     OutputDirectoryError,
@@ -38,6 +37,7 @@ from tidegate.connectors.files.output_directory import (
 )
 from tidegate.connectors.files.output_names import (
     OwnerName,
+    is_bid,
     parse_hidden,
     parse_owner,
     parse_part,
@@ -164,7 +164,7 @@ class _Found:
             elif (published := parse_published(name)) is not None:
                 self.published.append(name)
                 self._see(published.job, published.attempt)
-            elif not name.endswith(BID):
+            elif not is_bid(name):
                 self.others.append(name)
 
     def _see(self, job: str, attempt: int) -> None:
@@ -264,8 +264,9 @@ def _put(directory: OutputDirectory, mark: OwnerName, resuming: bool) -> _Found:
         try:
             directory.put_new(str(mark), data)
             _hold(directory, mark)
+            bid = ""
         except FileExistsError as e:
-            if str(e.filename).endswith(BID):
+            if is_bid(str(e.filename)):
                 bid = directory.show(e.filename)
                 time.sleep(random.uniform(0, _PAUSE_S))
                 continue

@@ -16,8 +16,9 @@ reports, between two batches, the barriers that count (`barrier_received`: taken
 ends that were taken, the JobManager's triggers and aborts, and the time.
 
 A channel that has ended has every barrier. One checkpoint is aligned at a time (with at least once, several may be
-counted): a newer barrier ends an older alignment, which is declined. Barriers of checkpoints that are over change
-nothing. If all channels end before the latest triggered checkpoint's barrier arrives, the trigger begins it.
+counted): a newer barrier ends an older alignment, which is declined, unless it is unaligned and has all its barriers;
+then it is completed first. Barriers of checkpoints that are over change nothing. If all channels end before the latest
+triggered checkpoint's barrier arrives, the trigger begins it.
 """
 
 from __future__ import annotations
