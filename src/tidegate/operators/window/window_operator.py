@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidegate.api.functions import Function
 from tidegate.api.triggers import TriggerResult
-from tidegate.api.windows import GLOBAL_WINDOW, TimeWindow
+from tidegate.api.windows import GLOBAL_WINDOW, TimeWindow, WindowAssigner
 from tidegate.core.errors import ProgramError
 from tidegate.operators.event_time.late_records import LateRecords
 from tidegate.operators.failures import OperatorError, close_blamed
@@ -62,6 +62,7 @@ class WindowOperator(RowOperator):
         self._open_second_function()
         self._assigner, self._trigger = operation.assigner, operation.effective_trigger
         self._is_event_time = self._assigner.is_event_time
+        self._is_users_assigner = not type(self._assigner).__module__.startswith("tidegate.")
         own_time = "event time" if self._is_event_time else "processing time"
         self._waits_for_end = self._trigger.waits_for_end == own_time
         self._lateness_ms = operation.allowed_lateness_ms
@@ -146,6 +147,8 @@ class WindowOperator(RowOperator):
         sessions, context = self._sessions, self._trigger_context
         skipped = taken = False
         for window in self._assigner.assign_windows(record, time_ms):
+            if self._is_users_assigner:
+                check_window(window, self._assigner)
             if sessions is not None:
                 window = sessions.add(window, self._merged)
             if self._is_event_time and self._cleanup_ms(window) <= self.clock_ms:
@@ -334,3 +337,12 @@ class AggregateWindowOperator(WindowOperator):
 
     def _make_computation(self) -> WindowComputation:
         return AggregateComputation(self, self.operation, self.backend)
+
+
+def check_window(window: Any, assigner: WindowAssigner) -> None:
+    """Refuse what a user's assigner returns instead of windows."""
+    if not isinstance(window, TimeWindow) or window.end_ms <= window.start_ms:
+        raise ProgramError(
+            f"{type(assigner).__name__}.assign_windows must return a list of TimeWindow(start_ms, end_ms), each "
+            f"of which ends after its start; in what it returned is {brief(window)}"
+        )
